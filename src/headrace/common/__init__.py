@@ -1,0 +1,1 @@
+"""Small things that depend on nothing else of headrace."""

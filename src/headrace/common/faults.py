@@ -1,0 +1,131 @@
+"""Named fault points: places between two durable actions that tests can make crash, fail, hang or wait.
+
+Armed by the environment variable `HEADRACE_FAULTS`, for instance
+`catalog.commit.before=kill@3,task.after_upload=delay:50`, or by `arm`. The grammar is
+`name=action[@nth][,...]` with the actions
+
+    kill      SIGKILL to the own process
+    fail      raise `StorageError` that names the point
+    delay:ms  wait that many milliseconds
+    hang      wait until disarmed
+
+`@nth` fires on the n-th passage of this process only (counted from 1); without it every passage fires.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.errors import InvalidParameter, StorageError
+
+ENV_VAR: Final = "HEADRACE_FAULTS"
+"""Environment variable that arms fault points in a process and its children."""
+
+KNOWN: Final[Mapping[str, str]] = {
+    "catalog.fence.before": "opening: the new fencing token is written and not yet committed",
+    "catalog.fence.after": "opening: the new fencing token is durable, nothing else has happened",
+    "catalog.initialize.before": "opening: an empty catalog is about to be initialised",
+    "catalog.migrate.step": "opening: one format migration is written and not yet committed",
+    "catalog.commit.before": "the edits are written and not yet committed",
+    "catalog.commit.after": "the edits are durable and nobody has been told",
+    "barrier.bind.after": "the tick's epoch is bound to source offsets, no barrier is injected",
+    "task.before_upload": "a task is about to upload its checkpoint object",
+    "task.after_upload": "a task has uploaded its checkpoint object and not yet acknowledged",
+    "commit.acked": "the last acknowledgement of a group's epoch is in, the commit has not begun",
+    "commit.before": "a group's commit transaction is about to start",
+    "commit.after": "a group's commit is durable, readers and downstream groups have not been told",
+    "commit.notified": "a group's commit is durable and has been told",
+    "table.commit.before": "a table's rows are written, the commit transaction is about to start",
+    "table.commit.after": "a write to a table is durable, views have not been told",
+    "compaction.merge.after": "merged runs are uploaded, the version edit is not committed",
+    "compaction.commit.after": "a compaction's version edit is committed",
+    "vacuum.delete.after": "vacuum has deleted an unreferenced object",
+    "vacuum.delete.before": "vacuum is about to delete an unreferenced object",
+    "backfill.slice.before": "a backfill slice is about to be read",
+    "backfill.slice.after": "a backfill slice is computed and not yet committed",
+    "backfill.done.before": "a job has caught up and is about to be marked created",
+    "sink.commit.before": "a sink is about to make an epoch visible in its target",
+    "sink.commit.after": "a sink's target has the epoch, its position is not committed",
+}
+"""Every fault point there is, and where it stands."""
+
+_ACTIONS: Final = ("kill", "fail", "delay", "hang")
+
+
+@dataclass
+class _Fault:
+    action: str
+    delay_ms: int
+    nth: int | None
+    passages: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+_armed: dict[str, _Fault] = {}
+_lock = threading.Lock()
+
+
+def fault_point(name: str) -> None:
+    """Do what the point is armed to do; costs one dictionary test when nothing is armed.
+
+    Raises `StorageError` where the action is `fail`.
+    """
+    if _armed:
+        _pass(name)
+
+
+def arm(name: str, action: str, *, nth: int | None = None) -> None:
+    """Arm one point; `action` and `nth` as in `HEADRACE_FAULTS`. Raises `InvalidParameter` for nonsense."""
+    verb, _, argument = action.partition(":")
+    if name not in KNOWN:
+        raise InvalidParameter(f'unknown fault point "{name}"', hint=f"one of: {', '.join(sorted(KNOWN))}")
+    if verb not in _ACTIONS or (verb == "delay") != argument.isdecimal() or (nth is not None and nth < 1):
+        raise InvalidParameter(f'unknown fault "{action}" for "{name}"', hint="kill, fail, hang or delay:<ms>")
+    with _lock:
+        _armed[name] = _Fault(verb, int(argument or 0), nth)
+
+
+def disarm_all() -> None:
+    """Disarm every point and release the threads that hang in one."""
+    with _lock:
+        faults = list(_armed.values())
+        _armed.clear()
+    for fault in faults:
+        fault.released.set()
+
+
+def arm_from_text(text: str) -> None:
+    """Arm what `HEADRACE_FAULTS` spells; raises `InvalidParameter` on anything that is not understood."""
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, action = part.partition("=")
+        verb, at, nth = action.partition("@")
+        if not equals or (at and not nth.isdecimal()):
+            raise InvalidParameter(f'cannot read "{part}" in {ENV_VAR}', hint="name=action[@nth][,...]")
+        arm(name.strip(), verb.strip(), nth=int(nth) if at else None)
+
+
+def _pass(name: str) -> None:
+    with _lock:
+        fault = _armed.get(name)
+        if fault is None:
+            return
+        fault.passages += 1
+        if fault.nth is not None and fault.passages != fault.nth:
+            return
+    if fault.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.action == "fail":
+        raise StorageError(f"fault point {name} is armed to fail")
+    elif fault.action == "delay":
+        time.sleep(fault.delay_ms / 1000)
+    else:
+        fault.released.wait()
+
+
+arm_from_text(os.environ.get(ENV_VAR, ""))

@@ -1,0 +1,172 @@
+"""Every setting: typed, with its default, its unit in its name and one line of meaning.
+
+Values come from keyword arguments, then from environment variables (`HEADRACE_PORT=4566`), then from the
+defaults here. Those marked as run-time parameters can also be changed by SQL while the server runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from headrace.errors import InvalidParameter, UndefinedObject
+
+ENV_PREFIX: Final = "HEADRACE_"
+"""What the environment variable of every setting starts with."""
+
+
+def _start(default: Any, meaning: str, **constraints: Any) -> Any:
+    """A setting that is fixed when the process starts."""
+    return Field(default, description=meaning, json_schema_extra={"runtime": False}, **constraints)
+
+
+def _runtime(default: Any, meaning: str, **constraints: Any) -> Any:
+    """A system parameter: SQL may change it while the server runs."""
+    return Field(default, description=meaning, json_schema_extra={"runtime": True}, **constraints)
+
+
+class Settings(BaseSettings):
+    """The settings of one headrace process."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid")
+
+    # Where things are
+    data_dir: Path = _start(Path("headrace-data"), "Directory that holds the catalog and the state.")
+    catalog_url: str | None = _start(None, "Database URL of the catalog; unset means a SQLite file in data_dir.")
+    host: str = _start("127.0.0.1", "Address the server listens on.")
+    port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", ge=0, le=65535)
+    max_connections: int = _start(100, "Client connections accepted at once.", ge=1)
+    log_level: Literal["debug", "info", "warning", "error"] = _runtime("info", "Least severe messages that are logged.")
+
+    # Spark
+    master: str | None = _start(None, "Spark master URL; unset means local[N] with more slots than cores.")
+    spark_driver_memory_mb: int = _start(2048, "Heap of the Spark driver (and, when local, of its tasks), MiB.", ge=512)
+    spark_conf: dict[str, str] = _start({}, "Further Spark properties, as a JSON object.")
+    parallelism: int | None = _start(None, "Tasks per operator of new jobs; unset means the number of cores.", ge=1)
+
+    # Epochs
+    barrier_interval_ms: int = _runtime(1000, "Milliseconds between two ticks.", ge=10)
+    checkpoint_interval_ms: int = _runtime(
+        0, "Least milliseconds between checkpoints of a group, rounded up to ticks; 0 means every tick.", ge=0
+    )
+    default_checkpoint_group: Literal["own", "shared"] = _runtime(
+        "own", "Whether a new job checkpoints in a group of its own or in the shared one."
+    )
+    max_rows_per_epoch: int = _runtime(1_000_000, "Most input rows that a group takes in per epoch.", ge=1)
+    max_bytes_per_epoch: int = _runtime(256 << 20, "Most input bytes that a group takes in per epoch.", ge=1 << 10)
+    max_in_flight_epochs: int = _runtime(2, "Epochs of one group under way at once.", ge=1)
+    epoch_timeout_ms: int = _runtime(
+        600_000, "Milliseconds after which a group's epoch is abandoned; 0 means never.", ge=0
+    )
+    group_retry_initial_ms: int = _runtime(500, "Milliseconds before the first retry of a failing group.", ge=1)
+    group_retry_max_ms: int = _runtime(60_000, "Most milliseconds between two retries of a failing group.", ge=1)
+    backfill_slice_rows: int = _runtime(500_000, "Upstream rows per checkpointed slice while a view is created.", ge=1)
+    backfill_caught_up_ticks: int = _runtime(
+        3, "Ticks behind its upstreams at which a new view counts as created.", ge=1
+    )
+
+    # State
+    retention_ms: int = _runtime(600_000, "Milliseconds of history kept readable below the newest epoch.", ge=0)
+    compaction_interval_ms: int = _runtime(2000, "Milliseconds between two looks for work for compaction.", ge=10)
+    compaction_trigger_runs: int = _runtime(8, "Runs of one tier that start a merge.", ge=2)
+    compaction_fan_in: int = _runtime(16, "Most runs that one merge reads.", ge=2)
+    compaction_stall_runs: int = _runtime(64, "Runs of one table at which its group's epochs slow down.", ge=4)
+    compaction_max_tasks: int = _runtime(1, "Merges under way at once.", ge=1)
+    vacuum_interval_ms: int = _runtime(60_000, "Milliseconds between two searches for unreferenced objects.", ge=100)
+    vacuum_grace_ms: int = _runtime(
+        3_600_000, "Least age in milliseconds of an unreferenced object to be deleted.", ge=0
+    )
+    run_fsync: bool = _start(True, "Whether a run is flushed to the device before it is acknowledged.")
+    catalog_commit_sync: bool = _start(
+        True, "Whether a catalog commit is flushed to the device; off risks the last commits."
+    )
+    catalog_busy_timeout_ms: int = _start(10_000, "Milliseconds that a catalog access waits for another process.", ge=0)
+    memory_budget_mb: int = _runtime(1024, "Memory for deltas in flight, merge buffers and the run cache, MiB.", ge=64)
+    io_concurrency: int = _start(8, "Storage requests under way at once per process.", ge=1)
+
+    # Queries
+    statement_timeout_ms: int = _runtime(0, "Milliseconds after which a statement is cancelled; 0 means never.", ge=0)
+    max_concurrent_queries: int = _runtime(4, "Queries that run at once; more wait their turn.", ge=1)
+    max_result_rows: int = _runtime(0, "Most rows that one query may return; 0 means no limit.", ge=0)
+    result_batch_rows: int = _runtime(10_000, "Rows per batch on the way to a client.", ge=1)
+
+    @property
+    def catalog_location(self) -> str:
+        """What `Catalog.open` takes: `catalog_url`, or else the SQLite file in `data_dir`."""
+        return self.catalog_url or str(self.data_dir / "catalog.db")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One setting as shown to users."""
+
+    name: str
+    type: str
+    default: str
+    value: str
+    meaning: str
+    runtime: bool
+    """Whether SQL may change it while the server runs."""
+    env: str
+    """The environment variable that sets it."""
+
+
+def describe_settings(settings: Settings | None = None) -> list[SettingInfo]:
+    """Every setting in declaration order; `value` is that of `settings`, or else the default."""
+    return [_describe(name, info, settings) for name, info in Settings.model_fields.items()]
+
+
+def apply_parameters(settings: Settings, changes: Mapping[str, str]) -> Settings:
+    """`settings` with system parameters changed, values in text form as SQL gives them.
+
+    Raises `UndefinedObject` for an unknown name, `InvalidParameter` for one that is fixed at start or a bad value.
+    """
+    for name in changes:
+        info = Settings.model_fields.get(name)
+        if info is None:
+            raise UndefinedObject(f'unrecognized system parameter "{name}"', hint="SHOW PARAMETERS lists them")
+        if not _is_runtime(info):
+            raise InvalidParameter(
+                f'parameter "{name}" cannot be changed while the server runs',
+                hint=f"set {ENV_PREFIX}{name.upper()} and start again",
+            )
+    try:
+        return Settings.model_validate({**settings.model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidParameter(f'invalid value for parameter "{name}": {first["msg"]}') from error
+
+
+def _is_runtime(info: FieldInfo) -> bool:
+    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("runtime"))
+
+
+def _describe(name: str, info: FieldInfo, settings: Settings | None) -> SettingInfo:
+    default = info.default
+    value = default if settings is None else getattr(settings, name)
+    return SettingInfo(
+        name=name,
+        type=_type_name(info.annotation),
+        default=_text(default),
+        value=_text(value),
+        meaning=info.description or "",
+        runtime=_is_runtime(info),
+        env=f"{ENV_PREFIX}{name.upper()}",
+    )
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if annotation in (int, str, bool, Path) else str(annotation).replace("typing.", "")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

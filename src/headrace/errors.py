@@ -1,0 +1,285 @@
+"""The exception hierarchy of headrace.
+
+Every error that can reach a user is a `HeadraceError` and carries the five-character SQLSTATE that a
+PostgreSQL client sees, a message that says what and where, and a hint that says what to do.
+
+    HeadraceError                      XX000  internal error
+      StatementError                   42000  the statement is at fault
+        SyntaxFault                    42601
+        UndefinedColumn                42703
+        UndefinedFunction              42883
+        UndefinedTable                 42P01
+        UndefinedObject                42704
+        DuplicateObject                42710
+          DuplicateTable               42P07
+        WrongObjectType                42809
+        DatatypeMismatch               42804
+        InvalidParameter               22023
+        DependentObjectsExist          2BP01
+        NotSupported                   0A000
+      DataError                        22000  a value is at fault
+        DivisionByZero                 22012
+        NumericOutOfRange              22003
+        InvalidText                    22P02
+        InvalidDatetime                22007
+        NotNullViolation               23502
+        UniqueViolation                23505
+      TransactionError                 25000
+        SnapshotUnavailable            40001
+        ReadOnlyTransaction            25006
+      EpochError                       HR000  a snapshot or log range that can't be served
+        EpochTooOld                    HR001
+        EpochTooNew                    HR002
+      OperationalError                 58000  the surroundings are at fault
+        StorageError                   58030
+          CorruptObject                XX001
+        DiskFull                       53100
+        OutOfBudget                    53200
+        SourceError                    HR010
+        JobFailed                      HR020
+        QueryCanceled                  57014
+        ShuttingDown                   57P01
+          Fenced                       57P01
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    """Base of every error that headrace raises on purpose."""
+
+    sqlstate: ClassVar[str] = "XX000"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        detail: str | None = None,
+        position: int | None = None,
+        sqlstate: str | None = None,
+    ):
+        super().__init__(message)
+        if sqlstate is not None:
+            self.sqlstate = sqlstate  # type: ignore[misc]  # an instance may be more precise than its class
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+        self.position = position
+        """1-based character offset in the statement, where there is one."""
+
+
+class StatementError(HeadraceError):
+    """The statement itself is at fault."""
+
+    sqlstate = "42000"
+
+
+class SyntaxFault(StatementError):
+    """The text is not a statement of the dialect."""
+
+    sqlstate = "42601"
+
+
+class UndefinedColumn(StatementError):
+    """A column that no relation in scope has."""
+
+    sqlstate = "42703"
+
+
+class UndefinedFunction(StatementError):
+    """A function, or an overload of one, that does not exist."""
+
+    sqlstate = "42883"
+
+
+class UndefinedTable(StatementError):
+    """A relation that does not exist."""
+
+    sqlstate = "42P01"
+
+
+class UndefinedObject(StatementError):
+    """A setting, role or other object that does not exist."""
+
+    sqlstate = "42704"
+
+
+class DuplicateObject(StatementError):
+    """The name is taken."""
+
+    sqlstate = "42710"
+
+
+class DuplicateTable(DuplicateObject):
+    """The relation name is taken."""
+
+    sqlstate = "42P07"
+
+
+class WrongObjectType(StatementError):
+    """The object exists, but is of another kind than the statement needs."""
+
+    sqlstate = "42809"
+
+
+class DatatypeMismatch(StatementError):
+    """Types that do not fit together."""
+
+    sqlstate = "42804"
+
+
+class InvalidParameter(StatementError):
+    """An option or parameter with an impossible value."""
+
+    sqlstate = "22023"
+
+
+class DependentObjectsExist(StatementError):
+    """Other objects are built on the one to be dropped."""
+
+    sqlstate = "2BP01"
+
+
+class NotSupported(StatementError):
+    """Understood, and refused: the message names the construct and the way around it."""
+
+    sqlstate = "0A000"
+
+
+class DataError(HeadraceError):
+    """A value is at fault."""
+
+    sqlstate = "22000"
+
+
+class DivisionByZero(DataError):
+    """Division by zero on a row."""
+
+    sqlstate = "22012"
+
+
+class NumericOutOfRange(DataError):
+    """A number that its type cannot hold."""
+
+    sqlstate = "22003"
+
+
+class InvalidText(DataError):
+    """Text that does not spell a value of the type asked for."""
+
+    sqlstate = "22P02"
+
+
+class InvalidDatetime(DataError):
+    """Text that does not spell a date or time."""
+
+    sqlstate = "22007"
+
+
+class NotNullViolation(DataError):
+    """NULL in a column that may not hold it."""
+
+    sqlstate = "23502"
+
+
+class UniqueViolation(DataError):
+    """Two rows with one primary key in one statement."""
+
+    sqlstate = "23505"
+
+
+class TransactionError(HeadraceError):
+    """The transaction cannot do this."""
+
+    sqlstate = "25000"
+
+
+class SnapshotUnavailable(TransactionError):
+    """No snapshot satisfies the consistency asked for."""
+
+    sqlstate = "40001"
+
+
+class ReadOnlyTransaction(TransactionError):
+    """A write in a read-only transaction."""
+
+    sqlstate = "25006"
+
+
+class EpochError(HeadraceError):
+    """A snapshot or log range that cannot be served."""
+
+    sqlstate = "HR000"
+
+
+class EpochTooOld(EpochError):
+    """The epoch lies below the table's safe epoch: its history is merged away."""
+
+    sqlstate = "HR001"
+
+
+class EpochTooNew(EpochError):
+    """The epoch lies above the table's committed epoch."""
+
+    sqlstate = "HR002"
+
+
+class OperationalError(HeadraceError):
+    """The surroundings are at fault, not the statement."""
+
+    sqlstate = "58000"
+
+
+class StorageError(OperationalError):
+    """The state's storage failed."""
+
+    sqlstate = "58030"
+
+
+class CorruptObject(StorageError):
+    """A stored object is missing, truncated or fails its checksum; the message names it."""
+
+    sqlstate = "XX001"
+
+
+class DiskFull(OperationalError):
+    """No space left where the state lives."""
+
+    sqlstate = "53100"
+
+
+class OutOfBudget(OperationalError):
+    """The memory budget is exhausted."""
+
+    sqlstate = "53200"
+
+
+class SourceError(OperationalError):
+    """A source cannot be read, or a row of it cannot be understood."""
+
+    sqlstate = "HR010"
+
+
+class JobFailed(OperationalError):
+    """A job's epoch failed; the message names the job and the cause."""
+
+    sqlstate = "HR020"
+
+
+class QueryCanceled(OperationalError):
+    """The statement was cancelled or ran into its time limit."""
+
+    sqlstate = "57014"
+
+
+class ShuttingDown(OperationalError):
+    """The server is going away."""
+
+    sqlstate = "57P01"
+
+
+class Fenced(ShuttingDown):
+    """Another process opened this database; this one must stop."""
