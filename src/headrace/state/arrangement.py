@@ -1,0 +1,189 @@
+"""An arrangement: the sorted runs of one state table, read by key, by key range, or as a log of epochs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
+from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, take
+from headrace.state.kernels.equality import Bools, Ints
+from headrace.state.run import OPEN_RUNS, Run, RunCache
+from headrace.state.schema import RunRef, TableSchema
+
+CHUNK_ROWS = 262_144
+"""Rows that a scan holds in memory at a time, about."""
+
+
+def slice_bounds(i: int, p: int) -> tuple[int, int | None]:
+    """The i-th (from 0) of p equal slices of the signed 64-bit space: from, to exclusive (None in the last)."""
+    if not 0 <= i < p:
+        raise ValueError(f"no slice {i} of {p}")
+    return K_LOWEST + (i * 2**64) // p, None if i + 1 == p else K_LOWEST + ((i + 1) * 2**64) // p
+
+
+def slice_of(k: Ints, p: int) -> Ints:
+    """The slice, of p, that each key lies in; agrees with `slice_bounds`."""
+    bounds = np.array([slice_bounds(i, p)[0] for i in range(1, p)], dtype=np.int64)
+    return np.searchsorted(bounds, k, side="right").astype(np.int64, copy=False)
+
+
+class Arrangement:
+    """A state table as of an epoch: what its runs hold up to and including it. Without `as_of`, all they hold.
+
+    Whether `as_of` lies within the table's safe and committed epochs is the caller's to know. Every method may raise
+    `CorruptObject` for a run that is missing or damaged.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        refs: Sequence[RunRef],
+        root: str | os.PathLike[str],
+        *,
+        as_of: int | None = None,
+        cache: RunCache = OPEN_RUNS,
+    ) -> None:
+        self.schema = schema
+        self.refs = tuple(r for r in refs if as_of is None or r.epoch_lo <= as_of)
+        self.as_of = as_of
+        self._root = root
+        self._cache = cache
+        self._stored = schema.arrow()
+
+    @property
+    def rows(self) -> int:
+        """Rows stored in the runs: at least as many as there are in the table."""
+        return sum(r.rows for r in self.refs)
+
+    def fetch(self, keys: Ints) -> pa.RecordBatch:
+        """The rows whose `__k` is among `keys` (sorted, unique), consolidated, sorted by `__k`, `__h`."""
+        parts: list[pa.RecordBatch] = []
+        touched, final = 0, True
+        for ref in self.refs:
+            low, high = np.searchsorted(keys, ref.k_min), np.searchsorted(keys, ref.k_max, side="right")
+            if low == high:
+                continue
+            run = self._cache.get(self._root, ref)
+            found = self._fetch_run(run, keys[low:high])
+            if found:
+                touched += 1
+                final = final and not self._has_epochs(run)
+                parts += found
+        rows = concat(parts, self._stored)
+        return rows if touched < 2 and final else consolidate(rows, self.schema)
+
+    def _fetch_run(self, run: Run, keys: Ints) -> list[pa.RecordBatch]:
+        first = run.batch_first_k
+        low = np.searchsorted(keys, first, side="left")
+        high = np.append(np.searchsorted(keys, first[1:], side="right"), len(keys))
+        parts = []
+        for i in np.flatnonzero(low < high).tolist():
+            rows = _positions(run.k(i), keys[low[i] : high[i]])
+            batch = run.batch(i)
+            visible = self._visible(run, batch)
+            if visible is not None:
+                rows = rows[visible[rows]]
+            if len(rows):
+                parts.append(take(self._without_epoch(batch), rows))
+        return parts
+
+    def scan(
+        self, k_from: int = K_LOWEST, k_to: int | None = None, *, chunk_rows: int = CHUNK_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """The consolidated rows with `k_from <= __k < k_to`, sorted by `__k`, `__h`, in batches.
+
+        Holds about `chunk_rows` rows of all runs in memory at a time. A single run without `__e` is passed
+        through without a copy.
+        """
+        runs = [self._cache.get(self._root, r) for r in self.refs if overlaps(r, k_from, k_to)]
+        whole = spans(runs, k_from, k_to)
+        if len(whole) == 1 and not self._has_epochs(whole[0].run):
+            yield from _limited(whole[0], chunk_rows)
+            return
+        for part in chunks(whole, chunk_rows):
+            if len(part) == 1 and not self._has_epochs(part[0].run):
+                yield from part[0].run.slices(part[0].start, part[0].stop)
+                continue
+            rows = [self._snapshot(span.run, b) for span in part for b in span.run.slices(span.start, span.stop)]
+            batch = consolidate(concat(rows, self._stored), self.schema)
+            if batch.num_rows:
+                yield batch
+
+    def log(
+        self,
+        from_exclusive: int,
+        to_inclusive: int,
+        k_from: int = K_LOWEST,
+        k_to: int | None = None,
+        *,
+        with_epoch: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows written in the epochs after `from_exclusive` up to `to_inclusive`, as stored, run by run.
+
+        Rows of one run are sorted; equal rows of different runs or epochs are not combined. `as_of` bounds the
+        range as well. `from_exclusive` must not lie below the table's safe epoch.
+        """
+        if self.as_of is not None:
+            to_inclusive = min(to_inclusive, self.as_of)
+        for ref in sorted(self.refs, key=lambda r: (r.epoch_lo, r.epoch_hi)):
+            if ref.epoch_hi <= from_exclusive or ref.epoch_lo > to_inclusive or not overlaps(ref, k_from, k_to):
+                continue
+            for span in spans([self._cache.get(self._root, ref)], k_from, k_to):
+                for batch in span.run.slices(span.start, span.stop):
+                    rows = self._between(span.run, batch, from_exclusive, to_inclusive)
+                    if rows.num_rows:
+                        yield with_epochs(span.run, rows, self.schema) if with_epoch else self._without_epoch(rows)
+
+    def _between(self, run: Run, batch: pa.RecordBatch, after: int, up_to: int) -> pa.RecordBatch:
+        if run.ref.epoch_lo > after and run.ref.epoch_hi <= up_to:
+            return batch
+        epochs = int64_values(batch.column(self.schema.width))
+        return _where(batch, (epochs > after) & (epochs <= up_to))
+
+    def _visible(self, run: Run, batch: pa.RecordBatch) -> Bools | None:
+        """Which rows are not newer than `as_of`; None when all are."""
+        if self.as_of is None or run.ref.epoch_hi <= self.as_of:
+            return None
+        return int64_values(batch.column(self.schema.width)) <= self.as_of
+
+    def _snapshot(self, run: Run, batch: pa.RecordBatch) -> pa.RecordBatch:
+        visible = self._visible(run, batch)
+        rows = self._without_epoch(batch)
+        return rows if visible is None else _where(rows, visible)
+
+    def _has_epochs(self, run: Run) -> bool:
+        return len(run.arrow_schema) > self.schema.width
+
+    def _without_epoch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(range(self.schema.width)) if batch.num_columns > self.schema.width else batch
+
+
+def with_epochs(run: Run, batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """Rows of a run with `__e`, whether it is stored or not."""
+    if batch.num_columns > schema.width:
+        return batch
+    epochs = pa.array(np.full(batch.num_rows, run.ref.epoch_lo, dtype=np.int64))
+    return pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=schema.arrow(with_epoch=True))
+
+
+def _positions(k: Ints, keys: Ints) -> Ints:
+    """Where the sorted `k` holds one of the sorted, unique, `keys`."""
+    if len(keys) > len(k):
+        place = np.minimum(np.searchsorted(keys, k), len(keys) - 1)
+        return np.flatnonzero(keys[place] == k)
+    start = np.searchsorted(k, keys, side="left")
+    return expand_ranges(start, np.searchsorted(k, keys, side="right") - start)
+
+
+def _where(batch: pa.RecordBatch, keep: Bools) -> pa.RecordBatch:
+    return batch if keep.all() else batch.filter(pa.array(keep))
+
+
+def _limited(span: Span, chunk_rows: int) -> Iterator[pa.RecordBatch]:
+    for batch in span.run.slices(span.start, span.stop):
+        for start in range(0, batch.num_rows, chunk_rows):
+            yield batch.slice(start, chunk_rows)

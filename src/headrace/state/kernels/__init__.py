@@ -1,0 +1,39 @@
+"""Vectorised kernels on record batches: equality, order, groups, combination, matching.
+
+Pure functions of numpy and pyarrow; they do no I/O and keep no state. Columns are found by position, in the
+stored order that `TableSchema` defines.
+"""
+
+from headrace.state.kernels.combine import combine_groups, consolidate
+from headrace.state.kernels.equality import Selector, int64_values, rows_equal, validity
+from headrace.state.kernels.order import (
+    Groups,
+    concat,
+    conform,
+    empty,
+    expand_ranges,
+    group_rows,
+    match,
+    sort_order,
+    sort_rows,
+    take,
+)
+
+__all__ = [
+    "Groups",
+    "Selector",
+    "combine_groups",
+    "concat",
+    "conform",
+    "consolidate",
+    "empty",
+    "expand_ranges",
+    "group_rows",
+    "int64_values",
+    "match",
+    "rows_equal",
+    "sort_order",
+    "sort_rows",
+    "take",
+    "validity",
+]

@@ -1,0 +1,229 @@
+"""Combination of equal rows: each diff column is reduced per group in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, int64_values, validity
+from headrace.state.kernels.order import Groups, group_rows, sort_rows, take
+from headrace.state.schema import LO_SUFFIX, TableSchema
+
+Floats = npt.NDArray[np.float64]
+
+
+def consolidate(batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = False) -> pa.RecordBatch:
+    """Sort rows and combine those that are equal; rows whose sums are all zero are left out.
+
+    A sum is an "add" diff or a "twosum" pair: a change that leaves a count as it was can still move a sum of
+    doubles. In a schema without "add" diffs no row is ever left out.
+
+    Without `by_epoch` rows are combined over all epochs and the result has no `__e`. With it, only rows of one
+    epoch are combined and `__e` stays (a batch that has none is taken as being of one epoch).
+    """
+    if not by_epoch and batch.num_columns > schema.width:
+        batch = batch.select(range(schema.width))
+    batch = sort_rows(batch, schema)
+    return combine_groups(batch, schema, group_rows(batch, schema, by_epoch=by_epoch))
+
+
+def combine_groups(batch: pa.RecordBatch, schema: TableSchema, groups: Groups) -> pa.RecordBatch:
+    """One row per group: its first row with the diffs of all, left out if its sums are all zero.
+
+    `__e`, where the batch has it, is that of the group's first row.
+    """
+    single = len(groups.starts) == groups.rows
+    diffs = None if single else _combined(batch, schema, groups)
+    alive = _alive(batch, schema, groups, diffs)
+    if alive is None:
+        if single and groups.order is None:
+            return batch
+        rows = groups.firsts
+    else:
+        rows = groups.firsts[alive]
+    if diffs is None:
+        return take(batch, rows)
+    index = pa.array(rows)
+    kept = None if alive is None else pa.array(alive)
+    arrays = [c.take(index) for c in batch.columns]
+    for i, diff in enumerate(diffs):
+        arrays[schema.diff_start + i] = diff if kept is None else diff.filter(kept)
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _alive(batch: pa.RecordBatch, schema: TableSchema, groups: Groups, diffs: list[pa.Array] | None) -> Bools | None:
+    """Which groups stay; None when all do."""
+    hows = [how for _, how in schema.diffs]
+    if "add" not in hows or not len(groups.starts):
+        return None
+    alive = np.zeros(len(groups.starts), dtype=np.bool_)
+    for i, how in enumerate(hows):
+        if how in ("min", "max"):
+            continue
+        column = batch.column(schema.diff_start + i) if diffs is None else diffs[i]
+        values = _add_values(column) if how == "add" else _doubles(column)
+        alive |= (values[groups.firsts] if diffs is None else values) != 0
+        if alive.all():
+            return None
+    return alive
+
+
+def _combined(batch: pa.RecordBatch, schema: TableSchema, groups: Groups) -> list[pa.Array]:
+    result: list[pa.Array] = []
+    columns = batch.columns[schema.diff_start : schema.width]
+    for i, (field, how) in enumerate(schema.diffs):
+        if len(result) > i:
+            continue
+        if how == "add":
+            values = _ordered(_add_values(columns[i]), groups)
+            result.append(pa.array(np.add.reduceat(values, groups.starts)))
+        elif how == "twosum":
+            if i + 1 == len(columns) or schema.diffs[i + 1][0].name != field.name + LO_SUFFIX:
+                raise ValueError(f'the "twosum" diff {field.name} needs {field.name}{LO_SUFFIX} right after it')
+            halves = [_ordered(_doubles(c), groups) for c in columns[i : i + 2]]
+            high, low = _twosum_groups(halves[0], halves[1], groups.starts)
+            result += [pa.array(high), pa.array(low)]
+        else:
+            result.append(_extremum(columns[i], groups, largest=how == "max"))
+    return result
+
+
+def _ordered(values: npt.NDArray[Any], groups: Groups) -> npt.NDArray[Any]:
+    return values if groups.order is None else values[groups.order]
+
+
+def _add_values(column: pa.Array) -> Ints:
+    present = validity(column)
+    values = int64_values(column)
+    return values if present is None else np.where(present, values, 0)
+
+
+def _doubles(column: pa.Array) -> Floats:
+    present = validity(column)
+    values = fixed_width(column).view(np.float64)
+    return values if present is None else np.where(present, values, 0.0)
+
+
+# Double-double sums. A value is an unevaluated sum high + low with |low| <= ulp(high)/2, about 106 bits. Adding two
+# is Knuth's TwoSum (exact rounding error of a sum, any order of magnitudes) on the high and on the low halves,
+# each followed by Dekker's FastTwoSum to renormalise. See Dekker, Numer. Math. 18 (1971); Knuth, TAOCP 2, 4.2.2.
+
+
+def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def _fast_two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    s = a + b
+    return s, b - (s - a)
+
+
+def add_double_double(ah: Floats, al: Floats, bh: Floats, bl: Floats) -> tuple[Floats, Floats]:
+    """Sums of double-doubles, elementwise. Where a sum is not finite, the low half is 0."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        s, e = _two_sum(ah, bh)
+        t, f = _two_sum(al, bl)
+        s, e = _fast_two_sum(s, e + t)
+        s, e = _fast_two_sum(s, e + f)
+        plain = ah + bh
+    finite = np.isfinite(s) & np.isfinite(e)
+    return np.where(finite, s, plain), np.where(finite, e, 0.0)
+
+
+def _twosum_groups(high: Floats, low: Floats, starts: Ints) -> tuple[Floats, Floats]:
+    """Double-double sum per group, by pairwise halving: log2(largest group) passes, the same tree every time."""
+    counts = np.diff(np.append(starts, len(high)))
+    while (counts > 1).any():
+        starts = np.cumsum(counts) - counts
+        within = np.arange(len(high)) - np.repeat(starts, counts)
+        even = within % 2 == 0
+        lefts = np.flatnonzero(even)
+        paired = np.flatnonzero(~even) - 1
+        sums = add_double_double(high[paired], low[paired], high[paired + 1], low[paired + 1])
+        high, low = high.copy(), low.copy()
+        high[paired], low[paired] = sums
+        high, low = high[lefts], low[lefts]
+        counts = (counts + 1) // 2
+    return high, low
+
+
+def _extremum(column: pa.Array, groups: Groups, *, largest: bool) -> pa.Array:
+    """The smallest or largest value per group; null only where all are null. NaN is above every number."""
+    order = np.arange(groups.rows) if groups.order is None else groups.order
+    present = validity(column)
+    rank = _ranks(column)
+    if present is not None:
+        lowest, highest = np.iinfo(rank.dtype).min, np.iinfo(rank.dtype).max
+        rank = np.where(present, rank, lowest if largest else highest)
+    reduce = np.maximum.reduceat if largest else np.minimum.reduceat
+    best = reduce(rank[order], groups.starts)
+    counts = np.diff(np.append(groups.starts, groups.rows))
+    hit = rank[order] == np.repeat(best, counts)
+    if present is not None:
+        hit &= present[order]
+    where = np.where(hit, np.arange(groups.rows), groups.rows)
+    first = np.minimum.reduceat(where, groups.starts)
+    found = first < groups.rows
+    winner = order[np.where(found, first, 0)]
+    return column.take(pa.array(winner, mask=None if found.all() else ~found))
+
+
+def _ranks(column: pa.Array) -> npt.NDArray[Any]:
+    """Integers ordered as the values are. Undefined for nulls."""
+    kind, t = column.type, pa.types
+    if t.is_floating(kind):
+        bits = canonical_bits(column)
+        signed = bits.view(np.dtype(f"i{bits.itemsize}"))
+        return np.where(signed < 0, signed ^ np.iinfo(signed.dtype).max, signed)
+    if t.is_boolean(kind) or t.is_unsigned_integer(kind):
+        return fixed_width(column)
+    if t.is_primitive(kind):
+        words = fixed_width(column)
+        return words.view(np.dtype(f"i{words.itemsize}"))
+    if t.is_null(kind):
+        return np.zeros(len(column), dtype=np.int64)
+    order = _nested_order(column) if t.is_nested(kind) else np.asarray(pc.sort_indices(column))
+    rank = np.empty(len(column), dtype=np.int64)
+    rank[order] = np.arange(len(column))
+    return rank
+
+
+def _nested_order(column: pa.Array) -> Ints:
+    """Positions in order of nested values: lexicographic, null first. One row at a time."""
+    key = _python_key(column.type)
+    values = column.to_pylist()
+    return np.array(sorted(range(len(values)), key=lambda i: key(values[i])), dtype=np.int64)
+
+
+def _python_key(kind: pa.DataType) -> Callable[[Any], Any]:
+    t = pa.types
+    inner: Callable[[Any], Any]
+    if t.is_struct(kind):
+        fields = [(kind.field(i).name, _python_key(kind.field(i).type)) for i in range(kind.num_fields)]
+
+        def inner(value: Any) -> Any:
+            return tuple(key(value[name]) for name, key in fields)
+    elif t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        element = _python_key(kind.value_type)
+
+        def inner(value: Any) -> Any:
+            return tuple(element(v) for v in value)
+    elif t.is_nested(kind):
+        raise TypeError(f"values of type {kind} have no order")
+    elif t.is_floating(kind):
+
+        def inner(value: Any) -> Any:
+            return (value != value, 0.0 if value != value else value)
+    else:
+
+        def inner(value: Any) -> Any:
+            return value
+
+    return lambda value: (0,) if value is None else (1, inner(value))

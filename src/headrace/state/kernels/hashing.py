@@ -1,0 +1,126 @@
+"""A stable 64-bit hash of rows: a pure, vectorised function of their values.
+
+The same values hash alike in every process and whatever the array's slicing, or the bytes that stand in place of a
+null; all NaNs are one value. Collisions are harmless: readers compare the values themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.kernels.equality import Ints, canonical_bits, fixed_width, validity
+
+Words = npt.NDArray[np.uint64]
+
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+_SEED = np.uint64(0xA0761D6478BD642F)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_POSITION = np.uint64(0xD6E8FEB86659FD93)
+
+
+def hash_columns(columns: Sequence[pa.Array]) -> Ints:
+    """One hash per row over all columns, as int64. Raises `TypeError` for a type without a hash."""
+    if not columns:
+        raise ValueError("a row without columns has no hash")
+    with np.errstate(over="ignore"):
+        result = np.full(len(columns[0]), _SEED, dtype=np.uint64)
+        for column in columns:
+            result = _mix(result * _M1 + _values(column))
+        return result.view(np.int64)
+
+
+def _mix(x: Words) -> Words:
+    x = x ^ (x >> np.uint64(30))
+    x = x * _M1
+    x = x ^ (x >> np.uint64(27))
+    x = x * _M2
+    return x ^ (x >> np.uint64(31))
+
+
+def _values(array: pa.Array) -> Words:
+    """One hash per value."""
+    kind, t = array.type, pa.types
+    if t.is_null(kind):
+        return np.full(len(array), _NULL, dtype=np.uint64)
+    if t.is_dictionary(kind):
+        return _values(array.dictionary_decode())
+    if t.is_struct(kind):
+        result = np.full(len(array), _SEED, dtype=np.uint64)
+        for i in range(kind.num_fields):
+            result = _mix(result * _M1 + _values(array.field(i)))
+    elif t.is_map(kind):
+        result = _segments(_offsets(array), _mix(_values(array.keys) * _M2 + _values(array.items)))
+    elif t.is_list(kind) or t.is_large_list(kind):
+        result = _segments(_offsets(array), _values(array.values))
+    elif t.is_string(kind) or t.is_binary(kind):
+        result = _bytes(array, np.int32)
+    elif t.is_large_string(kind) or t.is_large_binary(kind):
+        result = _bytes(array, np.int64)
+    elif t.is_floating(kind):
+        result = _mix(canonical_bits(array).astype(np.uint64))
+    elif t.is_primitive(kind) or t.is_decimal(kind):
+        result = _fixed(array)
+    else:
+        raise TypeError(f"no hash for values of type {kind}")
+    present = validity(array)
+    return result if present is None else np.where(present, result, _NULL)
+
+
+def _fixed(array: pa.Array) -> Words:
+    words = fixed_width(array)
+    if words.ndim == 1:
+        return _mix(words.astype(np.uint64))
+    result = np.full(len(array), _SEED, dtype=np.uint64)
+    for i in range(words.shape[1]):
+        result = _mix(result * _M1 + words[:, i].astype(np.uint64))
+    return result
+
+
+def _offsets(array: pa.Array) -> Ints:
+    return np.asarray(array.offsets).astype(np.int64, copy=False)
+
+
+def _bytes(array: pa.Array, offset_type: Any) -> Words:
+    """Strings of bytes, eight bytes at a time; what sticks out of the last word is masked off."""
+    n = len(array)
+    buffers = array.buffers()
+    if n == 0 or buffers[1] is None:
+        return np.zeros(n, dtype=np.uint64)
+    width = np.dtype(offset_type).itemsize
+    offsets = np.frombuffer(buffers[1], offset_type, n + 1, array.offset * width).astype(np.int64)
+    start, stop = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(stop - start + 8, dtype=np.uint8)
+    if stop > start:
+        data[:-8] = np.frombuffer(buffers[2], np.uint8, stop - start, start)
+    lengths = np.diff(offsets)
+    counts = (lengths + 7) >> 3
+    ends = np.cumsum(counts)
+    within = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts)
+    # Every byte position seen as the start of a little-endian word.
+    overlapping = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
+    words = overlapping[np.repeat(offsets[:-1] - start, counts) + 8 * within]
+    spare_bits = np.maximum(64 - 8 * (np.repeat(lengths, counts) - 8 * within), 0).astype(np.uint64)
+    words = (words << spare_bits) >> spare_bits
+    return _combined(words, within, ends, counts, lengths)
+
+
+def _segments(offsets: Ints, elements: npt.NDArray[Any]) -> Words:
+    """One hash for each stretch of elements."""
+    start, stop = int(offsets[0]), int(offsets[-1])
+    lengths = np.diff(offsets)
+    within = np.arange(start, stop, dtype=np.int64) - np.repeat(offsets[:-1], lengths)
+    return _combined(elements[start:stop].astype(np.uint64), within, offsets[1:] - start, lengths, lengths)
+
+
+def _combined(elements: Words, within: Ints, ends: Ints, counts: Ints, lengths: Ints) -> Words:
+    """For each stretch, which ends before `ends`: a sum over elements mixed with their positions, and the length."""
+    mixed = _mix(elements + within.astype(np.uint64) * _POSITION + _SEED)
+    sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(mixed, dtype=np.uint64)))
+    total: Words = sums[ends] - sums[ends - counts]
+    return _mix(total + lengths.astype(np.uint64) * _M2)

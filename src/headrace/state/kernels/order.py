@@ -1,0 +1,227 @@
+"""Order and grouping of stored rows, matching of keys, gathering and concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.state.kernels.equality import Bools, Ints, canonical_bits, int64_values, is_flat, rows_equal, validity
+from headrace.state.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of equal rows: group i is `order[starts[i]:starts[i + 1]]` (positions themselves if order is None)."""
+
+    order: Ints | None
+    starts: Ints
+    rows: int
+
+    @property
+    def firsts(self) -> Ints:
+        """Position of the first row of every group."""
+        return self.starts if self.order is None else self.order[self.starts]
+
+
+def sort_order(batch: pa.RecordBatch, schema: TableSchema) -> Ints:
+    """Positions that sort a batch by `__k`, `__h`, `__e` (those it has), stably."""
+    return _order(_sort_keys(batch, schema))
+
+
+def sort_rows(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """The batch sorted by `__k`, `__h`, `__e` (those it has), stably; itself if it is sorted already."""
+    keys = _sort_keys(batch, schema)
+    return batch if _is_sorted(keys) else take(batch, _order(keys))
+
+
+def _order(keys: Sequence[Ints]) -> Ints:
+    k, rest = keys[0], keys[1:]
+    order: Ints = np.argsort(k, kind="stable")
+    sorted_k = k[order]
+    tied = sorted_k[1:] == sorted_k[:-1]
+    if not rest or not tied.any():
+        return order
+    return _order_ties(order, tied, rest)
+
+
+def _sort_keys(batch: pa.RecordBatch, schema: TableSchema) -> list[Ints]:
+    keys = [int64_values(batch.column(0))]
+    if schema.has_row_hash:
+        keys.append(int64_values(batch.column(1)))
+    if batch.num_columns > schema.width:
+        keys.append(int64_values(batch.column(schema.width)))
+    return keys
+
+
+def _is_sorted(keys: Sequence[Ints]) -> bool:
+    tied: Bools | None = None
+    for key in keys:
+        falls = key[1:] < key[:-1]
+        if tied is not None:
+            falls &= tied
+        if falls.any():
+            return False
+        same = key[1:] == key[:-1]
+        tied = same if tied is None else tied & same
+    return True
+
+
+def _order_ties(order: Ints, tied: Bools, rest: Sequence[Ints]) -> Ints:
+    """Sort the stretches of equal `__k` within `order` by the remaining keys."""
+    inside = np.zeros(len(order), dtype=np.bool_)
+    inside[1:] = tied
+    stretch = np.cumsum(~inside)
+    inside[:-1] |= tied
+    places = np.flatnonzero(inside)
+    rows = order[places]
+    keys = [key[rows] for key in reversed(rest)]
+    order[places] = rows[np.lexsort((*keys, stretch[places]))]
+    return order
+
+
+def group_rows(batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = False) -> Groups:
+    """Exact groups of rows that are equal in all key and value columns, of a batch sorted as `sort_order` does.
+
+    With `by_epoch`, rows of different epochs are different. Rows that share `__k` and `__h` without being equal
+    (hash collisions) are told apart exactly; only then is the order changed, within one (`__k`, `__h`).
+    """
+    n = batch.num_rows
+    keys = _sort_keys(batch, schema)
+    epoch = keys[-1] if by_epoch and batch.num_columns > schema.width else None
+    k = keys[0]
+    same = k[1:] == k[:-1]
+    if schema.has_row_hash:
+        same &= keys[1][1:] == keys[1][:-1]
+    pairs = np.flatnonzero(same)
+    order: Ints | None = None
+    if len(pairs):
+        columns = batch.columns[schema.data_start : schema.diff_start]
+        equal = _neighbours_equal(columns, pairs, n)
+        if not equal.all():
+            order, same = _regroup(columns, same, pairs[~equal])
+    if epoch is not None and len(pairs):
+        epoch = epoch if order is None else epoch[order]
+        same &= epoch[1:] == epoch[:-1]
+    starts = np.concatenate(([0], np.flatnonzero(~same) + 1)) if n else np.zeros(0, dtype=np.int64)
+    return Groups(order, starts, n)
+
+
+def _neighbours_equal(columns: Sequence[pa.Array], pairs: Ints, n: int) -> Bools:
+    if len(pairs) * 2 > n:
+        return rows_equal(columns, slice(0, n - 1), columns, slice(1, n))[pairs]
+    return rows_equal(columns, pairs, columns, pairs + 1)
+
+
+def _regroup(columns: Sequence[pa.Array], same: Bools, unequal: Ints) -> tuple[Ints, Bools]:
+    """Make equal rows adjacent within the clusters that hold the unequal neighbours.
+
+    `same` says for each neighbouring pair whether they share (k, h). Returns the new order and the like of `same`
+    for true equality.
+    """
+    n = len(same) + 1
+    cluster = np.concatenate(([0], np.cumsum(~same)))
+    colliding = np.zeros(cluster[-1] + 1, dtype=np.bool_)
+    colliding[cluster[unequal]] = True
+    rows = np.flatnonzero(colliding[cluster])
+    ids = _exact_ids(columns, rows, cluster[rows])
+    order = np.arange(n)
+    by_group = np.argsort(ids, kind="stable")
+    order[rows] = rows[by_group]
+    group = np.zeros(n, dtype=np.int64)
+    group[rows] = ids[by_group]
+    return order, same & (group[1:] == group[:-1])
+
+
+def _exact_ids(columns: Sequence[pa.Array], rows: Ints, ids: Ints) -> Ints:
+    """Refine the group numbers `ids` of `rows`, keeping their order, until only equal rows share one."""
+    for column in columns:
+        if is_flat(column.type):
+            ids = _dense(ids, _codes(column.take(pa.array(rows))))
+    nested = [c for c in columns if not is_flat(c.type)]
+    return _split_by_comparison(nested, rows, ids) if nested else ids
+
+
+def _codes(column: pa.Array) -> Ints:
+    """A small number per row, equal where the values are equal; nulls have -1."""
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), dtype=np.int64)
+    if pa.types.is_floating(column.type):
+        present = validity(column)
+        column = pa.array(canonical_bits(column), mask=None if present is None else ~present)
+    return np.asarray(column.dictionary_encode().indices.fill_null(-1)).astype(np.int64)
+
+
+def _dense(major: Ints, minor: Ints) -> Ints:
+    """Dense numbers for pairs, in the order of the pairs."""
+    _, first = np.unique(major, return_inverse=True)
+    return np.unique(first * (len(minor) + 1) + minor + 1, return_inverse=True)[1].astype(np.int64)
+
+
+def _split_by_comparison(columns: Sequence[pa.Array], rows: Ints, ids: Ints) -> Ints:
+    """Compare every row with its group's first, split those off that differ, until none does.
+
+    Takes as many rounds as a group has different rows; collisions of nested values are rare.
+    """
+    result = np.zeros(len(rows), dtype=np.int64)
+    left = np.arange(len(rows))
+    turn = 0
+    while len(left):
+        _, first, member = np.unique(ids[left], return_index=True, return_inverse=True)
+        equal = rows_equal(columns, rows[left], columns, rows[left[first]][member])
+        result[left[equal]] = turn
+        left = left[~equal]
+        turn += 1
+    return _dense(ids, result)
+
+
+def match(left_k: Ints, right_k_sorted: Ints) -> tuple[Ints, Ints]:
+    """All pairs (i, j) with `left_k[i] == right_k_sorted[j]`, ordered by i, then j; the right side is sorted."""
+    start = np.searchsorted(right_k_sorted, left_k, side="left")
+    count = np.searchsorted(right_k_sorted, left_k, side="right") - start
+    return np.repeat(np.arange(len(left_k)), count), expand_ranges(start, count)
+
+
+def expand_ranges(start: Ints, count: Ints) -> Ints:
+    """The numbers `start[i], start[i] + 1, ... start[i] + count[i] - 1` for every i, one after another."""
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(start - (ends - count), count)
+
+
+def take(batch: pa.RecordBatch, rows: npt.NDArray[np.integer]) -> pa.RecordBatch:
+    """The rows at these positions."""
+    return batch.take(pa.array(rows.astype(np.int64, copy=False)))
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch under this schema, column by column; types that differ in spelling only are cast.
+
+    Raises `ValueError` (`pa.ArrowInvalid` among them) where the columns do not fit.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    if batch.num_columns != len(schema):
+        raise ValueError(f"{batch.num_columns} columns where {len(schema)} are needed")
+    columns = zip(batch.columns, schema, strict=True)
+    arrays = [column if column.type == field.type else column.cast(field.type) for column, field in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of the rows of all. Raises `pa.ArrowInvalid` where a string column passes 2 GiB."""
+    filled = [b for b in batches if b.num_rows]
+    if len(filled) == 1:
+        return filled[0]
+    if not filled:
+        return empty(schema)
+    arrays = [pa.concat_arrays([b.column(i) for b in filled]) for i in range(len(schema))]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in schema], schema=schema)

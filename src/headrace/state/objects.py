@@ -1,0 +1,141 @@
+"""Objects on local disk: written under a temporary name, made durable, then named; mapped for reading."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CorruptObject, DiskFull, StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FLUSH_BYTES = 1 << 20
+
+
+@contextmanager
+def storage_errors(doing: str, name: str) -> Iterator[None]:
+    """Turn an `OSError` inside into `DiskFull`, or `StorageError`, that names the object."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise DiskFull(
+                f"no space left while {doing} object {name}",
+                detail=reason,
+                hint="Free disk space; the work is retried from the last checkpoint.",
+            ) from error
+        raise StorageError(f"{doing} object {name} failed: {reason}") from error
+
+
+class ObjectWriter:
+    """A new object, written front to back; it appears under its name only when `commit` returns.
+
+    A context manager: leaving it without `commit` removes what was written. Raises `DiskFull` and `StorageError`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], path: str, *, fsync: bool = True) -> None:
+        self.path = path
+        self.position = 0
+        self._target = Path(root) / path
+        self._temporary = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.tmp")
+        self._fsync = fsync
+        self._pending = bytearray()
+        with storage_errors("writing", path):
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            self._fd: int | None = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def __enter__(self) -> ObjectWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None:
+            self._close()
+            with suppress(OSError):
+                os.unlink(self._temporary)
+
+    def write(self, data: Any) -> int:
+        """Append bytes, or anything with the buffer protocol; returns their number."""
+        view = memoryview(data).cast("B")
+        if len(self._pending) + len(view) <= _FLUSH_BYTES:
+            self._pending += view
+        else:
+            self._flush()
+            self._write_all(view)
+        self.position += len(view)
+        return len(view)
+
+    def align(self, size: int) -> None:
+        """Fill up with zeros to a multiple of `size` bytes."""
+        self.write(bytes(-self.position % size))
+
+    def commit(self) -> None:
+        """Make the object durable and give it its name. The name must be free."""
+        if self._target.exists():
+            raise StorageError(f"object {self.path} exists already")
+        self._flush()
+        with storage_errors("writing", self.path):
+            if self._fsync:
+                os.fsync(self._file)
+            self._close()
+            os.rename(self._temporary, self._target)
+            if self._fsync:
+                _sync_directory(self._target.parent)
+
+    @property
+    def _file(self) -> int:
+        if self._fd is None:
+            raise ValueError("the object is closed")
+        return self._fd
+
+    def _flush(self) -> None:
+        self._write_all(memoryview(bytes(self._pending)))
+        self._pending.clear()
+
+    def _write_all(self, view: memoryview) -> None:
+        with storage_errors("writing", self.path):
+            while view:
+                view = view[os.write(self._file, view) :]
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def map_object(root: str | os.PathLike[str], path: str, offset: int, length: int) -> memoryview:
+    """A read-only mapping of a byte range; it lives as long as anything refers to it.
+
+    Raises `CorruptObject` if the object is missing or ends before the range does.
+    """
+    try:
+        fd = os.open(Path(root) / path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise CorruptObject(f"object {path} is missing") from error
+    except OSError as error:
+        raise StorageError(f"reading object {path} failed: {error.strerror}") from error
+    try:
+        with storage_errors("reading", path):
+            size = os.fstat(fd).st_size
+            if size < offset + length or length <= 0:
+                raise CorruptObject(
+                    f"object {path} is truncated", detail=f"{size} bytes where {offset + length} are needed"
+                )
+            skip = offset % mmap.ALLOCATIONGRANULARITY
+            mapped = mmap.mmap(fd, length + skip, access=mmap.ACCESS_READ, offset=offset - skip)
+    finally:
+        os.close(fd)
+    return memoryview(mapped)[skip : skip + length]

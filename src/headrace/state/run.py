@@ -1,0 +1,331 @@
+"""Sorted runs: how a section of an object is laid out, written, opened and checked.
+
+An object holds one or more sections, each the rows of one state table. A section starts at a multiple of 64 bytes:
+
+    Arrow IPC file        record batches of exactly `batch_rows` rows, the last one smaller; uncompressed
+    padding to 8 bytes
+    sparse index          int64 (`__k`[, `__h`]) of every `index_stride`-th row, from row 0
+    description           JSON: table, rows, epoch and key range, batch_rows, index_stride
+    tail (32 bytes)       lengths of the above, CRC-32 of everything before it, magic number
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+import zlib
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import CorruptObject
+from headrace.state.kernels import concat, conform, int64_values
+from headrace.state.kernels.equality import Ints
+from headrace.state.objects import ObjectWriter, map_object
+from headrace.state.schema import RunRef, TableSchema
+
+RUN_BATCH_ROWS = 65_536
+"""Rows per record batch of a run."""
+INDEX_STRIDE = 4_096
+"""Rows per entry of the sparse index; divides `RUN_BATCH_ROWS`."""
+
+_MAGIC = b"HEADRUN1"
+_LENGTHS = struct.Struct("<QIII")
+_TAIL = struct.Struct("<QIIII8s")
+_ALIGNMENT = 64
+
+Point = tuple[int, ...]
+"""A place in the order of rows: (`__k`,) or (`__k`, `__h`)."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What goes into one section: batches of consolidated rows, sorted by `__k`, `__h` over all of them.
+
+    With `epoch` given, that is the epoch of all rows and the batches have no `__e`; otherwise they have one.
+    """
+
+    table_id: int
+    schema: TableSchema
+    batches: Iterable[pa.RecordBatch]
+    epoch: int | None = None
+
+
+def write_run(
+    root: str | os.PathLike[str], path: str, sections: Iterable[Section], *, fsync: bool = True
+) -> list[RunRef]:
+    """Write an object with one section per table; returns where they are, in order.
+
+    A section without rows leaves nothing, and an object without sections is not written. `path` is relative to
+    `root` and must be unique for ever. With `fsync` the object is durable on return. Raises `DiskFull`,
+    `StorageError`, and `ValueError` for rows out of order.
+    """
+    refs: list[RunRef] = []
+    with ObjectWriter(root, path, fsync=fsync) as out:
+        for section in sections:
+            batches = _rechunk(section)
+            first = next(batches, None)
+            if first is not None:
+                out.align(_ALIGNMENT)
+                refs.append(_SectionWriter(out, section).finish(first, batches))
+        if refs:
+            out.commit()
+    return refs
+
+
+def _rechunk(section: Section) -> Iterator[pa.RecordBatch]:
+    """The section's rows in batches of exactly `RUN_BATCH_ROWS`, but for the last."""
+    schema = section.schema.arrow(with_epoch=section.epoch is None)
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for given in section.batches:
+        batch = conform(given, schema)
+        start = 0
+        while start < batch.num_rows:
+            part = batch.slice(start, RUN_BATCH_ROWS - rows)
+            start += part.num_rows
+            rows += part.num_rows
+            held.append(part)
+            if rows == RUN_BATCH_ROWS:
+                yield concat(held, schema)
+                held, rows = [], 0
+    if held:
+        yield concat(held, schema)
+
+
+class _SectionWriter:
+    """Writes one section; also the sink of Arrow's writer, so that the checksum is taken on the way."""
+
+    closed = False
+
+    def __init__(self, out: ObjectWriter, section: Section) -> None:
+        self._out = out
+        self._section = section
+        self._start = out.position
+        self._crc = 0
+        self._rows = 0
+        self._index: list[Ints] = []
+        self._last: Point | None = None
+        self._epochs = None if section.epoch is None else (section.epoch, section.epoch)
+
+    def write(self, data: Any) -> int:
+        self._crc = zlib.crc32(data, self._crc)
+        return self._out.write(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        keys = [int64_values(batch.column(i)) for i in range(self._section.schema.data_start)]
+        if not _in_order(self._last, keys):
+            raise ValueError(f"rows of table {self._section.table_id} for object {self._out.path} are not sorted")
+        self._last = tuple(int(key[-1]) for key in keys)
+        self._index.append(np.column_stack([key[::INDEX_STRIDE] for key in keys]))
+        self._rows += batch.num_rows
+        if self._section.epoch is None:
+            epochs = int64_values(batch.column(self._section.schema.width))
+            low, high = int(epochs.min()), int(epochs.max())
+            self._epochs = (
+                (low, high) if self._epochs is None else (min(self._epochs[0], low), max(self._epochs[1], high))
+            )
+
+    def finish(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> RunRef:
+        """Write everything."""
+        with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
+            self._add(first)
+            writer.write_batch(first)
+            for batch in rest:
+                self._add(batch)
+                writer.write_batch(batch)
+        body = self._out.position - self._start
+        index = np.concatenate(self._index)
+        self.write(bytes(-body % 8))
+        self.write(index.tobytes())
+        description = json.dumps(self._description(index)).encode()
+        self.write(description)
+        lengths = _LENGTHS.pack(body, len(index), index.shape[1], len(description))
+        self.write(lengths)
+        self._out.write(struct.pack("<I8s", self._crc, _MAGIC))
+        return self._reference(index)
+
+    def _description(self, index: Ints) -> dict[str, int]:
+        low, high = self._range()
+        return {
+            "table_id": self._section.table_id,
+            "rows": self._rows,
+            "epoch_lo": low,
+            "epoch_hi": high,
+            "k_min": int(index[0, 0]),
+            "k_max": self._last[0] if self._last else 0,
+            "batch_rows": RUN_BATCH_ROWS,
+            "index_stride": INDEX_STRIDE,
+        }
+
+    def _reference(self, index: Ints) -> RunRef:
+        facts = self._description(index)
+        del facts["batch_rows"], facts["index_stride"]
+        length = self._out.position - self._start
+        return RunRef(path=self._out.path, offset=self._start, length=length, crc32=self._crc, **facts)
+
+    def _range(self) -> tuple[int, int]:
+        return self._epochs or (0, 0)
+
+
+def _in_order(last: Point | None, keys: Sequence[Ints]) -> bool:
+    if last is not None and tuple(int(key[0]) for key in keys) < last:
+        return False
+    k = keys[0]
+    wrong = k[1:] < k[:-1]
+    if len(keys) > 1:
+        wrong |= (k[1:] == k[:-1]) & (keys[1][1:] < keys[1][:-1])
+    return not wrong.any()
+
+
+class Run:
+    """An open section: a mapping of its bytes, and views of its batches. Safe to share between threads."""
+
+    def __init__(self, ref: RunRef, view: memoryview) -> None:
+        self.ref = ref
+        self._view = view
+        body, entries, columns, described, self._crc, magic = _TAIL.unpack(view[-_TAIL.size :])
+        index_start = body + -body % 8
+        description_start = index_start + entries * columns * 8
+        if magic != _MAGIC or description_start + described + _TAIL.size != len(view):
+            raise CorruptObject(f"object {ref.path} does not hold a run at byte {ref.offset}")
+        if ref.crc32 is not None and ref.crc32 != self._crc:
+            raise CorruptObject(f"object {ref.path} holds another run than expected at byte {ref.offset}")
+        index = np.frombuffer(view, dtype=np.int64, count=entries * columns, offset=index_start)
+        self.index: Ints = index.reshape(entries, columns)
+        """`__k`[, `__h`] of every `index_stride`-th row."""
+        try:
+            description = json.loads(bytes(view[description_start : description_start + described]))
+            self.index_stride: int = description["index_stride"]
+            self.batch_rows: int = description["batch_rows"]
+            self._reader = pa.ipc.open_file(pa.py_buffer(view[:body]))
+        except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+            raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
+        self.batch_first_k: Ints = self.index[:: self.batch_rows // self.index_stride, 0]
+        """`__k` of the first row of every batch."""
+        self._batches: list[pa.RecordBatch | None] = [None] * self._reader.num_record_batches
+        self._k: list[Ints | None] = [None] * len(self._batches)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str], ref: RunRef) -> Run:
+        """Map a section and check its length and its ends, not its checksum.
+
+        Raises `CorruptObject` where the object is missing, truncated or something else.
+        """
+        if ref.length <= _TAIL.size:
+            raise CorruptObject(f"object {ref.path} is truncated")
+        return cls(ref, map_object(root, ref.path, ref.offset, ref.length))
+
+    def verify(self) -> None:
+        """Read the whole section and compare its checksum. Raises `CorruptObject`."""
+        if zlib.crc32(self._view[: -(_TAIL.size - _LENGTHS.size)]) != self._crc:
+            raise CorruptObject(
+                f"object {self.ref.path} fails its checksum", detail=f"section at byte {self.ref.offset}"
+            )
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the stored rows."""
+        return self._reader.schema
+
+    @property
+    def batch_count(self) -> int:
+        """Number of record batches."""
+        return len(self._batches)
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        """All batches, in order."""
+        return [self.batch(i) for i in range(self.batch_count)]
+
+    def batch(self, i: int) -> pa.RecordBatch:
+        """Batch number `i`, without a copy."""
+        batch = self._batches[i]
+        if batch is None:
+            with self._lock:
+                try:
+                    batch = self._reader.get_batch(i)
+                except (ValueError, OSError, pa.ArrowException) as error:
+                    raise CorruptObject(f"object {self.ref.path} is damaged", detail=str(error)) from error
+                self._batches[i] = batch
+        return batch
+
+    def k(self, i: int) -> Ints:
+        """The `__k` of batch `i`, as a view."""
+        values = self._k[i]
+        if values is None:
+            values = self._k[i] = int64_values(self.batch(i).column(0))
+        return values
+
+    def lower_bound(self, point: Point) -> int:
+        """Number of rows that lie before `point`: the position where it would be inserted on the left."""
+        blocks = bisect_left(range(len(self.index)), point, key=lambda i: tuple(self.index[i].tolist()))
+        if blocks == 0:
+            return 0
+        low = (blocks - 1) * self.index_stride
+        high = min(blocks * self.index_stride, self.ref.rows)
+        return bisect_left(range(self.ref.rows), point, low + 1, high, key=self._point)
+
+    def _point(self, row: int) -> Point:
+        i, j = divmod(row, self.batch_rows)
+        k = int(self.k(i)[j])
+        return (k,) if self.index.shape[1] == 1 else (k, int(int64_values(self.batch(i).column(1))[j]))
+
+    def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Rows `start` to `stop`, exclusive, as views of the batches."""
+        while start < stop:
+            i, j = divmod(start, self.batch_rows)
+            count = min(stop - start, self.batch_rows - j)
+            yield self.batch(i).slice(j, count)
+            start += count
+
+
+class RunCache:
+    """The most recently used open runs, at most `capacity` of them. Safe to share between threads."""
+
+    def __init__(self, capacity: int = 512) -> None:
+        self._capacity = capacity
+        self._runs: OrderedDict[tuple[str, str, int], Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def get(self, root: str | os.PathLike[str], ref: RunRef) -> Run:
+        """The run, opened if need be. Raises what `Run.open` does."""
+        name = (os.fspath(root), ref.path, ref.offset)
+        with self._lock:
+            run = self._runs.get(name)
+            if run is not None and run.ref == ref:
+                self._runs.move_to_end(name)
+                return run
+        run = Run.open(root, ref)
+        with self._lock:
+            self._runs[name] = run
+            self._runs.move_to_end(name)
+            while len(self._runs) > self._capacity:
+                self._runs.popitem(last=False)
+        return run
+
+    def clear(self) -> None:
+        """Forget all runs. Batches handed out stay valid."""
+        with self._lock:
+            self._runs.clear()
+
+
+OPEN_RUNS = RunCache()
+"""The open runs of this process."""

@@ -1,0 +1,108 @@
+"""What a state table looks like and where its sorted runs are: plain records that travel to Spark tasks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+K = "__k"
+"""int64 sort key of every row: a hash of the key columns, or an order-preserving encoding."""
+H = "__h"
+"""int64 hash of key and value columns; present only where there are value columns. Orders rows of one key."""
+E = "__e"
+"""int64 epoch in which the row was written; left out of a run whose rows all have one epoch."""
+W = "__w"
+"""int64 signed weight: the usual diff column."""
+
+LO_SUFFIX = "__lo"
+"""What the name of the low half of a "twosum" pair ends with."""
+
+Combine = Literal["add", "min", "max", "twosum"]
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns of an arrangement, in stored order: `__k`, [`__h`], key, value, diffs, [`__e`].
+
+    Rows equal in key and value are one row, whose diffs combine: "add" sums int64, "min"/"max" keep the
+    extremum (null is neutral), "twosum" marks two consecutive double columns `X` and `X__lo` that are
+    accumulated together as one double-double. In a schema with "add" diffs a row is gone when all its sums, "add"
+    and "twosum", are zero; doubles that did not cancel exactly can keep a row whose counts are zero, which readers
+    take as absent. "min" and "max" cannot take anything back: they are for rows that are never retracted.
+    """
+
+    key: tuple[pa.Field, ...]
+    value: tuple[pa.Field, ...]
+    diffs: tuple[tuple[pa.Field, Combine], ...]
+
+    @property
+    def has_row_hash(self) -> bool:
+        """Whether rows carry `__h`."""
+        return bool(self.value)
+
+    @property
+    def data_fields(self) -> list[pa.Field]:
+        """Key then value fields: what decides whether two rows are the same."""
+        return [*self.key, *self.value]
+
+    @property
+    def data_start(self) -> int:
+        """Position of the first key column."""
+        return 2 if self.value else 1
+
+    @property
+    def diff_start(self) -> int:
+        """Position of the first diff column."""
+        return self.data_start + len(self.key) + len(self.value)
+
+    @property
+    def width(self) -> int:
+        """Number of columns without `__e`, which is the position of `__e` where it is stored."""
+        return self.diff_start + len(self.diffs)
+
+    def arrow(self, *, with_epoch: bool = False) -> pa.Schema:
+        """The Arrow schema of stored rows."""
+        fields = [pa.field(K, pa.int64(), nullable=False)]
+        if self.has_row_hash:
+            fields.append(pa.field(H, pa.int64(), nullable=False))
+        fields += self.data_fields
+        fields += [f for f, _ in self.diffs]
+        if with_epoch:
+            fields.append(pa.field(E, pa.int64(), nullable=False))
+        return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """Where one sorted run is, and what it can hold. Small, JSON-able, immutable."""
+
+    table_id: int
+    path: str
+    """Object name relative to the store's root."""
+    offset: int
+    length: int
+    """Byte range of the section inside the object."""
+    rows: int
+    epoch_lo: int
+    epoch_hi: int
+    """Lowest and highest epoch of its rows. `__e` is left out of the file only where they are equal."""
+    k_min: int
+    k_max: int
+    crc32: int | None = None
+    """CRC-32 of the section's bytes up to its tail."""
+
+    @property
+    def constant_epoch(self) -> bool:
+        """Whether all rows have one epoch."""
+        return self.epoch_lo == self.epoch_hi
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON scalars."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RunRef:
+        """The inverse of `to_json`."""
+        return cls(**data)

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import CorruptObject
+from headrace.state import run as run_module
+from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
+from headrace.state.kernels import consolidate
+from headrace.state.merge import choose_compaction, merge
+from headrace.state.run import RunCache, Section, write_run
+from headrace.state.schema import RunRef, TableSchema
+
+SCHEMA = TableSchema(
+    (pa.field("id", pa.int64()),), (pa.field("name", pa.string()),), ((pa.field("__w", pa.int64()), "add"),)
+)
+MAX = TableSchema(
+    (pa.field("id", pa.int64()),), (), ((pa.field("n", pa.int64()), "add"), (pa.field("m", pa.string()), "max"))
+)
+Row = tuple[int, str | None]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_batches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "RUN_BATCH_ROWS", 8)
+        patch.setattr(run_module, "INDEX_STRIDE", 4)
+        yield
+
+
+def key_of(ident: int) -> int:
+    """A weak hash over the whole signed range: keys collide in pairs."""
+    return [-(2**63), -5, 0, 3 * 2**40, 2**63 - 1][ident % 5]
+
+
+def hash_of(row: Row) -> int:
+    return (row[0] * 7 + len(row[1] or "")) % 3
+
+
+def table_batch(deltas: list[tuple[Row, int, int]]) -> pa.RecordBatch:
+    columns: list[Any] = [
+        [key_of(r[0]) for r, _, _ in deltas],
+        [hash_of(r) for r, _, _ in deltas],
+        [r[0] for r, _, _ in deltas],
+        [r[1] for r, _, _ in deltas],
+        [w for _, w, _ in deltas],
+        [e for _, _, e in deltas],
+    ]
+    schema = SCHEMA.arrow(with_epoch=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def counted(batches: Any, *, epochs: bool = False) -> Counter[Any]:
+    result: Counter[Any] = Counter()
+    for batch in batches:
+        for row in batch.to_pylist():
+            result[(row["id"], row["name"]), row["__e"] if epochs else None] += row["__w"]
+    return Counter({k: w for k, w in result.items() if w})
+
+
+@dataclass
+class Model:
+    """A table with its history, beside the runs that should hold it."""
+
+    root: Path
+    history: list[tuple[Row, int, int]] = field(default_factory=list)
+    refs: list[RunRef] = field(default_factory=list)
+    safe: int = 0
+    names: int = 0
+
+    def name(self) -> str:
+        self.names += 1
+        return f"t/{self.names}"
+
+    def write(self, deltas: list[tuple[Row, int]], epoch: int, p: int) -> None:
+        rows = [(r, w, epoch) for r, w in deltas]
+        self.history += rows
+        batch = consolidate(table_batch(rows), SCHEMA)
+        slices = slice_of(np.asarray(batch.column(0)), p)
+        parts = [batch.filter(pa.array(slices == i)) for i in range(p)]
+        self.refs += write_run(self.root, self.name(), [Section(1, SCHEMA, [b], epoch) for b in parts], fsync=False)
+
+    def merge(self, chosen: list[int], safe: int, chunk_rows: int) -> None:
+        self.safe = max(self.safe, safe)
+        refs = [self.refs[i] for i in sorted({i % len(self.refs) for i in chosen})]
+        merged = merge(refs, SCHEMA, self.root, self.name(), self.safe, chunk_rows=chunk_rows, fsync=False)
+        self.refs = [r for r in self.refs if r not in refs] + ([] if merged is None else [merged])
+        if merged is not None and max(r.epoch_hi for r in refs) <= self.safe:
+            assert merged.constant_epoch
+            assert merged.epoch_hi == max(r.epoch_hi for r in refs)
+
+    def expected(self, after: int, up_to: int, keys: Any, *, epochs: bool = False) -> Counter[Any]:
+        result: Counter[Any] = Counter()
+        for row, w, e in self.history:
+            if after < e <= up_to and keys(key_of(row[0])):
+                result[row, e if epochs else None] += w
+        return Counter({k: w for k, w in result.items() if w})
+
+
+ROWS = st.tuples(st.integers(0, 9), st.sampled_from(["a", "b", "", None, "ßß", "long"]))
+DELTAS = st.lists(st.tuples(ROWS, st.integers(-2, 2)), min_size=1, max_size=60)
+MERGES = st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.integers(0, 6)), max_size=2)
+KEYS = st.sampled_from([-(2**63), -6, -5, -4, 0, 1, 3 * 2**40, 2**63 - 1])
+
+
+def _sorted(batches: list[pa.RecordBatch]) -> bool:
+    points = [(r["__k"], r["__h"]) for b in batches for r in b.to_pylist()]
+    return points == sorted(points)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(DELTAS, st.integers(1, 3), MERGES), min_size=1, max_size=6),
+    st.sampled_from([1, 8, 30, 1000]),
+    st.sets(KEYS, min_size=1),
+    KEYS,
+    st.none() | KEYS,
+)
+def test_reads_are_those_of_the_history(
+    epochs: list[Any], chunk_rows: int, wanted: set[int], k_from: int, k_to: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        model = Model(Path(root))
+        for epoch, (deltas, p, merges) in enumerate(epochs, start=1):
+            model.write(deltas, epoch, p)
+            for chosen, safe in merges:
+                if model.refs:
+                    model.merge(chosen, min(safe, epoch), chunk_rows)
+        check(model, len(epochs), chunk_rows, wanted, k_from, k_to)
+
+
+def check(model: Model, last: int, chunk_rows: int, wanted: set[int], k_from: int, k_to: int | None) -> None:
+    keys = np.array(sorted(wanted), dtype=np.int64)
+    cache = RunCache(3)
+
+    def in_slice(k: int) -> bool:
+        return k_from <= k and (k_to is None or k < k_to)
+
+    for as_of in [*range(model.safe, last + 1), None]:
+        table = Arrangement(SCHEMA, model.refs, model.root, as_of=as_of, cache=cache)
+        up_to = last if as_of is None else as_of
+        found = table.fetch(keys)
+        assert found.schema == SCHEMA.arrow()
+        assert _sorted([found])
+        assert counted([found]) == model.expected(0, up_to, wanted.__contains__)
+        assert found.num_rows == len(counted([found]))
+        scanned = list(table.scan(k_from, k_to, chunk_rows=chunk_rows))
+        assert _sorted(scanned)
+        assert counted(scanned) == model.expected(0, up_to, in_slice)
+        assert sum(b.num_rows for b in scanned) == len(counted(scanned))
+        for after in range(model.safe, up_to + 1):
+            log = list(table.log(after, up_to, k_from, k_to, with_epoch=True))
+            assert counted(log, epochs=True) == model.expected(after, up_to, in_slice, epochs=True)
+            plain = list(table.log(after, up_to, k_from, k_to))
+            assert all(b.schema == SCHEMA.arrow() for b in plain)
+            assert counted(plain) == model.expected(after, up_to, in_slice)
+
+
+def test_a_hot_key_is_scanned_in_parts(tmp_path: Path) -> None:
+    n = 400
+    rows = pa.array(np.arange(n))
+    zeros, ones = pa.array(np.zeros(n, dtype=np.int64)), pa.array(np.ones(n, dtype=np.int64))
+    names = pa.array([str(i) for i in range(n)])
+    batch = pa.RecordBatch.from_arrays([zeros, rows, zeros, names, ones], schema=SCHEMA.arrow())
+    refs = [write_run(tmp_path, str(e), [Section(1, SCHEMA, [batch], e)])[0] for e in (1, 2)]
+    parts = list(Arrangement(SCHEMA, refs, tmp_path).scan(chunk_rows=40))
+    assert max(p.num_rows for p in parts) <= 40
+    assert [w for p in parts for w in p.column("__w").to_pylist()] == [2] * n
+
+
+def test_one_run_is_passed_through(tmp_path: Path) -> None:
+    batch = consolidate(table_batch([((i, "x"), 1, 1) for i in range(30)]), SCHEMA)
+    ref = write_run(tmp_path, "1", [Section(1, SCHEMA, [batch], 1)])[0]
+    cache = RunCache()
+    scanned = list(Arrangement(SCHEMA, [ref], tmp_path, cache=cache).scan(chunk_rows=5))
+    assert max(b.num_rows for b in scanned) == 5
+    stored = cache.get(tmp_path, ref).batch(0).column("id").buffers()[1].address
+    assert scanned[0].column("id").buffers()[1].address == stored
+
+
+def test_a_table_without_runs_is_empty(tmp_path: Path) -> None:
+    table = Arrangement(SCHEMA, [], tmp_path, as_of=3)
+    assert table.fetch(np.array([1, 2])).schema == SCHEMA.arrow()
+    assert table.rows == 0
+    assert list(table.scan()) == []
+    assert list(table.log(0, 9)) == []
+
+
+def test_a_lost_run_is_never_read_as_empty(tmp_path: Path) -> None:
+    batch = consolidate(table_batch([((0, "x"), 1, 1)]), SCHEMA)
+    ref = write_run(tmp_path, "1", [Section(1, SCHEMA, [batch], 1)])[0]
+    (tmp_path / "1").unlink()
+    table = Arrangement(SCHEMA, [ref], tmp_path)
+    for read in (lambda: table.fetch(np.array([ref.k_min])), lambda: list(table.scan()), lambda: list(table.log(0, 1))):
+        with pytest.raises(CorruptObject, match="object 1 is missing"):
+            read()
+
+
+def test_a_damaged_run_is_not_merged(tmp_path: Path) -> None:
+    batch = consolidate(table_batch([((i, "xyz"), 1, 1) for i in range(9)]), SCHEMA)
+    refs = [write_run(tmp_path, str(e), [Section(1, SCHEMA, [batch], e)])[0] for e in (1, 2)]
+    data = bytearray((tmp_path / "2").read_bytes())
+    data[data.index(b"xyz")] ^= 1
+    (tmp_path / "2").write_bytes(data)
+    with pytest.raises(CorruptObject, match="object 2 fails its checksum"):
+        merge(refs, SCHEMA, tmp_path, "3", 2)
+    assert not (tmp_path / "3").exists()
+
+
+def test_merge_by_key_slices_is_the_whole_merge(tmp_path: Path) -> None:
+    deltas = [table_batch([((i % 10, str(i * e % 7)), 1, e) for i in range(50)]) for e in (1, 2, 3)]
+    refs = [
+        write_run(tmp_path, str(e), [Section(1, SCHEMA, [consolidate(b, SCHEMA)], e)])[0]
+        for e, b in enumerate(deltas, start=1)
+    ]
+    parts = []
+    for i in range(4):
+        low, high = slice_bounds(i, 4)
+        part = merge(refs, SCHEMA, tmp_path, f"m{i}", 2, k_from=low, k_to=high)
+        parts += [] if part is None else [part]
+    whole = counted(Arrangement(SCHEMA, refs, tmp_path).scan())
+    assert counted(Arrangement(SCHEMA, parts, tmp_path).scan()) == whole
+    assert counted(Arrangement(SCHEMA, parts, tmp_path, as_of=2).scan()) == counted(
+        Arrangement(SCHEMA, refs, tmp_path, as_of=2).scan()
+    )
+
+
+def test_merge_keeps_extrema(tmp_path: Path) -> None:
+    refs = []
+    for epoch, best in enumerate(["b", None, "c", "a"], start=1):
+        batch = pa.record_batch([[4], [4], [1], pa.array([best], pa.string())], schema=MAX.arrow())
+        refs += write_run(tmp_path, str(epoch), [Section(1, MAX, [batch], epoch)])
+    merged = merge(refs, MAX, tmp_path, "m", 2)
+    assert merged is not None
+    for as_of, count, best in ((2, 2, "b"), (3, 3, "c"), (4, 4, "c")):
+        row = Arrangement(MAX, [merged], tmp_path, as_of=as_of).fetch(np.array([4])).to_pylist()
+        assert row == [{"__k": 4, "id": 4, "n": count, "m": best}]
+
+
+def test_merge_of_what_cancels_out_leaves_no_run(tmp_path: Path) -> None:
+    rows = [consolidate(table_batch([((1, "a"), w, 1)]), SCHEMA) for w in (1, -1)]
+    refs = [write_run(tmp_path, str(e), [Section(1, SCHEMA, [b], e)])[0] for e, b in enumerate(rows, start=1)]
+    assert merge(refs, SCHEMA, tmp_path, "m", 2) is None
+    assert merge(refs, SCHEMA, tmp_path, "n", 1) is not None
+
+
+@given(st.integers(1, 1000), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_slices_cover_every_key_once(p: int, keys: list[int]) -> None:
+    bounds = [slice_bounds(i, p) for i in range(p)]
+    assert bounds[0][0] == -(2**63)
+    assert bounds[-1][1] is None
+    assert [b[1] for b in bounds[:-1]] == [b[0] for b in bounds[1:]]
+    for k, i in zip(keys, slice_of(np.array(keys, dtype=np.int64), p).tolist(), strict=True):
+        low, high = bounds[i]
+        assert low <= k and (high is None or k < high)
+
+
+def test_there_is_no_slice_beyond_the_last() -> None:
+    with pytest.raises(ValueError, match="no slice 3 of 3"):
+        slice_bounds(3, 3)
+
+
+def _ref(i: int, length: int) -> RunRef:
+    return RunRef(1, str(i), 0, length, 1, i, i, 0, 1)
+
+
+@given(st.lists(st.integers(1, 10**9), max_size=200))
+def test_compaction_chooses_disjoint_groups_and_bounds_the_runs(sizes: list[int]) -> None:
+    refs = [_ref(i, size) for i, size in enumerate(sizes)]
+    groups = choose_compaction(refs)
+    names = [r.path for g in groups for r in g]
+    assert len(names) == len(set(names))
+    assert all(len(g) > 1 for g in groups)
+    assert len(refs) - len(names) + len(groups) <= 48
+
+
+def test_compaction_rewrites_a_row_once_per_tier() -> None:
+    refs: list[RunRef] = []
+    rewritten = 0
+    for i in range(4096):
+        refs.append(_ref(i, 1000))
+        while groups := choose_compaction(refs, tier_bytes=4000):
+            for group in groups:
+                size = sum(r.length for r in group)
+                rewritten += size
+                refs = [r for r in refs if r not in group] + [_ref(10_000 + i, size)]
+        assert len(refs) <= 40
+    assert rewritten <= 4096 * 1000 * 6
+
+
+def test_merge_combines_below_the_safe_epoch_only(tmp_path: Path) -> None:
+    batch = consolidate(table_batch([((1, "a"), 1, 1)]), SCHEMA)
+    refs = [write_run(tmp_path, str(e), [Section(1, SCHEMA, [batch], e)])[0] for e in range(1, 7)]
+    merged = merge(refs, SCHEMA, tmp_path, "m", 4)
+    assert merged is not None
+    assert (merged.rows, merged.epoch_lo, merged.epoch_hi) == (3, 4, 6)
+    log = Arrangement(SCHEMA, [merged], tmp_path).log(0, 9, with_epoch=True)
+    assert [(r["__e"], r["__w"]) for b in log for r in b.to_pylist()] == [(4, 4), (5, 1), (6, 1)]
