@@ -1,0 +1,349 @@
+"""What the catalog holds: one immutable record type per collection, each with its JSON form.
+
+A stored value is a JSON object whose `v` is the schema version of its record type. Fields named `id` are
+unique over all kinds of objects; times are Unix milliseconds; epochs are int64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from headrace.common.columns import Column
+from headrace.errors import CorruptObject, OperationalError
+from headrace.state.schema import Combine, RunRef, TableSchema
+
+Key: TypeAlias = int | str | tuple[int, int]
+"""A record's key within its collection."""
+Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event"]
+"""The names of the collections; `config` is apart."""
+ObjectKind = Literal["schema", "table", "source", "materialized_view", "view", "sink", "index"]
+"""The kinds of objects that SQL can create."""
+JobStatus = Literal["creating", "created", "paused", "quarantined"]
+"""Where a job stands in its life."""
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """Base of the record types: scalar fields, tuples and plain JSON values map to JSON as they are."""
+
+    VERSION: ClassVar[int] = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form: a dict of JSON values with the schema version in `v`."""
+        kind: Any = type(self)
+        return {"v": self.VERSION, **{name: getattr(self, name) for name in _names(kind)}}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRecord(_Record):
+    """A schema, table, source, view, index or sink. A schema has its name in `name` and "" in `schema`."""
+
+    COLLECTION: ClassVar[Collection] = "object"
+
+    id: int
+    kind: ObjectKind
+    schema: str
+    name: str
+    columns: tuple[Column, ...] = ()
+    definition: str = ""
+    """SQL text, or a description where there is none."""
+    primary_key: tuple[str, ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
+    depends_on: tuple[int, ...] = ()
+    """Ids of the objects that this one is built on."""
+    created_ms: int = 0
+    payload: dict[str, Any] = field(default_factory=dict)
+    """What only this kind has, as JSON values."""
+
+    @property
+    def key(self) -> int:
+        """The id."""
+        return self.id
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return {**_Record.to_json(self), "columns": [[c.name, c.type, c.nullable] for c in self.columns]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ObjectRecord:
+        """The inverse of `to_json`."""
+        data = dict(data)
+        data["columns"] = tuple(Column(*column) for column in data["columns"])
+        return cls(**_tuples(data, "primary_key", "depends_on"))
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord(_Record):
+    """What recovery needs to know of a job, and nothing else."""
+
+    COLLECTION: ClassVar[Collection] = "job"
+
+    id: int
+    """The id of the object that the job keeps up to date."""
+    group: str
+    status: JobStatus
+    committed_epoch: int = 0
+    frontier: int = 0
+    """The job's relation will not change any more at or below this epoch."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """Fingerprint and layout of the incremental plan, as JSON values."""
+    options: dict[str, str] = field(default_factory=dict)
+    exact: tuple[tuple[int, int], ...] = ()
+    """Closed ranges of epochs at which the content equals the definition over the inputs, ascending."""
+
+    @property
+    def key(self) -> int:
+        """The object's id."""
+        return self.id
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> JobRecord:
+        """The inverse of `to_json`."""
+        data = dict(data)
+        data["exact"] = tuple((low, high) for low, high in data["exact"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class StateTableRecord(_Record):
+    """A state table: its layout and the two epochs of its version; its runs are records of their own."""
+
+    COLLECTION: ClassVar[Collection] = "state_table"
+
+    id: int
+    job_id: int
+    operator: str
+    schema_ipc_b64: str
+    """The Arrow fields of key, value and diffs, in this order: an IPC schema message in base64."""
+    key_names: tuple[str, ...]
+    value_names: tuple[str, ...]
+    diff_names: tuple[tuple[str, Combine], ...]
+    committed_epoch: int = 0
+    safe_epoch: int = 0
+
+    @property
+    def key(self) -> int:
+        """The id."""
+        return self.id
+
+    @classmethod
+    def from_table_schema(cls, id: int, job_id: int, operator: str, schema: TableSchema) -> StateTableRecord:
+        """A record for a new, empty table with this layout."""
+        arrow = pa.schema([*schema.key, *schema.value, *(f for f, _ in schema.diffs)])
+        return cls(
+            id=id,
+            job_id=job_id,
+            operator=operator,
+            schema_ipc_b64=base64.b64encode(arrow.serialize().to_pybytes()).decode("ascii"),
+            key_names=tuple(f.name for f in schema.key),
+            value_names=tuple(f.name for f in schema.value),
+            diff_names=tuple((f.name, combine) for f, combine in schema.diffs),
+        )
+
+    def to_table_schema(self) -> TableSchema:
+        """The table's layout."""
+        arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema_ipc_b64)))
+        all_fields = [arrow.field(i) for i in range(len(arrow))]
+        values_at, diffs_at = len(self.key_names), len(self.key_names) + len(self.value_names)
+        return TableSchema(
+            key=tuple(all_fields[:values_at]),
+            value=tuple(all_fields[values_at:diffs_at]),
+            diffs=tuple((f, combine) for f, (_, combine) in zip(all_fields[diffs_at:], self.diff_names, strict=True)),
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> StateTableRecord:
+        """The inverse of `to_json`."""
+        data = _tuples(data, "key_names", "value_names")
+        data["diff_names"] = tuple((name, combine) for name, combine in data["diff_names"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord(_Record):
+    """One sorted run of a state table's current version."""
+
+    COLLECTION: ClassVar[Collection] = "run"
+
+    ref: RunRef
+    level: int
+    created_ms: int
+
+    @property
+    def id(self) -> str:
+        """`path:offset`, unique over all tables."""
+        return run_id(self.ref)
+
+    @property
+    def key(self) -> str:
+        """The id."""
+        return run_id(self.ref)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return {**_Record.to_json(self), "ref": self.ref.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RunRecord:
+        """The inverse of `to_json`."""
+        return cls(**{**data, "ref": RunRef.from_json(data["ref"])})
+
+
+@dataclass(frozen=True, slots=True)
+class RemapRecord(_Record):
+    """The binding of an epoch to a source's offsets: fixed for ever once written."""
+
+    COLLECTION: ClassVar[Collection] = "remap"
+
+    source_id: int
+    epoch: int
+    offsets: dict[str, Any]
+    """Split name -> offset, as JSON values."""
+    watermark_us: int | None = None
+    """Event time, Unix microseconds, below which no further row is expected."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Source and epoch."""
+        return (self.source_id, self.epoch)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RemapRecord:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRecord(_Record):
+    """How far a job has read the log of one upstream."""
+
+    COLLECTION: ClassVar[Collection] = "position"
+
+    job_id: int
+    upstream_id: int
+    epoch: int
+    sequence: int = 0
+    """Rows taken of an epoch that is not consumed in full; 0 means that all up to `epoch` is consumed."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job and upstream."""
+        return (self.job_id, self.upstream_id)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> PositionRecord:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRecord(_Record):
+    """A system parameter that SQL has set."""
+
+    COLLECTION: ClassVar[Collection] = "setting"
+
+    name: str
+    value: str
+
+    @property
+    def key(self) -> str:
+        """The name."""
+        return self.name
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SettingRecord:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord(_Record):
+    """One line of the audit and recovery history."""
+
+    COLLECTION: ClassVar[Collection] = "event"
+
+    sequence: int
+    at_ms: int
+    kind: str
+    object_id: int | None
+    message: str
+    detail: str = ""
+
+    @property
+    def key(self) -> int:
+        """The sequence number."""
+        return self.sequence
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> EventRecord:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+Record: TypeAlias = (
+    ObjectRecord | JobRecord | StateTableRecord | RunRecord | RemapRecord | PositionRecord | SettingRecord | EventRecord
+)
+"""Any record of the catalog."""
+
+RECORD_TYPES: Final[dict[str, type[Record]]] = {
+    "object": ObjectRecord,
+    "job": JobRecord,
+    "state_table": StateTableRecord,
+    "run": RunRecord,
+    "remap": RemapRecord,
+    "position": PositionRecord,
+    "setting": SettingRecord,
+    "event": EventRecord,
+}
+"""Collection -> record type, in an order in which each refers only to earlier ones."""
+
+
+def run_id(ref: RunRef) -> str:
+    """The key of a run: `path:offset`."""
+    return f"{ref.path}:{ref.offset}"
+
+
+def key_text(key: Key) -> str:
+    """A key as it is stored."""
+    return f"{key[0]}:{key[1]}" if isinstance(key, tuple) else str(key)
+
+
+def encode(record: Record) -> str:
+    """The stored text of a record."""
+    return json.dumps(record.to_json(), separators=(",", ":"))
+
+
+def decode(collection: str, key: str, text: str) -> Record:
+    """The record of a stored text.
+
+    Raises `OperationalError` for a newer schema version, `CorruptObject` for what is no record; both name the key.
+    """
+    kind = RECORD_TYPES.get(collection)
+    if kind is None:
+        raise CorruptObject(f'the catalog holds an unknown collection "{collection}"')
+    try:
+        data = json.loads(text)
+        version = data.pop("v")
+        if version <= kind.VERSION:
+            return kind.from_json(data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptObject(f"catalog record {collection}/{key} cannot be read: {error!r}") from error
+    raise OperationalError(
+        f"catalog record {collection}/{key} has version {version}, this program knows up to {kind.VERSION}",
+        hint="start a newer headrace",
+    )
+
+
+def _tuples(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**data, **{name: tuple(data[name]) for name in names}}

@@ -1,0 +1,137 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.catalog.records import (
+    RECORD_TYPES,
+    EventRecord,
+    JobRecord,
+    ObjectRecord,
+    PositionRecord,
+    Record,
+    RemapRecord,
+    RunRecord,
+    SettingRecord,
+    StateTableRecord,
+    decode,
+    encode,
+    key_text,
+)
+from headrace.common.columns import Column
+from headrace.errors import CorruptObject, OperationalError
+from headrace.state.schema import RunRef, TableSchema
+
+i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+epochs = st.integers(0, (1 << 63) - 1)
+texts = st.text(max_size=12)
+options = st.dictionaries(texts, texts, max_size=3)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | i64 | texts | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+payloads = st.dictionaries(texts, json_values, max_size=3)
+arrow_types = st.sampled_from(
+    [
+        pa.int64(),
+        pa.string(),
+        pa.decimal128(10, 2),
+        pa.timestamp("us", tz="UTC"),
+        pa.list_(pa.struct([("a", pa.int8())])),
+    ]
+)
+arrow_fields = st.builds(pa.field, texts, arrow_types, nullable=st.booleans())
+
+
+def tuples(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(inner, max_size=3).map(tuple)
+
+
+table_schemas = st.builds(
+    TableSchema,
+    key=tuples(arrow_fields),
+    value=tuples(arrow_fields),
+    diffs=tuples(st.tuples(arrow_fields, st.sampled_from(["add", "min", "max", "limbs"]))),
+)
+refs = st.builds(
+    RunRef, table_id=i64, path=texts, offset=epochs, length=epochs, rows=epochs, epoch_lo=epochs, epoch_hi=epochs,
+    k_min=i64, k_max=i64,
+)  # fmt: skip
+tables = st.builds(StateTableRecord.from_table_schema, i64, i64, texts, table_schemas)
+records: st.SearchStrategy[Record] = st.one_of(
+    st.builds(
+        ObjectRecord,
+        id=i64,
+        kind=st.sampled_from(["table", "materialized_view", "index"]),
+        schema=texts,
+        name=texts,
+        columns=tuples(st.builds(Column, texts, texts, st.booleans())),
+        definition=texts,
+        primary_key=tuples(texts),
+        options=options,
+        depends_on=tuples(i64),
+        created_ms=i64,
+        payload=payloads,
+    ),
+    st.builds(
+        JobRecord,
+        id=i64,
+        group=texts,
+        status=st.sampled_from(["creating", "created", "paused", "quarantined"]),
+        committed_epoch=epochs,
+        frontier=epochs,
+        plan=payloads,
+        options=options,
+        exact=tuples(st.tuples(epochs, epochs)),
+    ),
+    st.builds(lambda t, c, s: replace(t, committed_epoch=c, safe_epoch=s), tables, epochs, epochs),
+    st.builds(RunRecord, ref=refs, level=st.integers(0, 9), created_ms=i64),
+    st.builds(RemapRecord, source_id=i64, epoch=epochs, offsets=payloads, watermark_us=st.none() | i64),
+    st.builds(PositionRecord, job_id=i64, upstream_id=i64, epoch=epochs, sequence=epochs),
+    st.builds(SettingRecord, name=texts, value=texts),
+    st.builds(EventRecord, epochs, i64, texts, st.none() | i64, texts, texts),
+)
+
+
+@given(records)
+def test_every_record_round_trips(record: Record) -> None:
+    text = encode(record)
+    assert json.loads(text)["v"] == record.VERSION
+    again = decode(record.COLLECTION, key_text(record.key), text)
+    assert again == record and type(again) is type(record) is RECORD_TYPES[record.COLLECTION]
+    assert encode(again) == text
+
+
+@given(table_schemas)
+def test_table_schema_round_trips(schema: TableSchema) -> None:
+    record = StateTableRecord.from_table_schema(1, 2, "join", schema)
+    assert decode("state_table", "1", encode(record)) == record
+    again = record.to_table_schema()
+    assert (again.key, again.value, again.diffs) == (schema.key, schema.value, schema.diffs)
+
+
+def test_bytes_of_version_1_stay_readable() -> None:
+    stored = '{"v":1,"job_id":7,"upstream_id":3,"epoch":12,"sequence":0}'
+    assert decode("position", "7:3", stored) == PositionRecord(7, 3, 12, 0)
+    stored = (
+        '{"v":1,"id":3,"kind":"table","schema":"public","name":"t","columns":[["a","int",false]],"definition":"",'
+        '"primary_key":["a"],"options":{},"depends_on":[],"created_ms":5,"payload":{}}'
+    )
+    table = ObjectRecord(3, "table", "public", "t", (Column("a", "int", False),), primary_key=("a",), created_ms=5)
+    assert decode("object", "3", stored) == table
+    assert encode(table) == stored
+
+
+def test_newer_and_broken_records_are_refused_by_name() -> None:
+    with pytest.raises(OperationalError, match="setting/x has version 2"):
+        decode("setting", "x", '{"v":2,"name":"x","value":"y"}')
+    for broken in ("", "[]", "{}", '{"v":1}', '{"v":1,"name":"x"}', '{"v":"1","name":"x","value":"y"}'):
+        with pytest.raises(CorruptObject, match="setting/x"):
+            decode("setting", "x", broken)
+    with pytest.raises(CorruptObject, match="nonsense"):
+        decode("nonsense", "x", "{}")
