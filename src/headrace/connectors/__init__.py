@@ -1,0 +1,1 @@
+"""Sources, read by offset range, and sinks, written by epoch; one connector per module."""

@@ -1,0 +1,175 @@
+"""What a source is: splits, offsets, admission, tasks, and errors per row.
+
+A source is a set of *splits* (a file, a Kafka partition, a replication slot), each a sequence of rows with
+positions. The coordinator asks for newer offsets (`latest_offsets`), records the answer durably for an epoch, and
+from then on the rows of the half-open range (from, to] are fixed for ever: `plan` cuts the range into tasks that
+workers `read`, at any time, in any order, as often as it takes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR
+from headrace.errors import InvalidParameter
+
+Offsets = dict[str, Any]
+"""JSON: split id -> position (a number, or a small object that holds one). `{}` is before the first row."""
+
+ReadTask = dict[str, Any]
+"""JSON: one piece of work of `Source.plan`; only the source that made it looks inside."""
+
+_CONNECTORS: dict[str, tuple[str, str]] = {
+    "datagen": ("headrace.connectors.datagen", "DatagenSource"),
+    "files": ("headrace.connectors.files", "FileSource"),
+}
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How much one binding may take in; `max_rows` None means no limit."""
+
+    max_rows: int | None = None
+
+    def rows(self, own_limit: int | None = None) -> int | None:
+        """The smaller of this limit and the source's own, None if there is neither."""
+        limits = [limit for limit in (self.max_rows, own_limit) if limit is not None]
+        return min(limits) if limits else None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The offsets that an epoch is bound to."""
+
+    offsets: Offsets
+    rows: int | None
+    """Positions between the old and the new offsets (skipped and blank records count), None if unknown."""
+    finished: bool
+    """No row will ever come after `offsets`."""
+    watermark_us: int | None = None
+    """No later row has an event time below this (microseconds since 1970 UTC); None if the source cannot tell."""
+    behind: bool = False
+    """There are more rows right now, which a limit held back."""
+
+
+@dataclass(frozen=True)
+class RowError:
+    """A record or value that could not be understood."""
+
+    split: str
+    position: int
+    """1-based: line (record) of a text file, row of any other split."""
+    column: str | None
+    """None if the record as a whole is malformed."""
+    value: str
+    """The text at fault, shortened."""
+    message: str
+
+    def __str__(self) -> str:
+        where = f", column {self.column}" if self.column is not None else ""
+        return f"{self.split}, line {self.position}{where}: {self.message}: {self.value!r}"
+
+
+@dataclass(frozen=True)
+class ReadBatch:
+    """Rows with exactly the declared columns, and what went wrong on the way."""
+
+    batch: pa.RecordBatch
+    errors: list[RowError] = field(default_factory=list)
+    """A sample, the first ones of the batch."""
+    error_count: int = 0
+    """All errors of the batch."""
+
+
+class Source(ABC):
+    """A source that can be read again by offset; instances are made by `open_source`."""
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        self.columns = list(columns)
+        self.schema: pa.Schema = arrow_schema(columns)
+
+    @classmethod
+    @abstractmethod
+    def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """The columns of a source that is declared without any.
+
+        Raises `InvalidParameter` if the connector has no way to know, `SourceError` if there is nothing to look at.
+        """
+
+    @abstractmethod
+    def start_offsets(self) -> Offsets:
+        """The offsets before the first row."""
+
+    @abstractmethod
+    def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
+        """The newest offsets at or after `after` that `limit` admits at the wall-clock time `now_ms`.
+
+        Raises `SourceError` if what is still to be read is gone or has changed.
+        """
+
+    def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """About how many rows lie between two offsets, told without reading; None if the offsets don't tell."""
+        return None
+
+    @abstractmethod
+    def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
+        """At most about `parallelism` balanced tasks that together read (from_, to] exactly once."""
+
+    @abstractmethod
+    def read(self, task: ReadTask) -> Iterator[ReadBatch]:
+        """The rows of a task, the same each time.
+
+        Raises `SourceError` if they are gone, have changed, or are malformed and `on_error` is 'fail'.
+        """
+
+
+def open_source(options: Mapping[str, str], columns: Sequence[Column]) -> Source:
+    """The source that `options['connector']` names.
+
+    Raises `InvalidParameter` for an option that is unknown, missing or impossible.
+    """
+    return _connector(options)(options, columns)
+
+
+def infer_columns(options: Mapping[str, str]) -> list[Column]:
+    """The columns that the source of `options` has by itself; see `Source.infer_columns`."""
+    return _connector(options).infer_columns(options)
+
+
+def connector_names() -> list[str]:
+    """The connectors that can be opened as sources."""
+    return sorted(_CONNECTORS)
+
+
+def _connector(options: Mapping[str, str]) -> type[Source]:
+    name = options.get("connector")
+    if name is None:
+        raise InvalidParameter("a source needs the option connector", hint=f"one of {', '.join(connector_names())}")
+    if name not in _CONNECTORS:
+        raise InvalidParameter(f"option connector must be one of {', '.join(connector_names())}, not {name!r}")
+    module, attribute = _CONNECTORS[name]
+    cls: type[Source] = getattr(import_module(module), attribute)
+    return cls
+
+
+__all__ = [
+    "COMMON_OPTIONS",
+    "ON_ERROR",
+    "Admission",
+    "Binding",
+    "Offsets",
+    "ReadBatch",
+    "ReadTask",
+    "RowError",
+    "Source",
+    "connector_names",
+    "infer_columns",
+    "open_source",
+]

@@ -1,0 +1,399 @@
+"""Reading a piece of a file as rows of the declared columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as papq
+
+from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.base import RowError
+from headrace.connectors.file_lines import BOM, Ends, count_records, open_text, record_chunks
+from headrace.connectors.file_listing import FileState, vanished
+from headrace.connectors.policy import Parsed, sample
+from headrace.connectors.values import cast_array, objects_to_array, strings_to_array
+from headrace.errors import SourceError
+
+_FAST_JSON = frozenset((pa.int64(), pa.float64(), pa.string(), pa.bool_()))
+_PARQUET_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How text is laid out."""
+
+    header: bool = True
+    delimiter: str = ","
+    null_string: str = ""
+    multiline: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one file: bytes [start, stop) of a text file (stop None: to its end), rows of a Parquet file."""
+
+    state: FileState
+    format: str
+    start: int
+    stop: int | None
+    anchor_row: int
+    """Records before the byte `anchor_byte`, which lies at or before `start`; for line numbers in errors."""
+    anchor_byte: int
+
+
+def read_piece(piece: Piece, columns: Sequence[Column], text: TextOptions) -> Iterator[Parsed]:
+    """The rows of a piece in order.
+
+    Raises `SourceError` if the file is gone, has changed, lacks a column or is not of its format.
+    """
+    if piece.format == "parquet":
+        yield from _read_parquet(piece, columns)
+        return
+    parse: _Parser = _json_chunk if piece.format == "json" else _CsvParser(piece.state, columns, text)
+    multiline = text.multiline and piece.format == "csv"
+    length = None if piece.stop is None else piece.stop - piece.start
+    seen, first_row = 0, None
+    with open_text(piece.state, piece.start) as stream:
+        for number, (data, ends) in enumerate(record_chunks(stream, length, multiline)):
+            first = number == 0 and piece.start == 0
+            content, bounds = _without_prologue(data, ends, first, piece.format == "csv" and text.header)
+            blank = _blank(content, bounds)
+            kept = np.flatnonzero(~blank)
+            starts = np.concatenate(([0], bounds[:-1]))[kept]
+            if len(kept):
+                batch, errors = parse(_Chunk(content, starts, bounds[kept]), columns)
+                if first_row is None and (errors or _has_missing(batch, columns)):
+                    first_row = piece.anchor_row + count_records(piece.state, piece.anchor_byte, piece.start)
+                base = (piece.anchor_row if first_row is None else first_row) + seen + len(ends) - len(bounds)
+                yield _parsed(piece.state.path, batch, kept + base + 1, errors)
+            seen += len(ends)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Records that are not blank, as ranges of `data`."""
+
+    data: bytes
+    starts: Ends
+    ends: Ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, start: int, stop: int) -> _Chunk:
+        return _Chunk(self.data, self.starts[start:stop], self.ends[start:stop])
+
+    def text(self) -> bytes:
+        return self.data[int(self.starts[0]) : int(self.ends[-1])]
+
+    def record(self, i: int) -> bytes:
+        return self.data[int(self.starts[i]) : int(self.ends[i])].rstrip(b"\r\n")
+
+
+_Fault = tuple[int, str | None, str, str]
+"""(row, column, value, message)"""
+_Parser = Callable[[_Chunk, Sequence[Column]], tuple[pa.RecordBatch, list[_Fault]]]
+
+
+def _parsed(split: str, batch: pa.RecordBatch, positions: np.ndarray, faults: Sequence[_Fault]) -> Parsed:
+    errors = [
+        (row, RowError(split, int(positions[row]), column, sample(value), message))
+        for row, column, value, message in faults
+    ]
+    return Parsed(batch, positions, [split], None, errors)
+
+
+def _without_prologue(data: bytes, ends: Ends, first: bool, header: bool) -> tuple[bytes, Ends]:
+    if not first:
+        return data, ends
+    cut = len(BOM) if data.startswith(BOM) else 0
+    if header:
+        cut = int(ends[0])
+        ends = ends[1:]
+    return data[cut:], ends - cut
+
+
+def _has_missing(batch: pa.RecordBatch, columns: Sequence[Column]) -> bool:
+    return any(not c.nullable and batch.column(i).null_count for i, c in enumerate(columns))
+
+
+def _blank(data: bytes, ends: Ends) -> np.ndarray:
+    octets = np.frombuffer(data, np.uint8)
+    length = np.diff(ends, prepend=0)
+    last = octets[ends - 1]
+    blank: np.ndarray = (length == 1) & ((last == 10) | (last == 13))
+    return blank | ((length == 2) & (last == 10) & (octets[ends - 2] == 13))
+
+
+class _CsvParser:
+    """Text with separators; all columns are parsed as text first, so that each value is judged by itself."""
+
+    def __init__(self, state: FileState, columns: Sequence[Column], text: TextOptions):
+        self.text = text
+        mark = re.escape(text.delimiter)
+        field = rf'(?:"(?:[^"]++|"")*+"|[^"{mark}\r\n]*+)'
+        self.well_formed = re.compile(rf"(?:{field}(?:{mark}|\r?\n|\r?\Z))*+".encode())
+        self.parse_options = {"delimiter": text.delimiter, "newlines_in_values": True}
+        if text.header:
+            names = csv_header(state, text)
+            self.width = len(names)
+            self.places = [_place(state, names, column.name) for column in columns]
+        else:
+            self.width = len(columns)
+            self.places = list(range(len(columns)))
+
+    def __call__(self, chunk: _Chunk, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
+        faults: list[_Fault] = []
+        tables = self._tables(chunk, 0, faults)
+        table = pa.concat_tables(tables).combine_chunks()
+        index = None
+        if faults:
+            good = np.ones(len(chunk), bool)
+            good[[fault[0] for fault in faults]] = False
+            index = pa.array(np.cumsum(good) - 1, mask=~good)
+        arrays = []
+        for column, place in zip(columns, self.places):
+            strings = _one_array(table.column(place))
+            strings = strings if index is None else strings.take(index)
+            arrays.append(self._convert(strings, column, faults))
+        return pa.RecordBatch.from_arrays(arrays, schema=_nullable_schema(columns)), faults
+
+    def _convert(self, strings: pa.Array, column: Column, faults: list[_Fault]) -> pa.Array:
+        kind = _nullable_schema([column]).field(0).type
+        if not pa.types.is_string(kind):
+            strings = pc.if_else(pc.equal(strings, ""), pa.scalar(None, pa.string()), strings)
+        array, bad = strings_to_array(strings, kind)
+        faults.extend((row, column.name, strings[row].as_py(), _typed(column, message)) for row, message in bad)
+        return array
+
+    def _tables(self, chunk: _Chunk, base: int, faults: list[_Fault]) -> list[pa.Table]:
+        """The well-formed records of a chunk; a chunk that does not parse as its lines say is halved."""
+        skipped: list[int] = []
+        table = self._parse(chunk, skipped)
+        if table is not None:
+            for row in skipped:
+                message = f"expected {self.width} values"
+                faults.append((base + row, None, chunk.record(row).decode(errors="replace"), message))
+            return [table]
+        if len(chunk) == 1:
+            text = chunk.record(0)
+            message = "unterminated quote" if _decodes(text) else "not UTF-8"
+            faults.append((base, None, text.decode(errors="replace"), message))
+            return [self._empty()]
+        middle = len(chunk) // 2
+        left = self._tables(chunk.part(0, middle), base, faults)
+        return left + self._tables(chunk.part(middle, len(chunk)), base + middle, faults)
+
+    def _parse(self, chunk: _Chunk, skipped: list[int]) -> pa.Table | None:
+        """None if the records are not what their ends say; a last row of zeros shows an open quote."""
+        data = chunk.text()
+        if len(chunk) > 1 and not self._regular(data):
+            return None
+        sentinel = self.text.delimiter.join("0" * self.width).encode()
+        data += b"" if data.endswith(b"\n") else b"\n"
+        data += sentinel + b"\n"
+
+        def skip(row: Any) -> str:
+            skipped.append(row.number - 1)
+            return "skip"
+
+        names = [str(i) for i in range(self.width)]
+        read = pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1)
+        parse = pacsv.ParseOptions(invalid_row_handler=skip, **self.parse_options)
+        try:
+            table = pacsv.read_csv(pa.BufferReader(data), read, parse, self._convert_options(names))
+        except pa.ArrowInvalid:
+            return None
+        if table.num_rows + len(skipped) != len(chunk) + 1 or (skipped and skipped[-1] == len(chunk)):
+            return None
+        if any(column[-1].as_py() != "0" for column in table.columns):
+            return None
+        return table.slice(0, table.num_rows - 1)
+
+    def _regular(self, data: bytes) -> bool:
+        """Whether several records can be parsed at once: the parser can only find fewer rows than there are records.
+
+        A lone carriage return ends a row for the parser, as does a line break behind a stray quote.
+        """
+        if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+            return False
+        return not self.text.multiline or b'"' not in data or self.well_formed.fullmatch(data) is not None
+
+    def _convert_options(self, names: list[str]) -> pacsv.ConvertOptions:
+        return pacsv.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            strings_can_be_null=True,
+            null_values=[self.text.null_string],
+            quoted_strings_can_be_null=False,
+        )
+
+    def _empty(self) -> pa.Table:
+        return pa.table({str(i): pa.array([], pa.string()) for i in range(self.width)})
+
+
+def csv_header(state: FileState, text: TextOptions) -> list[str]:
+    """The column names in the first record of a CSV file, empty for an empty file."""
+    with open_text(state, 0) as stream:
+        data, ends = next(record_chunks(stream, None, text.multiline), (b"", np.array([], np.int64)))
+    line = data[: int(ends[0])].removeprefix(BOM) if len(ends) else b""
+    if not line.strip():
+        return []
+    try:
+        return next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=text.delimiter))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise SourceError(f"file {state.path} has no readable header line: {error}") from error
+
+
+def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
+    if wanted in names:
+        return list(names).index(wanted)
+    folded = [name.strip().lower() for name in names]
+    if folded.count(wanted.lower()) == 1:
+        return folded.index(wanted.lower())
+    raise SourceError(
+        f"file {state.path} has no column {wanted}",
+        detail=f"its header: {', '.join(names)}",
+        hint="declare the columns that the file has, or set header to false",
+    )
+
+
+def _json_chunk(chunk: _Chunk, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
+    """One JSON object per record; a column that the object lacks is NULL, others are ignored."""
+    schema = _nullable_schema(columns)
+    fast = _json_fast(chunk, schema)
+    if fast is not None:
+        return fast, []
+    values: list[list[Any]] = [[] for _ in columns]
+    faults: list[_Fault] = []
+    for row in range(len(chunk)):
+        record = chunk.record(row)
+        try:
+            found = json.loads(record, parse_float=Decimal)
+            if not isinstance(found, dict):
+                raise ValueError("not a JSON object")
+        except (ValueError, RecursionError) as error:
+            faults.append((row, None, record.decode(errors="replace"), _json_fault(error)))
+            found = {}
+        for column, into in zip(columns, values):
+            into.append(found.get(column.name))
+    arrays = []
+    for column, into, field in zip(columns, values, schema):
+        array, bad = objects_to_array(into, field.type)
+        faults.extend((row, column.name, str(into[row]), _typed(column, message)) for row, message in bad)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), faults
+
+
+def _json_fast(chunk: _Chunk, schema: pa.Schema) -> pa.RecordBatch | None:
+    """The rows by Arrow's own parser, None if a type or record is not plain enough for it."""
+    if not all(kind in _FAST_JSON for kind in schema.types):
+        return None
+    octets = np.frombuffer(chunk.data, np.uint8)
+    data = chunk.text()
+    last = octets[chunk.ends - 2] == ord("}")
+    last[-1] |= data.endswith(b"}")
+    if not (np.all(octets[chunk.starts] == ord("{")) and np.all(last)):
+        return None
+    read = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    try:
+        table = pajson.read_json(pa.BufferReader(data), read, parse).combine_chunks()
+        table.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    if table.num_rows != len(chunk) or table.schema.names != schema.names:
+        return None
+    return pa.RecordBatch.from_arrays([_one_array(column) for column in table.columns], schema=schema)
+
+
+def _json_fault(error: Exception) -> str:
+    return f"malformed JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _read_parquet(piece: Piece, columns: Sequence[Column]) -> Iterator[Parsed]:
+    schema = _nullable_schema(columns)
+    with open_parquet(piece.state) as file:
+        names = _parquet_names(piece.state, file.schema_arrow.names, columns)
+        stop = file.metadata.num_rows if piece.stop is None else piece.stop
+        for group, base in _overlapping(file, piece.start, stop):
+            position = base
+            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, [group], columns=names):
+                begin, end = max(piece.start - position, 0), min(stop - position, batch.num_rows)
+                if begin < end:
+                    part = batch.slice(begin, end - begin)
+                    rows, faults = _cast_columns(part, names, columns, schema)
+                    positions = np.arange(position + begin, position + end, dtype=np.int64) + 1
+                    yield _parsed(piece.state.path, rows, positions, faults)
+                position += batch.num_rows
+    piece.state.verify()
+
+
+def _cast_columns(
+    batch: pa.RecordBatch, names: Sequence[str], columns: Sequence[Column], schema: pa.Schema
+) -> tuple[pa.RecordBatch, list[_Fault]]:
+    arrays: list[pa.Array] = []
+    faults: list[_Fault] = []
+    for name, column, field in zip(names, columns, schema):
+        source = batch.column(batch.schema.get_field_index(name))
+        array, bad = cast_array(source, field.type)
+        faults.extend((row, column.name, str(source[row].as_py()), _typed(column, message)) for row, message in bad)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), faults
+
+
+def _overlapping(file: papq.ParquetFile, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    base = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if base < stop and base + rows > start:
+            yield group, base
+        base += rows
+
+
+def open_parquet(state: FileState) -> papq.ParquetFile:
+    """The Parquet file; raises `SourceError` if it is gone, has changed or is none."""
+    state.verify()
+    try:
+        return papq.ParquetFile(state.path)
+    except OSError as error:
+        raise vanished(state.path, error) from error
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"file {state.path} is not a Parquet file: {error}") from error
+
+
+def _parquet_names(state: FileState, names: Sequence[str], columns: Sequence[Column]) -> list[str]:
+    return [names[_place(state, names, column.name)] for column in columns]
+
+
+def _nullable_schema(columns: Sequence[Column]) -> pa.Schema:
+    return arrow_schema([Column(column.name, column.type) for column in columns])
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _typed(column: Column, message: str) -> str:
+    return f"{message} (column is {column.type})"
+
+
+def _decodes(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""Reading and checking the WITH options of a source."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.errors import InvalidParameter
+
+ON_ERROR = ("fail", "null", "skip")
+COMMON_OPTIONS = ("connector", "on_error", "max_rows_per_epoch")
+
+_UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")
+_TRUE = frozenset(("true", "t", "yes", "on", "1"))
+_FALSE = frozenset(("false", "f", "no", "off", "0"))
+
+
+def parse_duration_ms(text: str) -> float | None:
+    """Milliseconds of a duration such as `60s`, `1.5h`, `200ms`; None if it is not one."""
+    match = _DURATION.fullmatch(text)
+    return float(match[1]) * _UNITS_MS[match[2]] if match else None
+
+
+class OptionReader:
+    """Typed access to options; every method raises `InvalidParameter` naming the option and what it may be."""
+
+    def __init__(self, options: Mapping[str, str]):
+        self.options = options
+
+    def refuse_unknown(self, known: Iterable[str], prefix: str | None = None) -> None:
+        """Raise for an option that is neither in `known` nor starts with `prefix`."""
+        names = sorted({*COMMON_OPTIONS, *known})
+        for name in self.options:
+            if name not in names and not (prefix and name.startswith(prefix)):
+                connector = self.options.get("connector", "?")
+                raise InvalidParameter(
+                    f"unknown option {name} for connector {connector}",
+                    hint=f"options: {', '.join(names)}" + (f", {prefix}<column>.<property>" if prefix else ""),
+                )
+
+    def has(self, name: str) -> bool:
+        """Whether the option was given."""
+        return name in self.options
+
+    def required(self, name: str) -> str:
+        """The text of an option that must be given."""
+        value = self.options.get(name, "")
+        if not value:
+            raise InvalidParameter(f"option {name} is required for connector {self.options.get('connector')}")
+        return value
+
+    def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
+        """One of `allowed`."""
+        value = self.options.get(name, default)
+        if value not in allowed:
+            raise self._wrong(name, f"one of {', '.join(allowed)}")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """True or false."""
+        if name not in self.options:
+            return default
+        value = self.options[name].strip().lower()
+        if value not in _TRUE and value not in _FALSE:
+            raise self._wrong(name, "true or false")
+        return value in _TRUE
+
+    def integer(self, name: str, least: int | None = None) -> int | None:
+        """A whole number of at least `least`, None if not given."""
+        if name not in self.options:
+            return None
+        try:
+            value = int(self.options[name])
+        except ValueError:
+            value = None
+        if value is None or (least is not None and value < least):
+            raise self._wrong(name, "a whole number" + (f" of at least {least}" if least is not None else ""))
+        return value
+
+    def positive(self, name: str) -> float | None:
+        """A number above zero, None if not given."""
+        if name not in self.options:
+            return None
+        try:
+            value = float(self.options[name])
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise self._wrong(name, "a number above zero")
+        return value
+
+    def fraction(self, name: str, default: float) -> float:
+        """A number from 0 to 1."""
+        try:
+            value = float(self.options.get(name, default))
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= 1:
+            raise self._wrong(name, "a number from 0 to 1")
+        return value
+
+    def duration_ms(self, name: str) -> float | None:
+        """A duration above zero in milliseconds, None if not given."""
+        if name not in self.options:
+            return None
+        value = parse_duration_ms(self.options[name])
+        if not value:
+            raise self._wrong(name, "a duration above zero such as 500ms, 60s, 5min, 1h")
+        return value
+
+    def on_error(self) -> str:
+        """What becomes of malformed input: 'fail', 'null' or 'skip'."""
+        return self.choice("on_error", ON_ERROR, "fail")
+
+    def _wrong(self, name: str, allowed: str) -> InvalidParameter:
+        return InvalidParameter(f"option {name} must be {allowed}, not {self.options[name]!r}")
