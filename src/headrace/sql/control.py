@@ -1,0 +1,200 @@
+"""SHOW, SET, transactions and the other short statements."""
+
+from __future__ import annotations
+
+from sqlglot.tokenizer_core import TokenType
+
+from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+from headrace.sql.ddl import KINDS
+
+_LISTS = {
+    "TABLES": "tables", "SOURCES": "sources", "MATERIALIZED VIEWS": "materialized views", "VIEWS": "views",
+    "JOBS": "jobs", "SCHEMAS": "schemas", "DATABASES": "databases", "SINKS": "sinks", "INDEXES": "indexes",
+    "CONNECTIONS": "connections", "SECRETS": "secrets", "SUBSCRIPTIONS": "subscriptions", "FUNCTIONS": "functions",
+    "PROCESSLIST": "processlist", "CLUSTER": "cluster", "CURSORS": "cursors",
+}  # fmt: skip
+_LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
+
+
+def _pattern(cursor: Cursor) -> str | None:
+    return cursor.string() if cursor.match("LIKE") else None
+
+
+def show(cursor: Cursor) -> st.Statement:
+    """Read a statement after `SHOW`."""
+    found = _show(cursor)
+    cursor.expect_end()
+    return found
+
+
+def _show(cursor: Cursor) -> st.Statement:
+    if cursor.match("CREATE"):
+        for kind in KINDS:
+            if cursor.match(*kind.split()):
+                return st.Show("create", name=cursor.table_name(), kind=kind)
+        cursor.fail()
+    if cursor.match("COLUMNS", "FROM"):
+        return st.Show("columns", name=cursor.table_name(), pattern=_pattern(cursor))
+    if cursor.match("INDEXES", "FROM"):
+        return st.Show("indexes", name=cursor.table_name(), pattern=_pattern(cursor))
+    if cursor.match("ALL"):
+        return st.Show("all")
+    cursor.match("FULL")
+    for words, what in _LISTS.items():
+        if cursor.match(*words.split()):
+            schema = cursor.identifier() if cursor.match("FROM") or cursor.match("IN") else None
+            return st.Show(what, schema=schema, pattern=_pattern(cursor))
+    if cursor.match("TRANSACTION", "ISOLATION", "LEVEL"):
+        return st.Show("setting", setting="transaction_isolation")
+    if cursor.match("TIME", "ZONE"):
+        return st.Show("setting", setting="timezone")
+    return st.Show("setting", setting=setting_name(cursor))
+
+
+def setting_name(cursor: Cursor) -> str:
+    """Read a setting's name, dots included."""
+    name = cursor.identifier()
+    while cursor.match("."):
+        name += "." + cursor.identifier()
+    return name.lower()
+
+
+def describe(cursor: Cursor) -> st.Statement:
+    """Read a statement after `DESCRIBE`."""
+    for kind in ("materialized view", "table", "view", "source"):
+        if cursor.match(*kind.split()):
+            break
+    found = st.Describe(cursor.table_name())
+    cursor.expect_end()
+    return found
+
+
+def _modes(cursor: Cursor) -> tuple[str | None, bool | None]:
+    isolation, read_only = None, None
+    while cursor.token is not None:
+        if cursor.match("ISOLATION", "LEVEL"):
+            level = next((level for level in _LEVELS if cursor.match(*level.split())), None)
+            if level is None:
+                cursor.fail()
+            isolation = level.lower()
+        elif cursor.match("READ", "ONLY"):
+            read_only = True
+        elif cursor.match("READ", "WRITE"):
+            read_only = False
+        elif not (cursor.match("NOT", "DEFERRABLE") or cursor.match("DEFERRABLE")):
+            cursor.fail()
+        cursor.match(",")
+    return isolation, read_only
+
+
+def begin(cursor: Cursor) -> st.Statement:
+    """Read a statement after `BEGIN` or `START TRANSACTION`."""
+    if not cursor.match("TRANSACTION"):
+        cursor.match("WORK")
+    return st.Begin(*_modes(cursor))
+
+
+def end_of(kind: type[st.Statement], cursor: Cursor) -> st.Statement:
+    """Read a statement after `COMMIT`, `END`, `ROLLBACK` or `ABORT`."""
+    if cursor.peek("PREPARED"):
+        cursor.refuse("two-phase commit")
+    if not cursor.match("TRANSACTION"):
+        cursor.match("WORK")
+    if kind is st.Rollback and cursor.match("TO"):
+        return savepoint("rollback", cursor)
+    if not cursor.match("AND", "NO", "CHAIN") and cursor.peek("AND", "CHAIN"):
+        cursor.refuse("AND CHAIN")
+    cursor.expect_end()
+    return kind()
+
+
+def savepoint(action: str, cursor: Cursor) -> st.Statement:
+    """Read a statement after `SAVEPOINT`, `RELEASE` or `ROLLBACK TO`."""
+    if action != "set":
+        cursor.match("SAVEPOINT")
+    found = st.Savepoint(action, cursor.identifier())
+    cursor.expect_end()
+    return found
+
+
+def set_variable(cursor: Cursor) -> st.Statement:
+    """Read a statement after `SET`."""
+    local = cursor.match("LOCAL")
+    if cursor.match("SESSION", "CHARACTERISTICS", "AS", "TRANSACTION"):
+        return st.SetTransaction(*_modes(cursor), session=True)
+    if cursor.match("TRANSACTION"):
+        return st.SetTransaction(*_modes(cursor))
+    if not local and cursor.peek("SESSION") and not (cursor.is_symbol("=", 1) or cursor.is_symbol("TO", 1)):
+        cursor.match("SESSION")
+    if cursor.match("TIME", "ZONE"):
+        name = "timezone"
+    else:
+        name = setting_name(cursor)
+        if not cursor.match("TO"):
+            cursor.expect("=")
+    value = _setting_value(cursor)
+    cursor.expect_end()
+    return st.SetVariable(name, value, local)
+
+
+def _setting_value(cursor: Cursor) -> str | None:
+    if cursor.match("DEFAULT"):
+        return None
+    parts = []
+    while True:
+        if cursor.is_string():
+            parts.append(cursor.string())
+        else:
+            sign = "-" if cursor.match("-") else ""
+            token = cursor.token
+            if token is None or token.token_type in (TokenType.COMMA, TokenType.EQ):
+                cursor.fail()
+            cursor.at += 1
+            parts.append(sign + token.text)
+        if not cursor.match(","):
+            return ", ".join(parts)
+
+
+def reset(cursor: Cursor) -> st.Statement:
+    """Read a statement after `RESET`."""
+    if cursor.match("ALL"):
+        name = None
+    elif cursor.match("TIME", "ZONE"):
+        name = "timezone"
+    else:
+        name = setting_name(cursor)
+    cursor.expect_end()
+    return st.ResetVariable(name)
+
+
+def cancel(cursor: Cursor) -> st.Statement:
+    """Read a statement after `CANCEL`."""
+    if not cursor.match("JOBS"):
+        cursor.expect("JOB")
+    ids: list[int] = []
+    while True:
+        text = cursor.string() if cursor.is_string() else cursor.word()
+        if not text.isdigit():
+            cursor.at -= 1
+            cursor.fail()
+        ids.append(int(text))
+        if not cursor.match(","):
+            break
+    cursor.expect_end()
+    return st.CancelJobs(tuple(ids))
+
+
+def discard(cursor: Cursor) -> st.Statement:
+    """Read a statement after `DISCARD`."""
+    for word in ("ALL", "PLANS", "SEQUENCES", "TEMPORARY", "TEMP"):
+        if cursor.match(word):
+            cursor.expect_end()
+            return st.Discard("temp" if word == "TEMPORARY" else word.lower())
+    cursor.fail()
+
+
+def bare(kind: type[st.Statement], cursor: Cursor) -> st.Statement:
+    """Read a statement that is one word."""
+    cursor.expect_end()
+    return kind()

@@ -1,0 +1,100 @@
+"""SQL type text to Spark type strings."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from headrace.errors import NotSupported, UndefinedObject
+from headrace.sql.dialect import parse_type_tokens, tokenize
+from headrace.sql.render import UNCONSTRAINED_NUMERIC
+
+_D = exp.DType
+_SIMPLE: dict[exp.DType, str] = {
+    _D.BOOLEAN: "boolean",
+    _D.TINYINT: "smallint",
+    _D.SMALLINT: "smallint",
+    _D.SMALLSERIAL: "smallint",
+    _D.INT: "int",
+    _D.SERIAL: "int",
+    _D.BIGINT: "bigint",
+    _D.BIGSERIAL: "bigint",
+    _D.FLOAT: "float",
+    _D.DOUBLE: "double",
+    _D.TEXT: "string",
+    _D.VARCHAR: "string",
+    _D.CHAR: "string",
+    _D.BPCHAR: "string",
+    _D.NCHAR: "string",
+    _D.NVARCHAR: "string",
+    _D.NAME: "string",
+    _D.JSON: "string",
+    _D.JSONB: "string",
+    _D.UUID: "string",
+    _D.XML: "string",
+    _D.VARBINARY: "binary",
+    _D.BINARY: "binary",
+    _D.BLOB: "binary",
+    _D.DATE: "date",
+    _D.TIMESTAMP: "timestamp_ntz",
+    _D.TIMESTAMPNTZ: "timestamp_ntz",
+    _D.TIMESTAMPTZ: "timestamp",
+    _D.TIMESTAMPLTZ: "timestamp",
+    _D.NULL: "void",
+}
+_OBJECT_IDS = {"oid": "bigint", "regclass": "string", "regtype": "string", "regproc": "string"}
+
+
+def spark_type(kind: exp.DataType) -> str:
+    """The Spark type string of a parsed SQL type.
+
+    `numeric` without precision is `decimal(38,10)`. Raises `NotSupported` or `UndefinedObject` for a type that
+    has no counterpart.
+    """
+    which = kind.this
+    if which in _SIMPLE:
+        return _SIMPLE[which]
+    if which == _D.DECIMAL:
+        return _decimal(kind)
+    if which in (_D.ARRAY, _D.LIST):
+        return f"array<{_inner(kind, 0)}>"
+    if which == _D.STRUCT:
+        return "struct<" + ",".join(_field(part) for part in kind.expressions) + ">"
+    if which == _D.MAP:
+        return f"map<{_inner(kind, 0)},{_inner(kind, 1)}>"
+    name = kind.sql(dialect="postgres").lower()
+    if name in _OBJECT_IDS:
+        return _OBJECT_IDS[name]
+    if which == _D.USERDEFINED:
+        raise UndefinedObject(f'type "{name}" does not exist')
+    raise NotSupported(f"the type {name} is not supported", hint="Keep it as varchar, or convert it in the query.")
+
+
+def _decimal(kind: exp.DataType) -> str:
+    sizes = [int(part.name) for part in kind.expressions if part.name.isdigit()]
+    if not sizes:
+        return UNCONSTRAINED_NUMERIC
+    precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
+    if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+        raise NotSupported(f"numeric({precision},{scale}) is not supported", hint="The largest precision is 38.")
+    return f"decimal({precision},{scale})"
+
+
+def _inner(kind: exp.DataType, at: int) -> str:
+    part = kind.expressions[at]
+    assert isinstance(part, exp.DataType)
+    return spark_type(part)
+
+
+def _field(part: exp.Expr) -> str:
+    kind = part.args.get("kind")
+    if not isinstance(kind, exp.DataType):
+        raise NotSupported("a struct type needs a name and a type for each field")
+    identifier = part.this
+    name = identifier.name if identifier.args.get("quoted") else identifier.name.lower()
+    plain = name.isidentifier() and name.isascii()
+    return f"{name if plain else f'`{name}`'}:{spark_type(kind)}"
+
+
+def parse_type(text: str) -> str:
+    """The Spark type string for SQL type text, for instance `varchar(10)` or `int[]`."""
+    return spark_type(parse_type_tokens(text, tokenize(text)))

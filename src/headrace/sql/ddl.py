@@ -1,0 +1,382 @@
+"""CREATE, DROP and ALTER."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from headrace.errors import StatementError, UndefinedColumn
+from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+from headrace.sql.datatypes import spark_type
+from headrace.sql.dialect import parse_expression_tokens, parse_statement_tokens, parse_type_tokens
+from headrace.sql.intervals import parse_interval
+from headrace.sql.normalize import interval_words
+from headrace.sql.query import Query
+
+KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
+         "subscription", "function", "database", "user", "role", "type", "sequence")  # fmt: skip
+_COLUMN_STOPS = (
+    "PRIMARY KEY", "NOT NULL", "NULL", "DEFAULT", "AS", "CHECK", "UNIQUE", "GENERATED", "REFERENCES", "CONSTRAINT", ",",
+)  # fmt: skip
+
+
+@dataclass
+class _Body:
+    """The parenthesised part of `CREATE TABLE` and `CREATE SOURCE`."""
+
+    columns: list[st.ColumnDef] = field(default_factory=list)
+    primary_key: tuple[str, ...] = ()
+    watermark: st.Watermark | None = None
+
+
+def if_not_exists(cursor: Cursor) -> bool:
+    """Read `IF NOT EXISTS`."""
+    return cursor.match("IF", "NOT", "EXISTS")
+
+
+def read_query(cursor: Cursor) -> Query:
+    """Read what is left as a query."""
+    start, kept = cursor.token, cursor.rest()
+    if start is None:
+        cursor.fail()
+    tree = parse_statement_tokens(cursor.sql, kept)
+    if not isinstance(tree, (exp.Query, exp.Values)):
+        cursor.at = len(cursor.tokens) - len(kept)
+        cursor.fail()
+    return Query(tree, cursor.text_of(kept))
+
+
+def options(cursor: Cursor) -> dict[str, str]:
+    """Read `(name = value, a.b = 'c', ...)`."""
+    found: dict[str, str] = {}
+    cursor.expect("(")
+    while not cursor.match(")"):
+        key = cursor.string() if cursor.is_string() else cursor.identifier()
+        while cursor.match("."):
+            key += "." + cursor.word().strip('"')
+        cursor.expect("=")
+        found[key.lower()] = option_value(cursor)
+        if not cursor.match(","):
+            cursor.expect(")")
+            break
+    return found
+
+
+def option_value(cursor: Cursor) -> str:
+    """Read a string, number, boolean or word; `SECRET x` stays as it is written."""
+    if cursor.is_string():
+        return cursor.string()
+    if cursor.match("SECRET"):
+        return f"secret {cursor.table_name()}"
+    sign = "-" if cursor.match("-") else ""
+    if cursor.token is None or cursor.is_symbol(")") or cursor.is_symbol(","):
+        cursor.fail()
+    text = cursor.word()
+    return sign + (text.lower() if text.lower() in ("true", "false", "on", "off") else text)
+
+
+def _column(cursor: Cursor, body: _Body) -> None:
+    name = cursor.identifier()
+    tokens = cursor.until(*_COLUMN_STOPS)
+    if not tokens:
+        cursor.fail()
+    kind = spark_type(parse_type_tokens(cursor.sql, tokens, cursor.token))
+    not_null, default, generated = False, None, None
+    while cursor.token is not None and not cursor.is_symbol(",") and not cursor.is_symbol(")"):
+        if cursor.match("PRIMARY", "KEY"):
+            body.primary_key, not_null = (name,), True
+        elif cursor.match("NOT", "NULL"):
+            not_null = True
+        elif cursor.match("NULL"):
+            continue
+        elif cursor.match("DEFAULT"):
+            default = _expression_text(cursor)
+        elif cursor.match("GENERATED", "ALWAYS", "AS") or cursor.match("AS"):
+            generated = _expression_text(cursor)
+            cursor.match("STORED")
+        elif cursor.peek("CHECK") or cursor.peek("UNIQUE") or cursor.peek("REFERENCES"):
+            cursor.refuse(f"the column constraint {cursor.word().upper()}")
+        else:
+            cursor.fail()
+    body.columns.append(st.ColumnDef(name, kind, not_null, default, generated))
+
+
+def _expression_text(cursor: Cursor) -> str:
+    tokens = cursor.until(",", "PRIMARY KEY", "NOT NULL", "STORED")
+    parse_expression_tokens(cursor.sql, tokens, cursor.token)
+    return cursor.text_of(tokens)
+
+
+def _watermark(cursor: Cursor) -> st.Watermark:
+    column = cursor.identifier()
+    cursor.expect("AS")
+    tokens = cursor.until(",")
+    tree = parse_expression_tokens(cursor.sql, tokens, cursor.token)
+    return st.Watermark(column, cursor.text_of(tokens), _delay_ms(tree, column))
+
+
+def _delay_ms(tree: exp.Expr, column: str) -> int | None:
+    if isinstance(tree, exp.Column) and tree.name.lower() == column.lower():
+        return 0
+    if not (
+        isinstance(tree, exp.Sub) and isinstance(tree.this, exp.Column) and isinstance(tree.expression, exp.Interval)
+    ):
+        return None
+    months, days, micros = parse_interval(interval_words(tree.expression))
+    return None if months else days * 86_400_000 + micros // 1000
+
+
+def _body(cursor: Cursor) -> _Body:
+    body = _Body()
+    if not cursor.match("("):
+        return body
+    while not cursor.match(")"):
+        named = cursor.match("CONSTRAINT") and bool(cursor.identifier())
+        if cursor.match("PRIMARY", "KEY"):
+            body.primary_key = cursor.names()
+        elif cursor.match("WATERMARK", "FOR"):
+            body.watermark = _watermark(cursor)
+        elif named or any(cursor.peek(word, "(") for word in ("UNIQUE", "CHECK")) or cursor.peek("FOREIGN", "KEY"):
+            cursor.refuse(f"the table constraint {cursor.word().upper()}")
+        elif cursor.match("*"):
+            pass
+        else:
+            _column(cursor, body)
+        if not cursor.match(","):
+            cursor.expect(")")
+            break
+    _check_body(cursor, body)
+    return body
+
+
+def _check_body(cursor: Cursor, body: _Body) -> None:
+    names = [column.name for column in body.columns]
+    for name in names:
+        if names.count(name) > 1:
+            raise _at_start(cursor, f'column "{name}" specified more than once', "42701")
+    for name in body.primary_key:
+        if names and name not in names:
+            raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
+    keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
+             for c in body.columns]  # fmt: skip
+    body.columns = keyed
+
+
+class DuplicateColumn(StatementError):
+    """A column named twice."""
+
+    sqlstate = "42701"
+
+
+def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
+    position = cursor.tokens[0].start + 1
+    return (DuplicateColumn if state == "42701" else UndefinedColumn)(message, position=position)
+
+
+def _format(cursor: Cursor, found: dict[str, str]) -> None:
+    """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
+    while cursor.match("INCLUDE"):
+        part = cursor.identifier()
+        found[f"include.{part}"] = cursor.identifier() if cursor.match("AS") else part
+    if cursor.match("FORMAT"):
+        found["format"] = cursor.word().lower()
+        cursor.expect("ENCODE")
+        found["encode"] = cursor.word().lower()
+        if cursor.is_symbol("("):
+            found.update({f"encode.{key}": value for key, value in options(cursor).items()})
+
+
+def _on_conflict(cursor: Cursor) -> str:
+    if cursor.match("OVERWRITE") or cursor.match("DO", "UPDATE", "FULL"):
+        return "overwrite"
+    if cursor.match("IGNORE") or cursor.match("DO", "NOTHING"):
+        return "ignore"
+    cursor.expect("DO", "UPDATE", "IF", "NOT", "NULL")
+    return "do update if not null"
+
+
+def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
+    exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
+    append_only, conflict, version, query = False, None, None, None
+    found: dict[str, str] = {}
+    while cursor.token is not None and query is None:
+        if cursor.match("APPEND", "ONLY"):
+            append_only = True
+        elif cursor.match("ON", "CONFLICT"):
+            conflict = _on_conflict(cursor)
+        elif cursor.match("WITH", "VERSION", "COLUMN"):
+            version = cursor.names()[0] if cursor.is_symbol("(") else cursor.identifier()
+        elif cursor.match("WITH"):
+            found.update(options(cursor))
+        elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
+            _format(cursor, found)
+        elif cursor.match("AS"):
+            query = read_query(cursor)
+        else:
+            cursor.fail()
+    return st.CreateTable(
+        name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
+        query, temporary,
+    )  # fmt: skip
+
+
+def _create_source(cursor: Cursor) -> st.Statement:
+    exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
+    found: dict[str, str] = {}
+    while cursor.token is not None:
+        if cursor.match("WITH"):
+            found.update(options(cursor))
+        elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
+            _format(cursor, found)
+        else:
+            cursor.fail()
+    return st.CreateSource(name, tuple(body.columns), found, body.watermark, body.primary_key, exists)
+
+
+def _create_sink(cursor: Cursor) -> st.Statement:
+    exists, name = if_not_exists(cursor), cursor.table_name()
+    source, query = None, None
+    if cursor.match("FROM"):
+        source = cursor.table_name()
+    else:
+        cursor.expect("AS")
+        tokens = cursor.until("WITH (", "FORMAT")
+        query = read_query(Cursor(cursor.sql, tokens))
+    found: dict[str, str] = {}
+    if cursor.match("WITH"):
+        found = options(cursor)
+    _format(cursor, found)
+    cursor.expect_end()
+    return st.CreateSink(name, source, query, found, exists)
+
+
+def _view_head(cursor: Cursor) -> tuple[bool, st.TableName, tuple[str, ...] | None]:
+    exists, name = if_not_exists(cursor), cursor.table_name()
+    return exists, name, cursor.names() if cursor.is_symbol("(") else None
+
+
+def _create_materialized_view(cursor: Cursor, replace: bool) -> st.Statement:
+    exists, name, columns = _view_head(cursor)
+    found = options(cursor) if cursor.match("WITH") else {}
+    cursor.expect("AS")
+    tokens = cursor.rest()
+    tail = Cursor(cursor.sql, tokens[-4:])
+    emit = len(tokens) > 4 and tail.match("EMIT", "ON", "WINDOW", "CLOSE") and tail.token is None
+    query = read_query(Cursor(cursor.sql, tokens[:-4] if emit else tokens))
+    return st.CreateMaterializedView(name, query, columns, found, exists, replace, emit)
+
+
+def _create_view(cursor: Cursor, replace: bool, temporary: bool) -> st.Statement:
+    exists, name, columns = _view_head(cursor)
+    cursor.expect("AS")
+    return st.CreateView(name, read_query(cursor), columns, exists, replace, temporary)
+
+
+def _create_index(cursor: Cursor) -> st.Statement:
+    exists, name = if_not_exists(cursor), cursor.table_name()
+    cursor.expect("ON")
+    table = cursor.table_name()
+    columns = cursor.names()
+    include = cursor.names() if cursor.match("INCLUDE") else ()
+    distributed = cursor.names() if cursor.match("DISTRIBUTED", "BY") else ()
+    cursor.expect_end()
+    return st.CreateIndex(name, table, columns, include, distributed, exists)
+
+
+def create(cursor: Cursor) -> st.Statement:
+    """Read a statement after `CREATE`."""
+    replace = cursor.match("OR", "REPLACE")
+    temporary = cursor.match("TEMPORARY") or cursor.match("TEMP")
+    if cursor.match("TABLE") and not replace:
+        return _create_table(cursor, temporary)
+    if cursor.match("VIEW"):
+        return _create_view(cursor, replace, temporary)
+    if cursor.match("MATERIALIZED", "VIEW"):
+        return _create_materialized_view(cursor, replace)
+    if cursor.match("SOURCE") and not replace:
+        return _create_source(cursor)
+    if cursor.match("SINK") and not replace:
+        return _create_sink(cursor)
+    if cursor.match("INDEX"):
+        return _create_index(cursor)
+    if cursor.match("SCHEMA"):
+        exists = if_not_exists(cursor)
+        found = st.CreateSchema(cursor.identifier(), exists)
+        if cursor.match("AUTHORIZATION"):
+            cursor.identifier()
+        cursor.expect_end()
+        return found
+    for kind in KINDS:
+        if cursor.peek(*kind.split()):
+            cursor.refuse(f"CREATE {kind.upper()}")
+    cursor.fail()
+
+
+def _kind(cursor: Cursor) -> str:
+    for kind in KINDS:
+        if cursor.match(*kind.split()):
+            return kind
+    cursor.fail()
+
+
+def drop(cursor: Cursor) -> st.Statement:
+    """Read a statement after `DROP`."""
+    kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
+    names = [cursor.table_name()]
+    while cursor.match(","):
+        names.append(cursor.table_name())
+    cascade = cursor.match("CASCADE")
+    if not cascade:
+        cursor.match("RESTRICT")
+    cursor.expect_end()
+    return st.Drop(kind, tuple(names), exists, cascade)
+
+
+def alter(cursor: Cursor) -> st.Statement:
+    """Read a statement after `ALTER`."""
+    if cursor.match("SYSTEM"):
+        cursor.refuse("ALTER SYSTEM", "Use SET for the session or the configuration for the server.")
+    kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
+    name = cursor.table_name()
+    target, found, action = None, {}, ""
+    if cursor.match("PAUSE"):
+        action = "pause"
+    elif cursor.match("RESUME"):
+        action = "resume"
+    elif cursor.match("RENAME", "TO"):
+        action, target = "rename", cursor.identifier()
+    elif cursor.match("OWNER", "TO"):
+        action, target = "owner", cursor.identifier()
+    elif cursor.match("SET", "SCHEMA"):
+        action, target = "set schema", cursor.identifier()
+    elif cursor.match("SET"):
+        action, found = "set", options(cursor) if cursor.is_symbol("(") else _setting(cursor)
+    elif cursor.peek("ADD") or cursor.peek("DROP"):
+        return _alter_columns(cursor, kind, name, exists)
+    else:
+        cursor.fail()
+    cursor.expect_end()
+    return st.AlterJob(kind, name, action, found, target, exists)
+
+
+def _setting(cursor: Cursor) -> dict[str, str]:
+    key = cursor.identifier()
+    if not cursor.match("TO"):
+        cursor.expect("=")
+    return {key: option_value(cursor)}
+
+
+def _alter_columns(cursor: Cursor, kind: str, name: st.TableName, exists: bool) -> st.Statement:
+    body, gone = _Body(), []
+    while cursor.token is not None:
+        if cursor.match("ADD", "COLUMN") or cursor.match("ADD"):
+            _column(cursor, body)
+        else:
+            cursor.expect("DROP")
+            cursor.match("COLUMN")
+            gone.append(cursor.identifier())
+        if not cursor.match(","):
+            cursor.expect_end()
+    return st.AlterColumns(kind, name, tuple(body.columns), tuple(gone), exists)

@@ -1,0 +1,70 @@
+"""Interval literals: PostgreSQL's spelling to months, days and microseconds, and to Spark's spelling."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from headrace.errors import InvalidDatetime
+
+_MICROS = {"microsecond": 1, "millisecond": 1000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000}
+_DAYS = {"day": 1, "week": 7}
+_MONTHS = {"month": 1, "year": 12, "decade": 120, "century": 1200, "millennium": 12000}
+_ALIASES = {
+    "us": "microsecond", "usec": "microsecond", "ms": "millisecond", "msec": "millisecond", "s": "second",
+    "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day", "w": "week",
+    "mon": "month", "y": "year", "yr": "year", "centurie": "century", "centuries": "century",
+}  # fmt: skip
+_PART = re.compile(
+    r"\s*(?:([+-]?)(\d+):(\d{1,2})(?::(\d{1,2}(?:\.\d+)?))?|([+-]?\d*\.?\d+)\s*([a-zA-Z]*))\s*", re.ASCII
+)
+
+
+def parse_interval(text: str) -> tuple[int, int, int]:
+    """Months, days and microseconds of an interval's text. Raises `InvalidDatetime`."""
+    months, days, micros, at = Decimal(0), Decimal(0), Decimal(0), 0
+    body = text.strip()
+    ago = body.lower().endswith(" ago")
+    body = body[:-4] if ago else body
+    wrong = InvalidDatetime(f'invalid input syntax for type interval: "{text}"')
+    if not body:
+        raise wrong
+    while at < len(body):
+        match = _PART.match(body, at)
+        if not match:
+            raise wrong
+        at = match.end()
+        if match[2] is not None:
+            clock = Decimal(match[2]) * 3600 + Decimal(match[3]) * 60 + Decimal(match[4] or 0)
+            micros += clock * 1_000_000 * (-1 if match[1] == "-" else 1)
+            continue
+        amount, word = Decimal(match[5]), match[6].lower() or "second"
+        unit = _ALIASES.get(word) or _ALIASES.get(word.removesuffix("s")) or word.removesuffix("s")
+        if unit in _MONTHS:
+            months += amount * _MONTHS[unit]
+        elif unit in _DAYS:
+            days += amount * _DAYS[unit]
+        elif unit in _MICROS:
+            micros += amount * _MICROS[unit]
+        else:
+            raise wrong
+    days += (months - int(months)) * 30
+    micros += (days - int(days)) * 86_400_000_000
+    sign = -1 if ago else 1
+    return sign * int(months), sign * int(days), sign * int(micros.to_integral_value())
+
+
+def spark_interval(text: str) -> str:
+    """The Spark expression for an interval: a year-month or day-time literal, or `make_interval` for a mixture."""
+    months, days, micros = parse_interval(text)
+    if months and not (days or micros):
+        return f"INTERVAL '{months}' MONTH"
+    if months:
+        return f"MAKE_INTERVAL(0, {months}, 0, {days}, 0, 0, {Decimal(micros) / 1_000_000})"
+    total = days * 86_400_000_000 + micros
+    sign, total = ("-" if total < 0 else ""), abs(total)
+    seconds, fraction = divmod(total, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    day, hour = divmod(hours, 24)
+    return f"INTERVAL '{sign}{day} {hour:02d}:{minute:02d}:{second:02d}.{fraction:06d}' DAY TO SECOND"

@@ -1,0 +1,299 @@
+"""Text to statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from headrace.errors import NotSupported, StatementError, SyntaxFault
+from headrace.sql import control, ddl
+from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+from headrace.sql.datatypes import spark_type
+from headrace.sql.dialect import (
+    parse_expression_tokens,
+    parse_statement_tokens,
+    parse_type_tokens,
+    syntax_fault,
+    tokenize,
+)
+from headrace.sql.dml import Rows, assignments_of, returning_of
+from headrace.sql.query import Expression, Query
+from headrace.sql.types import pg_type_text
+from headrace.sql.values import parse_text
+
+_REFUSED = (
+    "GRANT", "REVOKE", "COPY", "DECLARE", "FETCH", "CLOSE", "PREPARE", "EXECUTE", "DEALLOCATE",
+    "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE", "LISTEN", "NOTIFY", "UNLISTEN", "CALL", "DO", "MERGE",
+    "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT", "MOVE", "SECURITY", "USE", "KILL",
+)  # fmt: skip
+
+
+def parse(script: str) -> list[st.Statement]:
+    """The statements of a script, empty ones included; a script without any gives one `Empty`.
+
+    Raises `SyntaxFault` with a 1-based character position, or `NotSupported`.
+    """
+    tokens = tokenize(script)
+    found: list[st.Statement] = []
+    start, offset = 0, 0
+    for i, token in enumerate([*tokens, None]):
+        if token is not None and token.token_type != TokenType.SEMICOLON:
+            continue
+        part = tokens[start:i]
+        end = token.start if token is not None else len(script)
+        if part:
+            statement = _statement(Cursor(script[:end], part))
+            text = script[part[0].start : part[-1].end + 1]
+            found.append(replace(statement, text=text, position=part[0].start + 1))
+        elif token is not None:
+            found.append(st.Empty(text="", position=offset + 1))
+        start, offset = i + 1, end + 1
+    return found or [st.Empty()]
+
+
+def parse_one(sql: str) -> st.Statement:
+    """The only statement of `sql`; `SyntaxFault` if there are several."""
+    found = [statement for statement in parse(sql) if not isinstance(statement, st.Empty)]
+    if len(found) > 1:
+        raise SyntaxFault("cannot insert multiple commands into a prepared statement", position=found[1].position)
+    return found[0] if found else st.Empty()
+
+
+def parse_expression(text: str) -> Expression:
+    """A scalar expression, for instance a column's default."""
+    return Expression(parse_expression_tokens(text, tokenize(text)), text)
+
+
+def parse_query(text: str) -> Query:
+    """A query."""
+    found = parse_one(text)
+    if not isinstance(found, st.Select):
+        raise SyntaxFault("not a query", position=1)
+    return found.query
+
+
+_STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
+    ("CREATE", ddl.create),
+    ("DROP", ddl.drop),
+    ("ALTER", ddl.alter),
+    ("SHOW", control.show),
+    ("DESCRIBE", control.describe),
+    ("DESC", control.describe),
+    ("SET", control.set_variable),
+    ("RESET", control.reset),
+    ("BEGIN", control.begin),
+    ("START TRANSACTION", control.begin),
+    ("COMMIT", partial(control.end_of, st.Commit)),
+    ("END", partial(control.end_of, st.Commit)),
+    ("ROLLBACK", partial(control.end_of, st.Rollback)),
+    ("ABORT", partial(control.end_of, st.Rollback)),
+    ("SAVEPOINT", partial(control.savepoint, "set")),
+    ("RELEASE", partial(control.savepoint, "release")),
+    ("FLUSH", partial(control.bare, st.Flush)),
+    ("WAIT", partial(control.bare, st.Wait)),
+    ("RECOVER", partial(control.bare, st.Recover)),
+    ("CANCEL", control.cancel),
+    ("DISCARD", control.discard),
+)
+
+
+def _statement(cursor: Cursor) -> st.Statement:
+    for words, read in _STARTS:
+        if cursor.match(*words.split()):
+            return read(cursor)
+    if cursor.match("EXPLAIN"):
+        return _explain(cursor)
+    if any(cursor.peek(word) for word in ("SELECT", "WITH", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE")):
+        return _from_tree(cursor)
+    for word in _REFUSED:
+        if cursor.peek(word):
+            cursor.refuse(word)
+    cursor.fail()
+
+
+def _explain(cursor: Cursor) -> st.Statement:
+    found: dict[str, str] = {}
+    if cursor.is_symbol("("):
+        cursor.expect("(")
+        while True:
+            key = cursor.word().lower()
+            ends = cursor.is_symbol(",") or cursor.is_symbol(")")
+            found[key] = "true" if ends else ddl.option_value(cursor).lower()
+            if not cursor.match(","):
+                break
+        cursor.expect(")")
+    for word in ("ANALYZE", "VERBOSE"):
+        if cursor.match(word):
+            found[word.lower()] = "true"
+    if cursor.token is None:
+        cursor.fail()
+    rest = cursor.rest()
+    inner = _statement(Cursor(cursor.sql, rest))
+    return st.Explain(replace(inner, text=cursor.text_of(rest), position=rest[0].start + 1), found)
+
+
+def _from_tree(cursor: Cursor) -> st.Statement:
+    tokens = cursor.rest()
+    tree = parse_statement_tokens(cursor.sql, tokens)
+    text = cursor.text_of(tokens)
+    if isinstance(tree, exp.Insert):
+        return _insert(tree, text)
+    if isinstance(tree, exp.Update):
+        return _update(tree, text)
+    if isinstance(tree, exp.Delete):
+        return _delete(tree, text)
+    if isinstance(tree, (exp.Query, exp.Values)):
+        if tree.args.get("into") is not None:
+            raise NotSupported("SELECT INTO is not supported", hint="Use CREATE TABLE ... AS.")
+        return st.Select(Query(tree, text))
+    raise syntax_fault(cursor.sql, tokens[0])
+
+
+def _name(identifier: exp.Expr) -> str:
+    inner = identifier.this if isinstance(identifier, exp.Column) else identifier
+    return str(inner.name if inner.args.get("quoted") else inner.name.lower())
+
+
+def _table(node: exp.Expr) -> tuple[st.TableName, str | None]:
+    schema, alias = node.args.get("db"), node.args.get("alias")
+    label = _name(alias.this) if alias is not None and alias.args.get("this") is not None else None
+    return st.TableName(_name(schema) if schema is not None else None, _name(node.this)), label
+
+
+def _insert(tree: exp.Insert, text: str) -> st.Statement:
+    target = tree.this
+    columns: tuple[str, ...] = ()
+    if isinstance(target, exp.Schema):
+        columns = tuple(_name(column) for column in target.expressions)
+        target = target.this
+    table, alias = _table(target)
+    source, conflict = tree.args.get("expression"), tree.args.get("conflict")
+    if tree.args.get("with_") is not None and source is not None:
+        source.set("with_", tree.args["with_"])
+    if conflict is not None and "NOTHING" not in conflict.sql().upper():
+        raise NotSupported(
+            "INSERT ... ON CONFLICT DO UPDATE is not supported",
+            hint="Declare the table with ON CONFLICT OVERWRITE or ON CONFLICT DO UPDATE IF NOT NULL.",
+        )
+    plain = isinstance(source, exp.Values) and not any(
+        source.args.get(k) for k in ("with_", "order", "limit", "offset")
+    )
+    return st.Insert(
+        table,
+        columns,
+        None if source is None or plain else Query(source, text),
+        Rows(source, text) if plain and isinstance(source, exp.Values) else None,
+        returning_of(tree, table, alias),
+        "ignore" if conflict is not None else None,
+    )
+
+
+def _where(tree: exp.Expr) -> Expression | None:
+    where = tree.args.get("where")
+    return Expression(where.this.copy(), where.this.sql(dialect="risingwave")) if where is not None else None
+
+
+def _update(tree: exp.Update, text: str) -> st.Statement:
+    table, alias = _table(tree.this)
+    source = tree.args.get("from_")
+    sources = source.sql(dialect="risingwave").strip()[len("FROM ") :] if source is not None else None
+    if tree.args.get("with_") is not None:
+        raise NotSupported("WITH in UPDATE is not supported", hint="Use a subquery.")
+    return st.Update(table, alias, assignments_of(tree, text), _where(tree), returning_of(tree, table, alias), sources)
+
+
+def _delete(tree: exp.Delete, text: str) -> st.Statement:
+    table, alias = _table(tree.this)
+    using = tree.args.get("using")
+    sources = ", ".join(item.sql(dialect="risingwave") for item in using) if using else None
+    if tree.args.get("with_") is not None:
+        raise NotSupported("WITH in DELETE is not supported", hint="Use a subquery.")
+    return st.Delete(table, alias, _where(tree), returning_of(tree, table, alias), sources)
+
+
+def _parameters(sql: str, tokens: Sequence[Token]) -> list[tuple[int, int, int]]:
+    """Start, end (exclusive) and number of every `$n`."""
+    found = []
+    for token, number in pairwise(tokens):
+        adjacent = token.end + 1 == number.start and number.token_type == TokenType.NUMBER
+        if token.token_type == TokenType.PARAMETER and adjacent and number.text.isdigit():
+            found.append((token.start, number.end + 1, int(number.text)))
+    return found
+
+
+def parameter_count(statement: st.Statement) -> int:
+    """The highest `$n` in a statement."""
+    return max((number for _, _, number in _parameters(statement.text, tokenize(statement.text))), default=0)
+
+
+def parameter_types(statement: st.Statement, known: Sequence[str | None] = ()) -> list[str | None]:
+    """For each `$n` its Spark type: as `known`, from a cast right around it or from `LIMIT`; else None."""
+    tokens = tokenize(statement.text)
+    count = max((n for _, _, n in _parameters(statement.text, tokens)), default=0)
+    types: list[str | None] = [known[i] if i < len(known) else None for i in range(count)]
+    for i, token in enumerate(tokens):
+        if token.token_type != TokenType.PARAMETER or i + 1 >= len(tokens) or not tokens[i + 1].text.isdigit():
+            continue
+        at = int(tokens[i + 1].text) - 1
+        if types[at] is None:
+            types[at] = _context_type(statement.text, tokens, i)
+    return types
+
+
+def _context_type(sql: str, tokens: Sequence[Token], at: int) -> str | None:
+    before = tokens[at - 1].text.upper() if at else ""
+    if before in ("LIMIT", "OFFSET"):
+        return "bigint"
+    cursor = Cursor(sql, tokens)
+    cursor.at = at + 2
+    called = before == "(" and at > 1 and tokens[at - 2].text.upper() == "CAST"
+    if not (cursor.match("::") or (called and cursor.match("AS"))):
+        return None
+    for end in range(min(len(tokens), cursor.at + 8), cursor.at, -1):
+        try:
+            return spark_type(parse_type_tokens(sql, tokens[cursor.at : end]))
+        except StatementError:
+            continue
+    return None
+
+
+def bind(statement: st.Statement, values: Sequence[str | None], types: Sequence[str | None]) -> st.Statement:
+    """The statement with every `$n` replaced by a typed literal; `values` are text-format values.
+
+    A type is Spark's type string, or None to leave it to the context. Raises `InvalidText`, `InvalidDatetime` or
+    `NumericOutOfRange` for text that does not spell a value of its type, `SyntaxFault` for a parameter without value.
+    """
+    sql = statement.text
+    tokens = tokenize(sql)
+    parts, done = [], 0
+    for start, end, number in _parameters(sql, tokens):
+        if not 1 <= number <= len(values):
+            raise SyntaxFault(f"there is no parameter ${number}", position=start + 1)
+        parts.append(sql[done:start])
+        before = sql[:start].rstrip().upper()
+        kind = types[number - 1] if number <= len(types) else None
+        parts.append(_literal(values[number - 1], kind, bare=before.endswith(("LIMIT", "OFFSET"))))
+        done = end
+    if not parts:
+        return statement
+    bound = parse_one("".join([*parts, sql[done:]]))
+    return replace(bound, text=sql, position=statement.position)
+
+
+def _literal(value: str | None, kind: str | None, bare: bool) -> str:
+    if value is None:
+        return "NULL" if kind is None else f"CAST(NULL AS {pg_type_text(kind)})"
+    if bare:
+        return str(parse_text(value, "bigint"))
+    quoted = "'" + value.replace("'", "''") + "'"
+    if kind is None:
+        return quoted
+    if not kind.startswith(("struct<", "map<", "interval")):
+        parse_text(value, kind)
+    return f"CAST({quoted} AS {pg_type_text(kind)})"

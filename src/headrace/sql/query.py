@@ -1,0 +1,111 @@
+"""A query: which relations it reads, and its text for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from sqlglot import exp
+
+from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
+from headrace.sql.statements import TableName
+from headrace.sql.transpile import Schema, to_spark_sql
+
+__all__ = ["Query", "Rename", "Schema"]
+
+Rename = Callable[[TableName], str]
+"""Maps a relation to the Spark SQL text that stands for it in `FROM`."""
+
+
+class Query:
+    """A query in the dialect; immutable. `text` is the source it came from."""
+
+    def __init__(self, tree: exp.Expr, text: str):
+        self._tree = normalize(tree)
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"Query({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Query) and self._tree == other._tree
+
+    def __hash__(self) -> int:
+        return hash(self._tree)
+
+    @property
+    def tree(self) -> exp.Expr:
+        """A copy of the normalised syntax tree."""
+        return self._tree.copy()
+
+    @cached_property
+    def _tables(self) -> frozenset[TableName]:
+        return frozenset(table_name(table) for table in iter_tables(self._tree))
+
+    def tables(self) -> set[TableName]:
+        """The relations it reads, without its CTEs."""
+        return set(self._tables)
+
+    def to_spark(self, rename: Rename, schema: Schema | None = None) -> str:
+        """Its Spark SQL text, every relation replaced by `rename`'s text and keeping its name as an alias.
+
+        With `schema` (the columns of the relations it reads and their Spark types) rules that depend on types
+        apply: integer division, rounding casts, `date_trunc` on timestamps without zone, ...
+        """
+        return to_spark_sql(self._tree.copy(), rename, schema)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether it has an `ORDER BY` of its own."""
+        return self._tree.args.get("order") is not None
+
+    @property
+    def limit(self) -> int | None:
+        """The literal `LIMIT` of the outermost level, if any."""
+        limit = self._tree.args.get("limit")
+        value = limit.args.get("expression") or limit.args.get("count") if limit is not None else None
+        return int(value.name) if isinstance(value, exp.Literal) and value.is_int else None
+
+    def as_of(self) -> dict[TableName, str]:
+        """The SQL text of each relation's `FOR SYSTEM_TIME AS OF` expression."""
+        found = {}
+        for table in iter_tables(self._tree):
+            version = table.args.get("version")
+            if version is not None and version.args.get("expression") is not None:
+                found[table_name(table)] = version.expression.sql(dialect="risingwave")
+        return found
+
+    def uses_now(self) -> bool:
+        """Whether its result depends on the current time."""
+        return self._tree.find(exp.CurrentTimestamp, exp.CurrentDate, exp.Localtimestamp) is not None
+
+
+class Expression:
+    """A scalar expression in the dialect; immutable."""
+
+    def __init__(self, tree: exp.Expr, text: str):
+        self._tree = strip_catalog(tree)
+        fold_names(self._tree)
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and self._tree == other._tree
+
+    def __hash__(self) -> int:
+        return hash(self._tree)
+
+    @property
+    def tree(self) -> exp.Expr:
+        """A copy of the syntax tree."""
+        return self._tree.copy()
+
+    def columns(self) -> set[str]:
+        """The names of the columns it mentions."""
+        return {column.name for column in self._tree.find_all(exp.Column)}
+
+    def to_spark(self) -> str:
+        """Its Spark SQL text; columns keep their names."""
+        return to_spark_sql(self.tree, str, None)

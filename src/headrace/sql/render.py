@@ -1,0 +1,166 @@
+"""PostgreSQL's text output of values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.common.columns import split_top_level
+
+UNCONSTRAINED_NUMERIC = "decimal(38,10)"
+"""The Spark type of `numeric` without precision; its values are written without trailing zeros."""
+
+_ARRAY_SPECIAL = set('{},"\\ \t\n\r\v\f')
+_RECORD_SPECIAL = set('(),"\\ \t\n\r\v\f')
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+def render_text(array: pa.Array, type: str) -> list[bytes | None]:
+    """Each value of a column of Spark type `type` as PostgreSQL writes it in text format; None for NULL."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    fast = _FAST.get(type)
+    if fast is not None:
+        return list(fast(array).cast(pa.binary()).to_pylist())
+    render = _renderer(type)
+    return [None if value is None else render(value).encode() for value in array.to_pylist()]
+
+
+def _timestamp_text(array: pa.Array) -> pa.Array:
+    text = array.cast(pa.timestamp("us")).cast(pa.string())
+    return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+
+
+def _timestamptz_text(array: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(_timestamp_text(array), pa.scalar("+00"), "")
+
+
+def _as_string(array: pa.Array) -> pa.Array:
+    return array.cast(pa.string())
+
+
+_FAST: dict[str, Callable[[pa.Array], pa.Array]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "date", "string"), _as_string),
+    "boolean": lambda array: pc.if_else(array, "t", "f"),
+    "timestamp_ntz": _timestamp_text,
+    "timestamp": _timestamptz_text,
+}
+
+
+def float_text(value: float, single: bool = False) -> str:
+    """The shortest text that reads back as the same float; exponents appear where PostgreSQL has them."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0" if math.copysign(1, value) < 0 else "0"
+    number = np.float32(value) if single else np.float64(value)
+    mantissa, _, exponent = np.format_float_scientific(number, unique=True, trim="-").partition("e")
+    power = int(exponent)
+    if power < -4 or power >= (6 if single else 15):
+        return f"{mantissa}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    return str(np.format_float_positional(number, unique=True, trim="-"))
+
+
+def numeric_text(value: Decimal, type: str) -> str:
+    """A numeric with its scale; unconstrained ones without trailing zeros."""
+    text = format(value, "f")
+    if type == UNCONSTRAINED_NUMERIC and "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def timestamp_text(value: dt.datetime) -> str:
+    """A timestamp; the fraction has no trailing zeros, and a zoned one is given in UTC."""
+    zoned = value.tzinfo is not None
+    if zoned:
+        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+    text = value.isoformat(sep=" ", timespec="microseconds").rstrip("0").rstrip(".")
+    return text + "+00" if zoned else text
+
+
+def interval_text(value: dt.timedelta) -> str:
+    """A day-time interval in PostgreSQL's default style, for instance `1 day 02:00:00`."""
+    micros = value // dt.timedelta(microseconds=1)
+    sign, micros = ("-" if micros < 0 else ""), abs(micros)
+    days, clock = divmod(micros, 86_400_000_000)
+    seconds, fraction = divmod(clock, 1_000_000)
+    text = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    if fraction:
+        text += f".{fraction:06d}".rstrip("0")
+    if not days:
+        return text
+    label = f"{sign}{days} day" if days == 1 and not sign else f"{sign}{days} days"
+    return f"{label} {text}" if clock else label
+
+
+def _renderer(type: str) -> Callable[[Any], str]:
+    """The function that writes one non-NULL value of `type`."""
+    if type in ("float", "double"):
+        single = type == "float"
+        return lambda value: float_text(value, single)
+    if type.startswith("decimal"):
+        return lambda value: numeric_text(value, type)
+    if type.startswith("array<"):
+        return _array_renderer(type[len("array<") : -1])
+    if type.startswith("struct<"):
+        inner = type[len("struct<") : -1]
+        kinds = [tuple(split_top_level(part.strip(), ":")) for part in split_top_level(inner)] if inner else []
+        fields = [(name.strip("`"), _renderer(kind.strip())) for name, kind in kinds]
+        return lambda value: _record_text([None if value[n] is None else r(value[n]) for n, r in fields])
+    if type.startswith("map<"):
+        return _map_text
+    return _SCALAR.get(type, _other_text)
+
+
+def _other_text(value: Any) -> str:
+    return interval_text(value) if isinstance(value, dt.timedelta) else str(value)
+
+
+_SCALAR: dict[str, Callable[[Any], str]] = {
+    "boolean": lambda value: "t" if value else "f",
+    "binary": lambda value: "\\x" + value.hex(),
+    "date": lambda value: value.isoformat(),
+    "timestamp": timestamp_text,
+    "timestamp_ntz": timestamp_text,
+}
+
+
+def _array_renderer(element_type: str) -> Callable[[Any], str]:
+    render, nested = _renderer(element_type), element_type.startswith("array<")
+
+    def array_text(values: list[Any]) -> str:
+        parts = ["NULL" if v is None else render(v) if nested else _array_element(render(v)) for v in values]
+        return "{" + ",".join(parts) + "}"
+
+    return array_text
+
+
+def _array_element(text: str) -> str:
+    if text == "" or text.upper() == "NULL" or not _ARRAY_SPECIAL.isdisjoint(text):
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text
+
+
+def _record_text(fields: list[str | None]) -> str:
+    return "(" + ",".join("" if text is None else _record_field(text) for text in fields) + ")"
+
+
+def _record_field(text: str) -> str:
+    if text == "" or not _RECORD_SPECIAL.isdisjoint(text):
+        return '"' + text.replace("\\", "\\\\").replace('"', '""') + '"'
+    return text
+
+
+def _map_text(value: Any) -> str:
+    pairs = value.items() if isinstance(value, dict) else value
+    return json.dumps({str(k): v for k, v in pairs}, default=str, ensure_ascii=False)

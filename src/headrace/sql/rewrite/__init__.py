@@ -1,0 +1,1 @@
+"""Rules that give a query PostgreSQL's meaning on Spark."""

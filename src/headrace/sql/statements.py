@@ -1,0 +1,361 @@
+"""One frozen record for each kind of statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.sql.dml import Assignment, Returning, Rows
+    from headrace.sql.query import Expression, Query, Rename, Schema
+
+
+@dataclass(frozen=True, order=True)
+class TableName:
+    """A relation's name as a statement gives it; `schema` is None when the search path decides."""
+
+    schema: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@dataclass(frozen=True)
+class ColumnDef:
+    """A column in `CREATE`; `type` is Spark's type string, `default` and `generated` are SQL text."""
+
+    name: str
+    type: str
+    not_null: bool = False
+    default: str | None = None
+    generated: str | None = None
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """`WATERMARK FOR column AS expression`; `delay_ms` is set for the form `column - INTERVAL '...'`."""
+
+    column: str
+    expression: str
+    delay_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """Any statement: its source text, and the 1-based character position of that text in the script."""
+
+    text: str = field(default="", compare=False)
+    position: int = field(default=1, compare=False)
+
+
+@dataclass(frozen=True)
+class Empty(Statement):
+    """Nothing between two semicolons."""
+
+
+@dataclass(frozen=True)
+class CreateTable(Statement):
+    """`CREATE TABLE`; `on_conflict` is `overwrite`, `ignore`, `do update if not null` or None."""
+
+    name: TableName
+    columns: tuple[ColumnDef, ...]
+    primary_key: tuple[str, ...] = ()
+    append_only: bool = False
+    on_conflict: str | None = None
+    version_column: str | None = None
+    if_not_exists: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    query: Query | None = None
+    temporary: bool = False
+
+
+@dataclass(frozen=True)
+class CreateSource(Statement):
+    """`CREATE SOURCE`; without columns the connector infers them."""
+
+    name: TableName
+    columns: tuple[ColumnDef, ...]
+    options: Mapping[str, str]
+    watermark: Watermark | None = None
+    primary_key: tuple[str, ...] = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class CreateSink(Statement):
+    """`CREATE SINK name FROM relation | AS query WITH (...)`."""
+
+    name: TableName
+    source: TableName | None
+    query: Query | None
+    options: Mapping[str, str]
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class CreateMaterializedView(Statement):
+    """`CREATE MATERIALIZED VIEW`; `columns` rename the query's."""
+
+    name: TableName
+    query: Query
+    columns: tuple[str, ...] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+    or_replace: bool = False
+    emit_on_window_close: bool = False
+
+
+@dataclass(frozen=True)
+class CreateView(Statement):
+    """`CREATE VIEW`."""
+
+    name: TableName
+    query: Query
+    columns: tuple[str, ...] | None = None
+    if_not_exists: bool = False
+    or_replace: bool = False
+    temporary: bool = False
+
+
+@dataclass(frozen=True)
+class CreateIndex(Statement):
+    """`CREATE INDEX name ON table (columns) [INCLUDE (...)] [DISTRIBUTED BY (...)]`."""
+
+    name: TableName
+    table: TableName
+    columns: tuple[str, ...]
+    include: tuple[str, ...] = ()
+    distributed_by: tuple[str, ...] = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class CreateSchema(Statement):
+    """`CREATE SCHEMA`."""
+
+    name: str
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class Drop(Statement):
+    """`DROP kind names`; `kind` is for instance `materialized view`. A schema's name stands in `TableName.name`."""
+
+    kind: str
+    names: tuple[TableName, ...]
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class AlterJob(Statement):
+    """`ALTER kind name` with an action: `pause`, `resume`, `set`, `rename`, `set schema` or `owner`.
+
+    `options` belong to `set`; `target` is the new name, schema or owner.
+    """
+
+    kind: str
+    name: TableName
+    action: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    target: str | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterColumns(Statement):
+    """`ALTER TABLE | SOURCE name ADD COLUMN ... | DROP COLUMN ...`."""
+
+    kind: str
+    name: TableName
+    add: tuple[ColumnDef, ...] = ()
+    drop: tuple[str, ...] = ()
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class Insert(Statement):
+    """`INSERT`; exactly one of `query` and `rows` is set, or neither for `DEFAULT VALUES`.
+
+    Without a column list `columns` is empty. `on_conflict` is `ignore` for `ON CONFLICT DO NOTHING`.
+    """
+
+    table: TableName
+    columns: tuple[str, ...]
+    query: Query | None = None
+    rows: Rows | None = None
+    returning: Returning | None = None
+    on_conflict: str | None = None
+
+    def literal_rows(self, column_types: Sequence[str]) -> list[list[object]] | None:
+        """The rows as Python values that fit Arrow arrays of the Spark types given, or None if one is no literal.
+
+        `DEFAULT` appears as `headrace.sql.dml.DEFAULT`. Raises a `DataError` for a value its column cannot hold.
+        """
+        return self.rows.literals(column_types) if self.rows is not None else None
+
+
+@dataclass(frozen=True)
+class Update(Statement):
+    """`UPDATE`; `sources` is the SQL text of its `FROM`."""
+
+    table: TableName
+    alias: str | None
+    assignments: tuple[Assignment, ...]
+    where: Expression | None
+    returning: Returning | None = None
+    sources: str | None = None
+
+    def to_spark_select(
+        self,
+        rename: Rename,
+        columns: Sequence[str],
+        defaults: Mapping[str, str] | None = None,
+        schema: Schema | None = None,
+    ) -> str:
+        """Spark SQL for the rows to change: the old `columns`, then `__new_<column>` for each assignment.
+
+        `defaults` are the SQL texts of the columns' defaults.
+        """
+        from headrace.sql.dml import update_query
+
+        return update_query(self, columns, defaults).to_spark(rename, schema)
+
+
+@dataclass(frozen=True)
+class Delete(Statement):
+    """`DELETE`; `sources` is the SQL text of its `USING`."""
+
+    table: TableName
+    alias: str | None
+    where: Expression | None
+    returning: Returning | None = None
+    sources: str | None = None
+
+    def to_spark_select(self, rename: Rename, columns: Sequence[str], schema: Schema | None = None) -> str:
+        """Spark SQL for the rows to remove."""
+        from headrace.sql.dml import delete_query
+
+        return delete_query(self, columns).to_spark(rename, schema)
+
+
+@dataclass(frozen=True)
+class Select(Statement):
+    """Any query."""
+
+    query: Query
+
+
+@dataclass(frozen=True)
+class Explain(Statement):
+    """`EXPLAIN`; option names in lower case, a bare option is `true`."""
+
+    statement: Statement
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Show(Statement):
+    """`SHOW`: `what` is `tables`, `columns`, `create`, `all`, ... or `setting`.
+
+    `name` is the relation, `setting` the setting's name, `kind` the object kind of `create`, `schema` that of
+    `FROM schema`, `pattern` the `LIKE` pattern.
+    """
+
+    what: str
+    name: TableName | None = None
+    setting: str | None = None
+    kind: str | None = None
+    schema: str | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class Describe(Statement):
+    """`DESCRIBE name`."""
+
+    name: TableName
+
+
+@dataclass(frozen=True)
+class Flush(Statement):
+    """`FLUSH`."""
+
+
+@dataclass(frozen=True)
+class Wait(Statement):
+    """`WAIT`."""
+
+
+@dataclass(frozen=True)
+class Recover(Statement):
+    """`RECOVER`."""
+
+
+@dataclass(frozen=True)
+class SetVariable(Statement):
+    """`SET [LOCAL] name = value`; None stands for `DEFAULT`."""
+
+    name: str
+    value: str | None
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class ResetVariable(Statement):
+    """`RESET name`; None for `RESET ALL`."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Begin(Statement):
+    """`BEGIN` or `START TRANSACTION`; modes are None where not given."""
+
+    isolation: str | None = None
+    read_only: bool | None = None
+
+
+@dataclass(frozen=True)
+class SetTransaction(Statement):
+    """`SET [SESSION CHARACTERISTICS AS] TRANSACTION`."""
+
+    isolation: str | None = None
+    read_only: bool | None = None
+    session: bool = False
+
+
+@dataclass(frozen=True)
+class Commit(Statement):
+    """`COMMIT` or `END`."""
+
+
+@dataclass(frozen=True)
+class Rollback(Statement):
+    """`ROLLBACK` or `ABORT`."""
+
+
+@dataclass(frozen=True)
+class Savepoint(Statement):
+    """`SAVEPOINT name`, `RELEASE [SAVEPOINT] name` or `ROLLBACK TO [SAVEPOINT] name`."""
+
+    action: str
+    """set, release or rollback."""
+    name: str
+
+
+@dataclass(frozen=True)
+class CancelJobs(Statement):
+    """`CANCEL JOBS 1, 2`."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Discard(Statement):
+    """`DISCARD ALL | PLANS | SEQUENCES | TEMP`."""
+
+    what: str

@@ -1,0 +1,179 @@
+"""From a normalised query to Spark SQL text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ErrorLevel, SqlglotError
+from sqlglot.generators.spark import SparkGenerator
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.schema import MappingSchema
+
+from headrace.errors import NotSupported
+from headrace.sql.datatypes import spark_type
+from headrace.sql.normalize import iter_tables, table_name
+from headrace.sql.rewrite import aggregates, scalars, times
+from headrace.sql.rewrite.build import Types
+from headrace.sql.statements import TableName
+from headrace.sql.types import pg_type_text
+
+Schema = Mapping[TableName, Mapping[str, str]]
+"""For each relation its columns and their Spark types."""
+
+_RULES: dict[type[exp.Expr], scalars.Rule] = {**scalars.RULES, **times.RULES}
+_RULES[exp.GroupConcat] = aggregates.string_agg
+_ANONYMOUS: dict[str, scalars.Rule] = {**scalars.ANONYMOUS, **times.ANONYMOUS}
+
+
+class _Generator(SparkGenerator):
+    TRANSFORMS = {
+        kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in (exp.With, exp.Select, exp.Cast)
+    }
+
+    def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
+        kind = expression.to
+        name = kind.name if isinstance(kind, exp.Var) else spark_type(kind)
+        return f"{safe_prefix or ''}CAST({self.sql(expression, 'this')} AS {name})"
+
+    def anonymous_sql(self, expression: exp.Anonymous) -> str:
+        name = expression.this if isinstance(expression.this, str) else self.sql(expression, "this")
+        return f"{name}({self.expressions(expression, flat=True)})"
+
+
+class HeadraceSpark(Spark):
+    """Spark's dialect with the type names of headrace."""
+
+    Generator = _Generator
+
+
+def infer_types(tree: exp.Expr, schema: Schema | None) -> Types:
+    """The types of the tree's nodes as far as they can be known; literals and casts are known without a schema."""
+    for number, node in enumerate(tree.walk()):
+        node.meta["hr_id"] = number
+    copy = tree.copy()
+    known: dict[str, dict[str, exp.DataType]] = {}
+    for i, table in enumerate(iter_tables(copy)):
+        columns = (schema or {}).get(table_name(table), {})
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=table.this.copy()))
+        known[f"t{i}"] = {name: _sqlglot_type(kind) for name, kind in columns.items()}
+        table.set("this", exp.to_identifier(f"t{i}", quoted=True))
+        table.set("db", None)
+        table.set("version", None)
+    by_number: dict[int, exp.DataType] = {}
+    try:
+        mapping = MappingSchema({name: c for name, c in known.items() if c}, dialect="postgres", normalize=False)
+        copy = qualify(
+            copy, schema=mapping, dialect="postgres", validate_qualify_columns=False, quote_identifiers=False,
+            identify=False, canonicalize_table_aliases=False,
+        ) if schema else copy  # fmt: skip
+        copy = annotate_types(copy, schema=mapping, dialect="postgres")
+    except (SqlglotError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        logging.getLogger(__name__).debug("types could not be inferred", exc_info=True)
+    for node in copy.walk():
+        mark = node.meta.get("hr_id")
+        if mark is not None and isinstance(node.type, exp.DataType):
+            by_number.setdefault(mark, node.type)
+    return {id(node): by_number[node.meta["hr_id"]] for node in tree.walk() if node.meta["hr_id"] in by_number}
+
+
+def _sqlglot_type(spark: str) -> exp.DataType:
+    try:
+        return exp.DataType.build(pg_type_text(spark), dialect="risingwave")
+    except (SqlglotError, ValueError):
+        return exp.DataType.build("unknown")
+
+
+def _replace(tree: exp.Expr, node: exp.Expr, rule: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Put what `rule` makes of `node` into its place; the rule may build on the node itself. Returns the root."""
+    parent, key, index = node.parent, node.arg_key, node.index
+    new = rule(node)
+    if new is node:
+        return tree
+    if parent is None or key is None:
+        new.parent = None
+        return new
+    parent.set(key, new, index)
+    return tree
+
+
+def apply_rules(tree: exp.Expr, types: Types) -> exp.Expr:
+    """Apply every rule, innermost expressions first."""
+    nodes = list(tree.walk(bfs=False))
+    for node in reversed(nodes):
+        rule = _RULES.get(type(node))
+        if isinstance(node, exp.Anonymous):
+            rule = _ANONYMOUS.get(str(node.name).lower())
+        if aggregates.is_array_agg(node):
+            rule = aggregates.array_agg
+        if rule is not None:
+            chosen = rule
+
+            def run(found: exp.Expr, chosen: scalars.Rule = chosen) -> exp.Expr:
+                made = chosen(found, types)
+                if made is not found and id(found) in types:
+                    types[id(made)] = types[id(found)]
+                return made
+
+            tree = _replace(tree, node, run)
+    return _apply_select_rules(tree)
+
+
+def _apply_select_rules(tree: exp.Expr) -> exp.Expr:
+    for select in list(tree.find_all(exp.Select))[::-1]:
+        select.set("locks", None)
+        distinct = select.args.get("distinct")
+        if distinct is not None and distinct.args.get("on") is not None:
+            tree = _replace(tree, select, lambda node: aggregates.distinct_on(node))  # type: ignore[arg-type]
+    for node in list(tree.walk()):
+        limit = node.args.get("limit")
+        if isinstance(limit, exp.Fetch):
+            node.set("limit", exp.Limit(expression=limit.args.get("count") or exp.Literal.number(1)))
+        elif isinstance(limit, exp.Limit) and isinstance(limit.expression, (exp.Var, exp.Null)):
+            node.set("limit", None)
+        if isinstance(node, exp.CTE):
+            node.set("materialized", None)
+    return tree
+
+
+def _rename_tables(tree: exp.Expr, rename: Callable[[TableName], str]) -> None:
+    """Put `rename`'s text in place of every relation, and let columns be qualified by alias alone."""
+    for table in list(iter_tables(tree)):
+        alias = table.args.get("alias") or exp.TableAlias()
+        if alias.args.get("this") is None:
+            alias.set("this", exp.to_identifier(table.name, quoted=True))
+        text = rename(table_name(table))
+        table.replace(
+            exp.Table(
+                this=exp.Var(this=text),
+                alias=alias,
+                joins=table.args.get("joins"),
+                laterals=table.args.get("laterals"),
+                sample=table.args.get("sample"),
+            )
+        )
+    for column in tree.find_all(exp.Column):
+        if column.args.get("db") is not None:
+            column.set("db", None)
+            column.set("catalog", None)
+
+
+def to_spark_sql(tree: exp.Expr, rename: Callable[[TableName], str], schema: Schema | None) -> str:
+    """The Spark SQL text of a normalised tree, which is used up.
+
+    Raises `NotSupported` for what has no Spark form.
+    """
+    if tree.find(exp.Parameter) is not None:
+        raise NotSupported("a parameter has no value here", hint="Prepare the statement and execute it with values.")
+    try:
+        types = infer_types(tree, schema)
+        tree = apply_rules(tree, types)
+        _rename_tables(tree, rename)
+        text: str = HeadraceSpark().generate(tree, copy=False, unsupported_level=ErrorLevel.IGNORE)
+        return text
+    except RecursionError:
+        raise NotSupported("the query is nested too deeply", hint="Split it with WITH or views.") from None

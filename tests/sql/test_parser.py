@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import HeadraceError, InvalidText, NotSupported, SyntaxFault
+from headrace.sql import statements as st
+from headrace.sql.parser import bind, parameter_count, parameter_types, parse, parse_one, parse_query
+from headrace.sql.statements import TableName
+
+
+def test_script_positions_and_text() -> None:
+    script = "-- first\nSELECT 1; ; /* c */ select $$a;b$$ ;\nFLUSH"
+    found = parse(script)
+    assert [type(s).__name__ for s in found] == ["Select", "Empty", "Select", "Flush"]
+    for statement in found:
+        if not isinstance(statement, st.Empty):
+            assert script[statement.position - 1 :].startswith(statement.text)
+    assert found[2].text == "select $$a;b$$"
+
+
+@pytest.mark.parametrize("script", ["", "  ", "-- nothing", "/* x */"])
+def test_empty_scripts(script: str) -> None:
+    assert parse(script) == [st.Empty()]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message", "position"),
+    [
+        ("selec 1", 'syntax error at or near "selec"', 1),
+        ("select a b c d from t", 'syntax error at or near "c"', 12),
+        ("select (1", "syntax error at end of input", 10),
+        ("select 1 where x = ", "syntax error at end of input", 19),
+        ("select 1; select 2 2", 'syntax error at or near "2"', 20),
+        ("create table t (a int,, b int)", 'syntax error at or near ","', 23),
+        ("create table t (a int b)", 'syntax error at or near "b"', 23),
+        ("create materialized view v as", "syntax error at end of input", 30),
+        ("drop table", "syntax error at end of input", 11),
+        ("drop tabel t", 'syntax error at or near "tabel"', 6),
+        ("flush now", 'syntax error at or near "now"', 7),
+        ("select 'abc", 'unterminated quoted string at or near "\'abc"', 8),
+        ('select "abc', 'unterminated quoted identifier at or near ""abc"', 8),
+        ("select /* x", 'unterminated /* comment at or near "/* x"', 8),
+        ("set x", "syntax error at end of input", 6),
+        ("show create tabel x", 'syntax error at or near "tabel"', 13),
+    ],
+)
+def test_syntax_errors(sql: str, message: str, position: int) -> None:
+    with pytest.raises(SyntaxFault) as caught:
+        parse(sql)
+    assert (caught.value.message, caught.value.position) == (message, position)
+
+
+@pytest.mark.parametrize("sql", ["GRANT SELECT ON t TO u", "COPY t FROM STDIN", "CREATE ROLE x", "LOCK TABLE t"])
+def test_refusals_name_the_construct(sql: str) -> None:
+    with pytest.raises(NotSupported) as caught:
+        parse(sql)
+    assert caught.value.sqlstate == "0A000"
+    assert caught.value.message.split()[0] in sql
+
+
+def test_create_table() -> None:
+    found = parse_one(
+        "CREATE TABLE IF NOT EXISTS S.T (Id bigint PRIMARY KEY, \"Name\" varchar NOT NULL DEFAULT 'x', "
+        "price numeric(10, 2), tags text[], at timestamptz, twice bigint AS (id * 2)) "
+        "ON CONFLICT DO UPDATE IF NOT NULL WITH (retention = '1 day', parallelism = 2)"
+    )
+    assert found == st.CreateTable(
+        TableName("s", "t"),
+        (
+            st.ColumnDef("id", "bigint", True),
+            st.ColumnDef("Name", "string", True, "'x'"),
+            st.ColumnDef("price", "decimal(10,2)"),
+            st.ColumnDef("tags", "array<string>"),
+            st.ColumnDef("at", "timestamp"),
+            st.ColumnDef("twice", "bigint", generated="(id * 2)"),
+        ),
+        ("id",),
+        on_conflict="do update if not null",
+        if_not_exists=True,
+        options={"retention": "1 day", "parallelism": "2"},
+    )
+
+
+def test_create_table_variants() -> None:
+    found = parse_one("create table t (a int, b int, primary key (a, b)) append only")
+    assert isinstance(found, st.CreateTable)
+    assert found.append_only and found.primary_key == ("a", "b") and all(c.not_null for c in found.columns)
+    made = parse_one("create table t as select 1 as x")
+    assert isinstance(made, st.CreateTable) and made.query is not None
+    with pytest.raises(HeadraceError, match="specified more than once"):
+        parse("create table t (a int, a int)")
+
+
+def test_create_source() -> None:
+    found = parse_one(
+        "CREATE SOURCE s (a int, ts timestamp, WATERMARK FOR ts AS ts - INTERVAL '5 seconds') "
+        "WITH (connector = 'kafka', properties.bootstrap.server = 'h:1') FORMAT PLAIN ENCODE JSON"
+    )
+    assert isinstance(found, st.CreateSource)
+    assert found.watermark == st.Watermark("ts", "ts - INTERVAL '5 seconds'", 5000)
+    assert found.options == {
+        "connector": "kafka",
+        "properties.bootstrap.server": "h:1",
+        "format": "plain",
+        "encode": "json",
+    }
+    bare = parse_one("create source s with (connector = 'nexmark')")
+    assert isinstance(bare, st.CreateSource) and bare.columns == ()
+
+
+def test_views() -> None:
+    found = parse_one(
+        "CREATE OR REPLACE MATERIALIZED VIEW v (x, y) WITH (checkpoint_interval_ms = 100) AS SELECT a, b FROM t "
+        "EMIT ON WINDOW CLOSE"
+    )
+    assert isinstance(found, st.CreateMaterializedView)
+    assert found.columns == ("x", "y") and found.or_replace and found.emit_on_window_close
+    assert found.options == {"checkpoint_interval_ms": "100"}
+    assert found.query.text == "SELECT a, b FROM t"
+    assert isinstance(parse_one("create view v as values (1)"), st.CreateView)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "drop materialized view if exists a, s.b cascade",
+            st.Drop("materialized view", (TableName(None, "a"), TableName("s", "b")), True, True),
+        ),
+        ("show tables", st.Show("tables")),
+        ("SHOW MATERIALIZED VIEWS FROM s LIKE 'x%'", st.Show("materialized views", schema="s", pattern="x%")),
+        ("show columns from s.t", st.Show("columns", name=TableName("s", "t"))),
+        ("show create materialized view v", st.Show("create", name=TableName(None, "v"), kind="materialized view")),
+        ("show server_version", st.Show("setting", setting="server_version")),
+        ("show transaction isolation level", st.Show("setting", setting="transaction_isolation")),
+        ("show all", st.Show("all")),
+        ("describe t", st.Describe(TableName(None, "t"))),
+        ("set search_path = a, 'B'", st.SetVariable("search_path", "a, B")),
+        ("set session x to on", st.SetVariable("x", "on")),
+        ("set local headrace.y = -1", st.SetVariable("headrace.y", "-1", True)),
+        ("set x = default", st.SetVariable("x", None)),
+        ("set time zone 'UTC'", st.SetVariable("timezone", "UTC")),
+        ("reset all", st.ResetVariable(None)),
+        ("begin isolation level repeatable read, read only", st.Begin("repeatable read", True)),
+        ("start transaction read write", st.Begin(None, False)),
+        ("end", st.Commit()),
+        ("abort work", st.Rollback()),
+        ("flush", st.Flush()),
+        ("cancel jobs 1, 2", st.CancelJobs((1, 2))),
+        ("discard all", st.Discard("all")),
+        ("alter materialized view v pause", st.AlterJob("materialized view", TableName(None, "v"), "pause")),
+        ("alter table t set (a.b = 5)", st.AlterJob("table", TableName(None, "t"), "set", {"a.b": "5"})),
+        ("alter table t rename to u", st.AlterJob("table", TableName(None, "t"), "rename", target="u")),
+        ("alter table t drop column a", st.AlterColumns("table", TableName(None, "t"), drop=("a",))),
+        (
+            "create index i on t (a) include (b) distributed by (a)",
+            st.CreateIndex(TableName(None, "i"), TableName(None, "t"), ("a",), ("b",), ("a",)),
+        ),
+        ("create schema if not exists s", st.CreateSchema("s", True)),
+    ],
+)
+def test_statements(sql: str, expected: st.Statement) -> None:
+    assert parse_one(sql) == expected
+
+
+def test_explain() -> None:
+    found = parse_one("EXPLAIN (verbose, format json) SELECT 1")
+    assert isinstance(found, st.Explain) and isinstance(found.statement, st.Select)
+    assert found.options == {"verbose": "true", "format": "json"}
+    assert (found.statement.text, found.statement.position) == ("SELECT 1", 32)
+
+
+def test_tables_leave_out_ctes() -> None:
+    query = parse_query(
+        "WITH c AS (SELECT * FROM a), d AS (SELECT * FROM c JOIN s.b ON true) "
+        'SELECT * FROM d, "E" WHERE x IN (SELECT y FROM f) AND EXISTS (WITH f AS (SELECT 1) SELECT * FROM f, public.c)'
+    )
+    names = {
+        TableName(None, "a"),
+        TableName("s", "b"),
+        TableName(None, "E"),
+        TableName(None, "f"),
+        TableName("public", "c"),
+    }
+    assert query.tables() == names
+    assert parse_query("SELECT * FROM tumble(bids, at, interval '1 s')").tables() == {TableName(None, "bids")}
+
+
+def test_query_facts() -> None:
+    query = parse_query("SELECT a FROM t ORDER BY a LIMIT 5")
+    assert query.is_ordered and query.limit == 5
+    assert parse_query("SELECT now()").uses_now()
+    assert parse_query("SELECT * FROM t FOR SYSTEM_TIME AS OF PROCTIME()").as_of().keys() == {TableName(None, "t")}
+
+
+def test_parameters() -> None:
+    statement = parse_one("SELECT $2::int, '$3', $1 FROM t WHERE s = $1 LIMIT $3")
+    assert parameter_count(statement) == 3
+    assert parameter_types(statement, ["string"]) == ["string", "int", "bigint"]
+    bound = bind(statement, ["it's", "5", "10"], ["string", "int", None])
+    assert isinstance(bound, st.Select) and bound.text == statement.text
+    text = bound.query.to_spark(str)
+    assert "CAST('it\\'s' AS string)" in text and "LIMIT 10" in text
+    with pytest.raises(InvalidText, match="invalid input syntax for type integer"):
+        bind(statement, ["x", "five", "1"], [None, "int", None])
+    with pytest.raises(SyntaxFault, match=r"there is no parameter \$3"):
+        bind(statement, ["x", "1"], [None, None])
+    with pytest.raises(NotSupported):
+        statement.query.to_spark(str)  # type: ignore[attr-defined]
+
+
+def test_bound_insert_is_literal() -> None:
+    statement = parse_one("INSERT INTO t VALUES ($1, $2, $3)")
+    bound = bind(statement, ["1", None, "{a,b}"], ["bigint", None, "array<string>"])
+    assert isinstance(bound, st.Insert)
+    assert bound.literal_rows(["bigint", "date", "array<string>"]) == [[1, None, ["a", "b"]]]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'SELECT n.nspname as "Schema", c.relname FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_namespace n ON '
+        "n.oid = c.relnamespace WHERE c.relkind IN ('r','p','v','m','S','f','') AND n.nspname !~ '^pg_toast' "
+        "AND pg_catalog.pg_table_is_visible(c.oid) ORDER BY 1,2",
+        "SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relname OPERATOR(pg_catalog.~) '^(t)$' "
+        "COLLATE pg_catalog.default",
+        "select pg_catalog.version()",
+        "SELECT current_schema(), current_database(), current_user",
+        "SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a "
+        "WHERE a.attrelid = '16384' AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        "SELECT typname AS name, oid, typarray FROM pg_type t WHERE t.oid = to_regtype('hstore') ORDER BY t.oid",
+        "SELECT t.oid, typarray FROM pg_type t JOIN pg_namespace ns ON typnamespace = ns.oid WHERE typname = 'x'",
+    ],
+)
+def test_client_queries_parse(sql: str) -> None:
+    found = parse_one(sql)
+    assert isinstance(found, st.Select)
+    assert found.query.to_spark(lambda name: f"`{name.name}`")
