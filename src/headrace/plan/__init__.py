@@ -1,0 +1,1 @@
+"""From a query, planned by Catalyst, to a tree of incremental operators."""

@@ -1,0 +1,367 @@
+"""The one place that touches Catalyst's internals through py4j.
+
+Everything else sees JVM objects only as opaque handles (`JNode` for logical plan nodes, `JExpr` for expressions) and
+works on them through the functions here. `tests/plan/test_bridge.py` pins every internal that is used, so that a new
+Spark version fails there and not in a user's view.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
+
+JNode: TypeAlias = Any
+JExpr: TypeAlias = Any
+Change: TypeAlias = Callable[[Any], Any]
+
+# Rules that only make a physical plan faster and hide the shape that the incremental rules look for.
+_EXCLUDED_RULES = ",".join(
+    f"org.apache.spark.sql.{rule}"
+    for rule in (
+        "catalyst.optimizer.InferWindowGroupLimit",
+        "catalyst.optimizer.RewriteAsOfJoin",
+        "execution.planmerging.MergeSubplans",
+    )
+)
+
+PLANNING_CONF = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.legacy.allowHashOnMapType": "true",
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+}
+"""Session settings under which views are planned and run."""
+
+
+class Bridge:
+    """Catalyst's plans and expressions of one classic Spark session."""
+
+    def __init__(self, spark: SparkSession):
+        self.spark = spark.newSession()
+        self.lock = threading.RLock()
+        """Held while planning: planning sets options of the session."""
+        for key, value in PLANNING_CONF.items():
+            self.spark.conf.set(key, value)
+        self.jvm: Any = self.spark._jvm
+        self._session: Any = self.spark._jsparkSession
+        catalyst = self.jvm.org.apache.spark.sql.catalyst
+        self._expressions = catalyst.expressions
+        self._logical = catalyst.plans.logical
+        self._python = catalyst.plans.logical
+        self._columns = self.jvm.org.apache.spark.sql.classic.ExpressionUtils
+
+    # -- Scala collections -------------------------------------------------------------------------------------
+
+    def seq(self, items: Iterable[Any]) -> Any:
+        """A Scala Seq of the items."""
+        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+    @staticmethod
+    def items(sequence: Any) -> list[Any]:
+        """The elements of a Scala Seq."""
+        return [sequence.apply(i) for i in range(sequence.size())]
+
+    def module(self, package: Any, name: str) -> Any:
+        """The singleton behind a Scala `object`."""
+        return getattr(getattr(package, name + "$"), "MODULE$")
+
+    def activate(self) -> None:
+        """Make the session the calling thread's active one: physical plans ask for it when they are made or cloned."""
+        getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(self._session)
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def relation(self, schema: StructType) -> DataFrame:
+        """A leaf that holds no rows, of which the optimizer does not know that it is empty."""
+        java_schema = self._session.parseDataType(schema.json())
+        context = self.jvm.org.apache.spark.api.java.JavaSparkContext(self._session.sparkContext())
+        return DataFrame(self._session.createDataFrame(context.emptyRDD(), java_schema), self.spark)
+
+    def relation_id(self, node: JNode) -> int | None:
+        """What identifies a leaf made by `relation`, also after the analyzer copied it."""
+        return int(node.rdd().id()) if self.kind(node) == "LogicalRDD" else None
+
+    def optimized(self, frame: DataFrame) -> JNode:
+        """The optimized logical plan, in the shape that the incremental rules expect."""
+        with_rules = "spark.sql.optimizer.excludedRules"
+        self.spark.conf.set(with_rules, _EXCLUDED_RULES)
+        try:
+            analyzed = frame._jdf.queryExecution().analyzed()
+            return self.frame(analyzed)._jdf.queryExecution().optimizedPlan()
+        finally:
+            self.spark.conf.unset(with_rules)
+
+    def analyzed(self, frame: DataFrame) -> JNode:
+        """The analyzed logical plan."""
+        return frame._jdf.queryExecution().analyzed()
+
+    def frame(self, node: JNode) -> DataFrame:
+        """A DataFrame of a logical plan, in the bridge's session."""
+        dataset = self.jvm.org.apache.spark.sql.classic.Dataset
+        return DataFrame(dataset.ofRows(self._session, node), self.spark)
+
+    @staticmethod
+    def kind(obj: Any) -> str:
+        """The simple class name of a node or expression."""
+        return str(obj.getClass().getSimpleName()).rstrip("$")
+
+    def children(self, obj: Any) -> list[Any]:
+        """Child nodes of a node, or child expressions of an expression."""
+        return self.items(obj.children())
+
+    def output(self, node: JNode) -> list[JExpr]:
+        """The attributes that a node puts out."""
+        return self.items(node.output())
+
+    def with_children(self, obj: Any, children: Sequence[Any]) -> Any:
+        """A copy of a node or expression with other children."""
+        return obj.withNewChildren(self.seq(children))
+
+    def expressions_of(self, node: JNode) -> list[JExpr]:
+        """All top expressions that a node holds."""
+        return self.items(node.expressions())
+
+    def project(self, expressions: Sequence[JExpr], child: JNode) -> JNode:
+        """`Project` with named expressions."""
+        return self._logical.Project(self.seq(expressions), child)
+
+    def filter(self, condition: JExpr, child: JNode) -> JNode:
+        """`Filter` by a boolean expression."""
+        return self._logical.Filter(condition, child)
+
+    def aggregate(self, groups: Sequence[JExpr], results: Sequence[JExpr], child: JNode) -> JNode:
+        """`Aggregate` of the child."""
+        return self._logical.Aggregate(self.seq(groups), self.seq(results), child, self.none())
+
+    def window(
+        self, node: JNode, change: Change, partition: Sequence[JExpr], child: JNode
+    ) -> tuple[JNode, dict[int, JExpr]]:
+        """The `Window` node over another child, partitioned by other expressions; and its new output by old id."""
+
+        def replace(e: JExpr) -> JExpr | None:
+            if self.kind(e) != "WindowSpecDefinition":
+                return None
+            orders = self.seq([change(o) for o in self.items(e.orderSpec())])
+            return self._expressions.WindowSpecDefinition(self.seq(partition), orders, e.frameSpecification())
+
+        found, functions = {}, []
+        for old in self.items(node.windowExpressions()):
+            new = self.alias(change(self.rewrite(self.children(old)[0], replace)), str(old.name()))
+            functions.append(new)
+            found[self.attribute_id(old)] = new.toAttribute()
+        orders = self.seq([change(o) for o in self.items(node.orderSpec())])
+        return self._logical.Window(self.seq(functions), self.seq(partition), orders, child, self.none()), found
+
+    def expand(self, node: JNode, change: Change, extra: JExpr, child: JNode) -> tuple[JNode, dict[int, JExpr]]:
+        """The `Expand` node over another child, with one more attribute passed through."""
+        projections = [self.seq([*(change(e) for e in self.items(p)), extra]) for p in self.items(node.projections())]
+        found = {self.attribute_id(a): a.newInstance() for a in self.items(node.output())}
+        output = self.seq([*found.values(), extra])
+        return self._logical.Expand(self.seq(projections), output, child), found
+
+    def extended(self, node: JNode, change: Change, child: JNode) -> tuple[JNode, dict[int, JExpr]]:
+        """A node that adds columns to those of its child (Generate, the evaluation of Python UDFs), over another child.
+
+        Returns the node and the added attributes by their old ids.
+        """
+        kind = self.kind(node)
+        if kind == "Generate":
+            found = {self.attribute_id(a): a.newInstance() for a in self.items(node.generatorOutput())}
+            made = self._logical.Generate(
+                change(node.generator()), node.unrequiredChildIndex(), node.outer(), node.qualifier(),
+                self.seq(found.values()), child,
+            )  # fmt: skip
+            return made, found
+        found = {self.attribute_id(a): a.newInstance() for a in self.items(node.resultAttrs())}
+        udfs, results = self.seq([change(u) for u in self.items(node.udfs())]), self.seq(found.values())
+        if kind == "BatchEvalPython":
+            return self._python.BatchEvalPython(udfs, results, child), found
+        return self._python.ArrowEvalPython(udfs, results, child, node.evalType()), found
+
+    def union(self, nodes: Sequence[JNode]) -> JNode:
+        """`Union` of nodes with equal column types."""
+        return self._logical.Union(self.seq(nodes), False, False)
+
+    def equi_join(self, join: JNode) -> tuple[list[JExpr], list[JExpr], JExpr | None]:
+        """Left keys, right keys and the residual condition of a join; null-safe equality comes as plain equality."""
+        found = self.jvm.org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys.unapply(join)
+        if found.isEmpty():
+            condition = join.condition()
+            return [], [], (None if condition.isEmpty() else condition.get())
+        parts = found.get()
+        residual = parts._4()
+        return self.items(parts._2()), self.items(parts._3()), (None if residual.isEmpty() else residual.get())
+
+    def left_join_single(self, left: JNode, right: JNode) -> JNode:
+        """Left outer join without a condition."""
+        plans = self.jvm.org.apache.spark.sql.catalyst.plans
+        hint = self.module(self._logical, "JoinHint").NONE()
+        return self._logical.Join(left, right, self.module(plans, "LeftOuter"), self.none(), hint)
+
+    def serialize(self, node: JNode) -> str:
+        """A logical plan as base64 text; leaves must not hold a session."""
+        return base64.b64encode(bytes(self.jvm.org.apache.spark.util.Utils.serialize(node))).decode()
+
+    def deserialize(self, text: str) -> JNode:
+        """The inverse of `serialize`."""
+        loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        return self.jvm.org.apache.spark.util.Utils.deserialize(base64.b64decode(text), loader)
+
+    def local_leaf(self, output: Sequence[JExpr]) -> JNode:
+        """An empty leaf with exactly these attributes; it can be serialized."""
+        return self._logical.LocalRelation(self.seq(output), self.seq([]), False, self.none())
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+
+    def none(self) -> Any:
+        """Scala's None."""
+        return self.jvm.scala.Option.empty()
+
+    def some(self, value: Any) -> Any:
+        """Scala's Some(value)."""
+        return self.jvm.scala.Some(value)
+
+    def alias(self, expression: JExpr, name: str, expr_id: Any | None = None) -> JExpr:
+        """`expression AS name`, under a given or a new expression id."""
+        if expr_id is None:
+            expr_id = self._expressions.NamedExpression.newExprId()
+        return self._expressions.Alias(expression, name, expr_id, self.seq([]), self.none(), self.seq([]))
+
+    def column(self, expression: JExpr) -> SparkColumn:
+        """The expression as a PySpark column."""
+        return SparkColumn(self._columns.column(expression))
+
+    def ordering(self, order: JExpr) -> SparkColumn:
+        """A sort order as a column to order by."""
+        column = self.column(self.children(order)[0])
+        falls, last = self.kind(order.direction()) == "Descending", self.kind(order.nullOrdering()) == "NullsLast"
+        if falls:
+            return column.desc_nulls_last() if last else column.desc_nulls_first()
+        return column.asc_nulls_last() if last else column.asc_nulls_first()
+
+    def literal(self, value: bool | int | str | None, type_json: str | None = None) -> JExpr:
+        """A literal; of the given type where one is given."""
+        module = self.module(self._expressions, "Literal")
+        if type_json is None:
+            return module.apply(value)
+        return self._expressions.Cast(
+            module.apply(value), self._session.parseDataType(type_json), self.some("UTC"), self._eval_mode("ANSI")
+        )
+
+    def _eval_mode(self, name: str) -> Any:
+        return getattr(self.module(self._expressions, "EvalMode"), name)()
+
+    def cast(self, expression: JExpr, data_type: Any) -> JExpr:
+        """An ANSI cast, in UTC; nothing where the type is right already."""
+        if expression.dataType().equals(data_type):
+            return expression
+        return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("ANSI"))
+
+    def and_(self, left: JExpr, right: JExpr) -> JExpr:
+        """`left AND right`."""
+        return self._expressions.And(left, right)
+
+    def normalized(self, expression: JExpr) -> JExpr:
+        """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare."""
+        optimizer = self.jvm.org.apache.spark.sql.catalyst.optimizer
+        return self.module(optimizer, "NormalizeFloatingNumbers").normalize(expression)
+
+    def rewrite(self, expression: JExpr, replace: Callable[[JExpr], JExpr | None]) -> JExpr:
+        """The expression with every part replaced for which `replace` gives another one, from the top."""
+        other = replace(expression)
+        if other is not None:
+            return other
+        children = self.children(expression)
+        if not children:
+            return expression
+        changed = [self.rewrite(c, replace) for c in children]
+        if all(a is b for a, b in zip(children, changed)):
+            return expression
+        return self.with_children(expression, changed)
+
+    def find(self, expression: JExpr, kinds: frozenset[str]) -> Iterator[JExpr]:
+        """Every part of the expression, itself included, that is of one of the kinds."""
+        if self.kind(expression) in kinds:
+            yield expression
+        for child in self.children(expression):
+            yield from self.find(child, kinds)
+
+    def references(self, expression: JExpr) -> set[int]:
+        """Ids of the attributes that the expression reads."""
+        found = expression.references().toSeq()
+        return {int(a.exprId().id()) for a in self.items(found)}
+
+    def is_attribute(self, expression: JExpr) -> bool:
+        """Whether the expression is nothing but an attribute."""
+        return self.kind(expression) == "AttributeReference"
+
+    def spark_type_of(self, text: str) -> DataType:
+        """The PySpark type that Spark's type string spells."""
+        schema = self.jvm.org.apache.spark.sql.types.DataType.fromDDL(text)
+        return _parse_datatype_json_string(schema.json())
+
+    @staticmethod
+    def attribute_id(attribute: JExpr) -> int:
+        """The expression id of a named expression."""
+        return int(attribute.exprId().id())
+
+    def spark_type(self, obj: Any) -> DataType:
+        """The PySpark type of an expression."""
+        return _parse_datatype_json_string(obj.dataType().json())
+
+    def simple_type(self, obj: Any) -> str:
+        """Spark's simple string of an expression's type."""
+        return str(obj.dataType().catalogString())
+
+    def arrow_type(self, obj: Any) -> pa.DataType:
+        """The Arrow type in which values of the expression reach Python; `TypeError` where there is none."""
+        return to_arrow_type(self.spark_type(obj), timezone="UTC")
+
+    def eval_mode(self, function: JExpr) -> str:
+        """`ANSI`, `LEGACY` or `TRY`: what an aggregate does on overflow."""
+        mode = function.evalMode() if self.kind(function) == "Average" else function.evalContext().evalMode()
+        return str(mode.toString())
+
+    def literal_long(self, value: int) -> JExpr:
+        """A bigint literal."""
+        return self.cast(self.literal(value), self._session.parseDataType('"long"'))
+
+    def literal_decimal(self, scale: int) -> JExpr:
+        """A null of type decimal(38, scale)."""
+        return self.cast(self.literal(None), self._session.parseDataType(f'"decimal(38,{scale})"'))
+
+    def all_not_null(self, expressions: Sequence[JExpr]) -> JExpr:
+        """True where no expression is null, else null."""
+        condition = self.literal(True)
+        for e in expressions:
+            condition = self.and_(condition, self._expressions.IsNotNull(e))
+        return self._expressions.If(condition, self.literal(True), self.cast(self.literal(None), condition.dataType()))
+
+    def filtered(self, call: JExpr, value: JExpr) -> JExpr:
+        """The value where the aggregate call's own filter holds, else null."""
+        condition = call.filter()
+        if condition.isEmpty():
+            return value
+        return self._expressions.If(condition.get(), value, self.cast(self.literal(None), value.dataType()))
+
+    def aggregate_expression(self, function: JExpr, mode: Any, distinct: bool, condition: Any, result_id: Any) -> JExpr:
+        """A call of an aggregate function."""
+        cls = self._expressions.aggregate.AggregateExpression
+        return cls(function, mode, distinct, condition, result_id)
+
+    def unscaled(self, decimal: JExpr) -> JExpr:
+        """The unscaled value of a decimal of at most 18 digits, as bigint."""
+        return self._expressions.UnscaledValue(decimal)

@@ -1,0 +1,105 @@
+"""Spark's errors as headrace's: the same SQLSTATE, a message without a stack trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from headrace import errors
+from headrace.errors import HeadraceError
+
+_CLASS_AND_STATE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:\s*([0-9A-Z]{5})", re.DOTALL)
+_RAISED = re.compile(r"headrace\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nTraceback|$)", re.DOTALL)
+_PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
+
+_ADVICE = re.compile(r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.")
+_TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
+
+# Spark's states where PostgreSQL's clients know another one.
+_STATES = {
+    "42703": errors.UndefinedColumn,
+    "42704": errors.UndefinedColumn,
+    "42883": errors.UndefinedFunction,
+    "42P01": errors.UndefinedTable,
+    "42K09": errors.DatatypeMismatch,
+    "22012": errors.DivisionByZero,
+    "22003": errors.NumericOutOfRange,
+    "22018": errors.InvalidText,
+    "22007": errors.InvalidDatetime,
+    "22008": errors.InvalidDatetime,
+    "42601": errors.SyntaxFault,
+    "53100": errors.DiskFull,
+    "0A000": errors.NotSupported,
+}
+
+
+def translate(error: BaseException) -> HeadraceError:
+    """The headrace error that says the same as an error of Spark or of an operator in one of its tasks."""
+    if isinstance(error, HeadraceError):
+        return error
+    text = _text(error)
+    raised = _RAISED.search(text)
+    if raised is not None and hasattr(errors, raised.group(1)):
+        kind: type[HeadraceError] = getattr(errors, raised.group(1))
+        return kind(raised.group(2).strip())
+    found = None
+    for match in _CLASS_AND_STATE.finditer(text):
+        # A Python worker's failure wraps the error that is really at fault, and is repeated around it.
+        if match.group(1) not in ("PYTHON_EXCEPTION", "FAILED_EXECUTE_UDF", "STREAM_FAILED", "TASK_FAILED"):
+            found = match
+            break
+    if found is not None:
+        return _of_state(found.group(3), _shortened(found.group(2)))
+    python = _PYTHON.findall(text)
+    if python:
+        return errors.JobFailed(f"{python[-1][0]}: {python[-1][1]}", detail=text[:4000])
+    return errors.JobFailed(_shortened(text), detail=text[:4000])
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, Py4JJavaError):
+        parts: list[str] = []
+        cause = error.java_exception
+        while cause is not None and len(parts) < 10:
+            parts.append(str(cause.toString()))
+            cause = cause.getCause()
+        return "\n\n".join(parts)
+    if isinstance(error, PySparkException):
+        state = error.getSqlState() if hasattr(error, "getSqlState") else None
+        text = str(error)
+        return f"{text} SQLSTATE: {state}" if state and "SQLSTATE:" not in text else text
+    return f"{type(error).__name__}: {error}"
+
+
+def _of_state(state: str, message: str) -> HeadraceError:
+    kind = _STATES.get(state)
+    if kind is errors.InvalidText and _TO_DATETIME.search(message):
+        kind = errors.InvalidDatetime
+    if kind is not None:
+        return kind(message)
+    if state.startswith("42"):
+        return errors.StatementError(message, sqlstate=state)
+    if state.startswith("22"):
+        return errors.DataError(message, sqlstate=state)
+    return errors.OperationalError(message, sqlstate=state)
+
+
+def _shortened(text: str) -> str:
+    first = text.strip().split("\n\tat ")[0].split("\nJVM stacktrace")[0]
+    first = _ADVICE.sub("", first)
+    return re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", first).strip()[:2000]
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of Spark inside the block into headrace's."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except (Py4JJavaError, PySparkException) as error:
+        raise translate(error) from error

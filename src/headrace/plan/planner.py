@@ -1,0 +1,154 @@
+"""Planning of a view: query in, incremental plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from headrace.common.columns import Column
+from headrace.errors import NotSupported
+from headrace.plan import tree
+from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.derive import Derivation, Relation
+from headrace.plan.failures import translated
+from headrace.plan.types import arrow_of, spark_of
+from headrace.state.schema import TableSchema
+
+_TIME_OF_QUERY = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
+
+
+@dataclass(frozen=True)
+class ViewPlan:
+    """All that is known of a planned view."""
+
+    root: tree.Operator
+    columns: tuple[Column, ...]
+    schema: TableSchema
+    """Layout of the view's own rows."""
+    upstreams: tuple[int, ...]
+    """Ids of the relations it reads."""
+    fingerprint: str
+
+    @property
+    def append_only(self) -> bool:
+        """Whether no row of the view is ever taken back."""
+        return self.root.append_only
+
+    def state_tables(self) -> dict[str, TableSchema]:
+        """Every state table by name, the view's own rows (`view/rows`) included."""
+        return {**tree.state_tables(self.root), "view/rows": self.schema}
+
+    def explain(self) -> list[str]:
+        """Lines for `EXPLAIN`."""
+        names = ", ".join(f"{c.name} {c.type}" for c in self.columns)
+        return [f"materialize: [{names}]", "    state view/rows: all columns by weight", *tree.render(self.root)]
+
+
+class Planner:
+    """Plans views in a Spark session of its own. Safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession):
+        self.bridge = Bridge(spark)
+        self._lock = self.bridge.lock
+        self._leaves: dict[int, Relation] = {}
+        self._names: dict[int, str] = {}
+
+    def define(self, relation: Relation, columns: Iterable[Column], name: str) -> None:
+        """Make a relation known to queries under `name`."""
+        with self._lock:
+            schema = StructType([StructField(c.name, self.bridge.spark_type_of(c.type), True) for c in columns])
+            frame = self.bridge.relation(schema)
+            leaf = self.bridge.relation_id(self.bridge.analyzed(frame))
+            assert leaf is not None
+            self._leaves[leaf] = relation
+            self._names[relation.id] = name
+            frame.createOrReplaceTempView(name)
+
+    def forget(self, relation_id: int) -> None:
+        """Undo `define`."""
+        with self._lock:
+            self._leaves = {leaf: r for leaf, r in self._leaves.items() if r.id != relation_id}
+            name = self._names.pop(relation_id, None)
+            if name is not None:
+                self.bridge.spark.catalog.dropTempView(name)
+
+    def relation_frame(self, relation_id: int) -> DataFrame:
+        """The relation as it stands in plans, without rows."""
+        return self.bridge.spark.table(f"`{self._names[relation_id]}`")
+
+    def plan(self, query: str | DataFrame) -> ViewPlan:
+        """The incremental plan of a Spark SQL query or of a DataFrame over defined relations.
+
+        Raises `NotSupported` for what cannot be kept up to date, and the errors of Spark's own analysis as
+        statement errors.
+        """
+        with self._lock, translated():
+            frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
+            analyzed = self.bridge.analyzed(frame)
+            self._refuse_nondeterministic(analyzed)
+            optimized = self.bridge.optimized(self.bridge.frame(analyzed))
+            return self._plan(analyzed, optimized)
+
+    def columns_of(self, query: str) -> tuple[Column, ...]:
+        """Names and types of a query's result, without running it."""
+        with self._lock, translated():
+            return self._columns(self.bridge.analyzed(self.bridge.spark.sql(query)))
+
+    def _columns(self, analyzed: JNode) -> tuple[Column, ...]:
+        b = self.bridge
+        return tuple(Column(str(a.name()), spark_of(a).simpleString()) for a in b.output(analyzed))
+
+    def _plan(self, analyzed: JNode, optimized: JNode) -> ViewPlan:
+        b = self.bridge
+        columns = self._columns(analyzed)
+        _check_columns(columns)
+        derivation = Derivation(b, self._leaves)
+        handles = b.output(optimized)
+        root = derivation.derive(optimized, {b.attribute_id(h) for h in handles})
+        by_id = {a.id: a for a in root.output}
+        root.output = [by_id[b.attribute_id(h)] for h in handles]
+        tree.number(root)
+        key = tuple(pa.field(c.name, arrow_of(h)) for c, h in zip(columns, handles))
+        upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, tree.Input))
+        schema = TableSchema(key=key, value=(), diffs=tree.WEIGHT)
+        return ViewPlan(root, columns, schema, tuple(upstreams), tree.fingerprint(root))
+
+    def _refuse_nondeterministic(self, analyzed: JNode) -> None:
+        b = self.bridge
+        for node in _nodes(b, analyzed):
+            for expression in b.expressions_of(node):
+                for found in b.find(expression, _TIME_OF_QUERY):
+                    raise NotSupported(
+                        f"{found.prettyName()}() in a view changes without its inputs changing",
+                        hint="compare with the current time in a query over the view",
+                    )
+                if not bool(expression.deterministic()):
+                    raise NotSupported(
+                        f"the nondeterministic expression {expression.toString()} in a view",
+                        hint="compute such values when rows are inserted, and store them",
+                    )
+
+
+def _nodes(b: Bridge, node: JNode) -> Iterator[JNode]:
+    yield node
+    for child in b.children(node):
+        yield from _nodes(b, child)
+    for inner in b.items(node.subqueries()):
+        yield from _nodes(b, inner)
+
+
+def _check_columns(columns: Iterable[Column]) -> None:
+    seen: set[str] = set()
+    for c in columns:
+        if c.name in seen:
+            raise NotSupported(f"two columns of the view are named {c.name}", hint="give one of them another alias")
+        if c.name.startswith("__"):
+            raise NotSupported(f"the column name {c.name}", hint="names that begin with two underscores are reserved")
+        seen.add(c.name)
+
+
+__all__ = ["Planner", "Relation", "ViewPlan"]

@@ -1,0 +1,119 @@
+"""Analyzed plans of DataFrames as text, so that a view made of one can be planned again after a restart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from headrace.errors import NotSupported
+from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.derive import SNAPSHOT_PREFIX
+
+if TYPE_CHECKING:
+    from headrace.plan.planner import Planner
+
+IdOfLeaf = Callable[[JNode], int | None]
+"""The id of the relation that a leaf of a plan stands for, if it stands for one."""
+
+
+def snapshot_relation(bridge: Bridge, node: JNode) -> int | None:
+    """The id of the relation whose snapshot a node reads."""
+    if bridge.kind(node) != "MapInArrow":
+        return None
+    name = str(node.functionExpr().name())
+    number = name.removeprefix(SNAPSHOT_PREFIX)
+    return int(number) if name != number and number.isdigit() else None
+
+
+def stored_query(planner: Planner, payload: Mapping[str, Any]) -> str | DataFrame:
+    """The query of a view as `Planner.plan` takes it, from what the catalog holds of it.
+
+    Raises `NotSupported` where the catalog holds none.
+    """
+    if "spark_sql" in payload:
+        return str(payload["spark_sql"])
+    if "plan" not in payload:
+        raise NotSupported("the view's definition was not stored", hint="drop the view and create it again")
+    bridge = planner.bridge
+    return bridge.frame(from_payload(bridge, payload, lambda i: bridge.analyzed(planner.relation_frame(i))))
+
+
+def leaf_ids(bridge: Bridge, node: JNode) -> list[int]:
+    """What identifies the relation leaves below a node."""
+    found = bridge.relation_id(node)
+    return ([] if found is None else [found]) + [i for c in bridge.children(node) for i in leaf_ids(bridge, c)]
+
+
+def to_payload(bridge: Bridge, analyzed: JNode, id_of: IdOfLeaf) -> dict[str, Any]:
+    """A plan as JSON values. Raises `NotSupported` for leaves that are no relations, and where Java cannot write it."""
+    ids: list[int] = []
+
+    def visit(node: JNode) -> JNode:
+        found = id_of(node)
+        if found is None:
+            found = snapshot_relation(bridge, node)
+        if found is not None:
+            ids.append(found)
+            return bridge.local_leaf(bridge.output(node))
+        children = bridge.children(node)
+        if not children:
+            if bridge.kind(node) == "LogicalRDD":
+                raise NotSupported("a view can read only relations of this database")
+            ids.append(0)
+            return node
+        return bridge.with_children(node, [visit(c) for c in children])
+
+    plain = visit(_without_views(bridge, analyzed))
+    return {"plan": bridge.serialize(plain), "leaves": ids, "last_id": _last_id(plain)}
+
+
+def _without_views(bridge: Bridge, node: JNode) -> JNode:
+    """The plan without the names of temporary views, which hold their session's catalog entries."""
+    if bridge.kind(node) in ("View", "SubqueryAlias"):
+        return _without_views(bridge, bridge.children(node)[0])
+    children = bridge.children(node)
+    return bridge.with_children(node, [_without_views(bridge, c) for c in children]) if children else node
+
+
+def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[int], JNode]) -> JNode:
+    """The plan of a payload, over the leaves that `leaf_of` gives for ids."""
+    _skip_ids(bridge, int(payload["last_id"]))
+    ids = iter(payload["leaves"])
+
+    def visit(node: JNode) -> JNode:
+        children = bridge.children(node)
+        if children:
+            return bridge.with_children(node, [visit(c) for c in children])
+        found = next(ids)
+        if not found:
+            return node
+        leaf = leaf_of(found)
+        pairs = zip(bridge.output(leaf), bridge.output(node), strict=True)
+        return bridge.project([bridge.alias(new, str(old.name()), old.exprId()) for new, old in pairs], leaf)
+
+    return visit(bridge.deserialize(str(payload["plan"])))
+
+
+_IDS_AT_ONCE = 20_000
+
+
+def _last_id(node: JNode) -> int:
+    """The highest expression id in a plan."""
+    return max((int(text) for text in re.findall(r"#(\d+)", str(node.toString()))), default=0)
+
+
+def _skip_ids(bridge: Bridge, last: int) -> None:
+    """See to it that this process gives out none of the expression ids up to `last`."""
+    utils = bridge.module(bridge.jvm.org.apache.spark.sql.catalyst.types, "DataTypeUtils")
+    fields = [{"name": "c", "type": "integer", "nullable": True, "metadata": {}}] * _IDS_AT_ONCE
+    wide = None
+    newest = bridge.jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId
+    while int(newest().id()) <= last:
+        if wide is None:
+            text = json.dumps({"type": "struct", "fields": fields})
+            wide = bridge.spark._jsparkSession.parseDataType(text)
+        utils.toAttributes(wide)

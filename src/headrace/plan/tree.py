@@ -1,0 +1,309 @@
+"""The incremental plan: an explicit tree of operators with stable ids, which own the view's state tables.
+
+The tree is what `EXPLAIN` prints and what the fingerprint is taken of. Handles of Catalyst expressions ride along for
+the builder of the epoch job; they are no part of a node's identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.plan.bridge import JExpr, JNode
+from headrace.state.schema import TableSchema
+
+_EXPR_ID = re.compile(r"#(\d+)L?")
+
+
+@dataclass(frozen=True)
+class Attr:
+    """A column that flows between operators; `id` is Catalyst's expression id."""
+
+    id: int
+    name: str
+    type: str
+    handle: JExpr = field(compare=False, repr=False)
+
+
+@dataclass
+class Operator:
+    """A node of the incremental plan.
+
+    `append_only` says that the node never puts out a negative weight.
+    """
+
+    output: list[Attr]
+    append_only: bool
+    children: list[Operator]
+    id: str = field(default="", init=False)
+
+    kind = "operator"
+
+    def detail(self) -> str:
+        """One line that tells what the node does, expression ids included."""
+        return ""
+
+    def distribution(self) -> str | None:
+        """The key by which its rows are brought together, where it needs that."""
+        return None
+
+    def state(self) -> dict[str, TableSchema]:
+        """Schemas of its state tables by name within the node."""
+        return {}
+
+
+@dataclass
+class Input(Operator):
+    """A relation of the database: its change of the epoch, or all of it in the first epoch."""
+
+    relation: int
+    relation_name: str
+    columns: list[str]
+    kind = "input"
+
+    def detail(self) -> str:
+        return f"{self.relation_name} [{', '.join(self.columns)}]"
+
+
+@dataclass
+class Constant(Operator):
+    """Rows that the query itself states; put out once, in the first epoch."""
+
+    rows: pa.Table
+    kind = "constant"
+
+    def detail(self) -> str:
+        return f"{self.rows.num_rows} rows"
+
+
+@dataclass
+class Rowwise(Operator):
+    """A node that Spark runs row by row; weights pass through."""
+
+    node: JNode
+    label: str
+    text: str
+    expressions: list[JExpr] = field(default_factory=list)
+    kind = "rowwise"
+
+    def detail(self) -> str:
+        return f"{self.label} {self.text}"
+
+
+@dataclass
+class Union(Operator):
+    """All rows of all children."""
+
+    kind = "union"
+
+
+@dataclass
+class JoinSide:
+    """One side of a join: the equi-join key, and the columns kept beside it."""
+
+    keys: list[JExpr]
+    key_types: list[pa.DataType]
+    values: list[Attr]
+    preserved: bool
+
+    def schema(self) -> TableSchema:
+        """The side's arrangement."""
+        return TableSchema(
+            key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
+            value=tuple(pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)),
+            diffs=WEIGHT,
+        )
+
+    def identity(self) -> TableSchema:
+        """The arrangement that counts the matches of each distinct row of a preserved side."""
+        return TableSchema(key=self.schema().value, value=(), diffs=(*WEIGHT, (pa.field("matches", pa.int64()), "add")))
+
+
+@dataclass
+class Join(Operator):
+    """A join of two changing inputs.
+
+    `join_type` is inner, left, full, semi, anti or existence. A side that is preserved (its rows come out without a
+    match, too) has a second arrangement that counts matches per row after the residual condition.
+    """
+
+    join_type: str
+    left: JoinSide
+    right: JoinSide
+    residual: JExpr | None
+    condition_text: str
+    exists: Attr | None = None
+    kind = "join"
+
+    def detail(self) -> str:
+        return f"{self.join_type} {self.condition_text}"
+
+    def distribution(self) -> str | None:
+        return ", ".join(str(k.toString()) for k in self.left.keys) or "(one group)"
+
+    def state(self) -> dict[str, TableSchema]:
+        tables = {"left": self.left.schema(), "right": self.right.schema()}
+        if self.left.preserved:
+            tables["left_matches"] = self.left.identity()
+        if self.right.preserved:
+            tables["right_matches"] = self.right.identity()
+        return tables
+
+
+@dataclass
+class Accumulator:
+    """One accumulable aggregate: what each row adds, and how the sums read.
+
+    kind: count, sum_small (integers up to 32 bits), sum_wide (64-bit integers, decimals of up to 18 digits),
+    sum_decimal (longer decimals), sum_float, min, max. `argument` is NULL where the row does not count (a filter is
+    folded in).
+    """
+
+    kind: str
+    argument: JExpr | None
+    argument_type: pa.DataType
+    result: Attr
+    result_type: pa.DataType
+    """What the operator hands to Spark: for sums the raw sum, which the result expressions then convert."""
+    count: Attr | None = None
+    """Where the number of counted rows is wanted too (averages)."""
+
+
+@dataclass
+class Aggregate(Operator):
+    """Grouping with accumulable aggregates; without aggregates it is DISTINCT. One look-up per changed group."""
+
+    groups: list[JExpr]
+    group_attrs: list[Attr]
+    accumulators: list[Accumulator]
+    results: list[JExpr]
+    text: str
+    kind = "aggregate"
+
+    @property
+    def is_global(self) -> bool:
+        """No GROUP BY: exactly one row, always."""
+        return not self.groups
+
+    def detail(self) -> str:
+        return self.text
+
+    def distribution(self) -> str | None:
+        return ", ".join(a.name for a in self.group_attrs) or "(one group)"
+
+    def state(self) -> dict[str, TableSchema]:
+        from headrace.state.accumulators import state_diffs
+
+        diffs = list(WEIGHT)
+        for i, a in enumerate(self.accumulators):
+            diffs += state_diffs(a.kind, a.argument_type, f"a{i}")
+            if a.kind == "sum_float":  # the sum as it was last put out; see AggregateStage
+                diffs.append((pa.field(f"a{i}_out", pa.int64()), "add"))
+        key = tuple(pa.field(f"g{i}", attr_arrow(a)) for i, a in enumerate(self.group_attrs))
+        return {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
+
+
+@dataclass
+class Recompute(Operator):
+    """Group recompute: Spark's own operator over the old and the new rows of every partition that changed."""
+
+    node: JNode
+    label: str
+    text: str
+    keys: list[JExpr]
+    key_types: list[pa.DataType]
+    values: list[Attr]
+    limit: tuple[list[JExpr], int, int | None] | None = None
+    """For a top-N: sort orders, offset, and limit."""
+    kind = "recompute"
+
+    def detail(self) -> str:
+        return f"{self.label} {self.text}"
+
+    def distribution(self) -> str | None:
+        return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"
+
+    def state(self) -> dict[str, TableSchema]:
+        return {
+            "rows": TableSchema(
+                key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
+                value=tuple(pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)),
+                diffs=WEIGHT,
+            )
+        }
+
+
+WEIGHT: tuple[tuple[pa.Field, Any], ...] = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
+
+
+def attr_arrow(attr: Attr) -> pa.DataType:
+    """The Arrow type of an attribute, everything nullable."""
+    from headrace.plan.types import arrow_of
+
+    return arrow_of(attr.handle)
+
+
+def number(root: Operator) -> None:
+    """Give every operator its id: the position on the way down, which does not depend on anything outside the tree."""
+
+    def visit(op: Operator, path: str) -> None:
+        op.id = path
+        for i, child in enumerate(op.children):
+            visit(child, f"{path}.{i}")
+
+    visit(root, "0")
+
+
+def walk(root: Operator) -> Iterator[Operator]:
+    """The operators, parents first."""
+    yield root
+    for child in root.children:
+        yield from walk(child)
+
+
+def state_tables(root: Operator) -> dict[str, TableSchema]:
+    """All state tables of a plan; names are `<operator id>/<table>`."""
+    return {f"{op.id}/{name}": schema for op in walk(root) for name, schema in op.state().items()}
+
+
+def canonical(text: str, seen: dict[str, int]) -> str:
+    """The text with expression ids renumbered in order of appearance, so that it is the same in every process."""
+    return _EXPR_ID.sub(lambda m: f"#{seen.setdefault(m.group(1), len(seen))}", text)
+
+
+def fingerprint(root: Operator) -> str:
+    """A digest of operators, ids, keys, state schemas and expressions in canonical form."""
+    seen: dict[str, int] = {}
+    lines = []
+    for op in walk(root):
+        tables = {name: schema.arrow().to_string() for name, schema in op.state().items()}
+        outputs = [canonical(f"{a.name}#{a.id}:{a.type}", seen) for a in op.output]
+        lines.append([op.id, op.kind, canonical(op.detail(), seen), outputs, tables])
+    return hashlib.sha256(json.dumps(lines, sort_keys=True).encode()).hexdigest()
+
+
+def render(root: Operator) -> list[str]:
+    """The plan as `EXPLAIN` shows it."""
+    lines: list[str] = []
+
+    def visit(op: Operator, depth: int) -> None:
+        pad = "  " * depth
+        mark = " append-only" if op.append_only else ""
+        lines.append(f"{pad}{op.id} {op.kind}: {_EXPR_ID.sub('', op.detail())}{mark}".rstrip())
+        key = op.distribution()
+        if key is not None:
+            lines.append(f"{pad}    distributed by: {_EXPR_ID.sub('', key)}")
+        for name, schema in op.state().items():
+            fields = ", ".join(f"{f.name}: {f.type}" for f in schema.arrow())
+            lines.append(f"{pad}    state {op.id}/{name}: {fields}")
+        for child in op.children:
+            visit(child, depth + 1)
+
+    visit(root, 0)
+    return lines

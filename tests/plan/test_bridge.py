@@ -1,0 +1,390 @@
+"""Pins every JVM internal that the bridge uses: a new Spark version is to fail here and not in a user's view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, StructType
+
+from headrace.plan.bridge import PLANNING_CONF, Bridge
+
+
+@pytest.fixture(scope="module")
+def bridge(spark: SparkSession) -> Bridge:
+    made = Bridge(spark)
+    for name, ddl in {"t": "a int, b double, d decimal(10,2), s string", "u": "a int, x double"}.items():
+        made.relation(StructType.fromDDL(ddl)).createOrReplaceTempView(name)
+    return made
+
+
+def node(b: Bridge, query: str, kind: str) -> Any:
+    """The topmost node of a kind in the optimized plan of a query."""
+    todo = [b.optimized(b.spark.sql(query))]
+    while todo:
+        found = todo.pop(0)
+        if b.kind(found) == kind:
+            return found
+        todo += b.children(found)
+    raise AssertionError(f"no {kind} in {query}")
+
+
+def expression(b: Bridge, text: str) -> Any:
+    """A resolved, optimized expression over t."""
+    return b.items(node(b, f"SELECT {text} AS e FROM t", "Project").projectList())[0]
+
+
+def call(b: Bridge, text: str) -> Any:
+    """An aggregate call over t."""
+    results = b.items(node(b, f"SELECT s, {text} AS e FROM t GROUP BY s", "Aggregate").aggregateExpressions())
+    return next(e for r in results for e in b.find(r, frozenset({"AggregateExpression"})))
+
+
+def texts(b: Bridge, items: Any) -> list[str]:
+    return [str(i.toString()).split("#")[0] for i in items]
+
+
+def run(b: Bridge, plan: Any) -> list[tuple[Any, ...]]:
+    return sorted((tuple(r) for r in b.frame(plan).collect()), key=repr)
+
+
+def values(b: Bridge, query: str) -> Any:
+    return b.analyzed(b.spark.sql(query))
+
+
+def test_session_settings_are_known(bridge: Bridge) -> None:
+    for key, value in PLANNING_CONF.items():
+        assert bridge.spark.conf.get(key) == value
+
+
+def test_excluded_rules_exist(bridge: Bridge) -> None:
+    """A rule that was renamed would silently be applied again."""
+    from headrace.plan.bridge import _EXCLUDED_RULES
+
+    for name in _EXCLUDED_RULES.split(","):
+        bridge.jvm.java.lang.Class.forName(name + "$")
+
+
+def test_seq_and_items(bridge: Bridge) -> None:
+    assert bridge.items(bridge.seq([1, "two", None])) == [1, "two", None]
+    assert bridge.items(bridge.seq([])) == []
+
+
+def test_module(bridge: Bridge) -> None:
+    plans = bridge.jvm.org.apache.spark.sql.catalyst.plans
+    assert str(bridge.module(plans, "LeftOuter").toString()) == "LeftOuter"
+
+
+def test_relation_and_its_id(bridge: Bridge) -> None:
+    one, two = (bridge.relation(StructType.fromDDL("a int")) for _ in range(2))
+    first, second = (bridge.relation_id(bridge.analyzed(f)) for f in (one, two))
+    assert first is not None and first != second
+    both = bridge.optimized(one.alias("x").join(one.alias("y"), F.col("x.a") == F.col("y.a")))
+    leaves = [leaf for c in bridge.children(both) for leaf in _leaves(bridge, c)]
+    assert [bridge.relation_id(leaf) for leaf in leaves] == [first, first]
+    assert bridge.relation_id(both) is None
+    assert one.collect() == []
+
+
+def _leaves(b: Bridge, plan: Any) -> list[Any]:
+    below = b.children(plan)
+    return [leaf for c in below for leaf in _leaves(b, c)] or [plan]
+
+
+def test_optimized_decorrelates_and_keeps_relations(bridge: Bridge) -> None:
+    query = "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a)"
+    assert str(node(bridge, query, "Join").joinType().toString()) == "LeftSemi"
+    assert node(bridge, "SELECT count(*) FROM t", "LogicalRDD") is not None
+    assert bridge.spark.conf.get("spark.sql.optimizer.excludedRules", "") == ""
+
+
+def test_optimized_leaves_scalar_subqueries_apart(bridge: Bridge) -> None:
+    """Merged, they would be a common table expression, for which there is no rule."""
+    query = "SELECT s, (SELECT max(a) FROM u) AS hi, (SELECT min(a) FROM u) AS lo FROM t"
+    found = node(bridge, query, "Project")
+    assert bridge.kind(bridge.optimized(bridge.spark.sql(query))) == "Project"
+    assert len([s for e in bridge.expressions_of(found) for s in bridge.find(e, frozenset({"ScalarSubquery"}))]) == 2
+
+
+def test_optimized_has_no_window_group_limit(bridge: Bridge) -> None:
+    query = "SELECT * FROM (SELECT a, row_number() OVER (PARTITION BY s ORDER BY a) AS r FROM t) WHERE r = 1"
+    with pytest.raises(AssertionError):
+        node(bridge, query, "WindowGroupLimit")
+    assert node(bridge, query, "Window") is not None
+
+
+def test_analyzed_and_frame(bridge: Bridge) -> None:
+    plan = bridge.analyzed(bridge.spark.sql("SELECT 1 AS x UNION ALL SELECT 2"))
+    assert run(bridge, plan) == [(1,), (2,)]
+
+
+def test_kind_children_output_expressions(bridge: Bridge) -> None:
+    found = node(bridge, "SELECT a + 1 AS e FROM t WHERE b > 0", "Project")
+    assert bridge.kind(found) == "Project"
+    assert [bridge.kind(c) for c in bridge.children(found)] == ["Filter"]
+    assert texts(bridge, bridge.output(found)) == ["e"]
+    assert [bridge.kind(e) for e in bridge.expressions_of(found)] == ["Alias"]
+
+
+def test_with_children(bridge: Bridge) -> None:
+    found = node(bridge, "SELECT a FROM t WHERE b > 0", "Filter")
+    limited = bridge.children(found)[0]
+    assert bridge.with_children(found, [limited]).equals(found)
+    plus = bridge.children(expression(bridge, "a + 1"))[0]
+    left, right = bridge.children(plus)
+    assert texts(bridge, bridge.children(bridge.with_children(plus, [right, left]))) == texts(bridge, [right, left])
+
+
+def test_project_filter_aggregate_union_run(bridge: Bridge) -> None:
+    rows = values(bridge, "SELECT * FROM VALUES (1, 'x'), (2, 'x'), (3, 'y') AS v(a, s)")
+    a, s = bridge.output(rows)
+    filtered = bridge.analyzed(bridge.frame(rows).where(bridge.column(a) > 1))
+    kept = bridge.filter(filtered.condition(), rows)
+    assert run(bridge, kept) == [(2, "x"), (3, "y")]
+    assert run(bridge, bridge.project([bridge.alias(s, "z")], kept)) == [("x",), ("y",)]
+    assert run(bridge, bridge.aggregate([s], [s], rows)) == [("x",), ("y",)]
+    assert run(bridge, bridge.union([kept, kept])) == [(2, "x"), (2, "x"), (3, "y"), (3, "y")]
+
+
+def _changed(b: Bridge, old: Any, child: Any) -> Any:
+    """Puts the child's attributes where the old child's were."""
+    pairs = {b.attribute_id(o): n for o, n in zip(b.output(b.children(old)[0]), b.output(child))}
+    return lambda e: b.rewrite(e, lambda x: pairs.get(b.attribute_id(x)) if b.is_attribute(x) else None)
+
+
+def test_window(bridge: Bridge) -> None:
+    old = node(bridge, "SELECT a, s, row_number() OVER (PARTITION BY s ORDER BY a DESC) AS r FROM t", "Window")
+    names = texts(bridge, bridge.output(bridge.children(old)[0]))
+    rows = values(bridge, f"SELECT {', '.join(names)} FROM VALUES (1, 'x'), (2, 'x'), (3, 'y') AS v(a, s)")
+    child = dict(zip(names, bridge.output(rows)))
+    made, found = bridge.window(old, _changed(bridge, old, rows), [child["s"]], rows)
+    (r,) = found.values()
+    assert list(found) == [bridge.attribute_id(e) for e in bridge.items(old.windowExpressions())]
+    got = bridge.frame(made).select(bridge.column(child["a"]), bridge.column(r)).collect()
+    assert sorted(map(tuple, got)) == [(1, 2), (2, 1), (3, 1)]
+    assert texts(bridge, bridge.items(old.partitionSpec())) == ["s"]
+
+
+def test_expand(bridge: Bridge) -> None:
+    old = node(bridge, "SELECT s, count(*) FROM t GROUP BY ROLLUP (s)", "Expand")
+    rows = values(bridge, "SELECT * FROM VALUES ('x', 7L), ('y', 8L) AS v(s, w)")
+    s, w = bridge.output(rows)
+    ids = {bridge.attribute_id(o) for o in bridge.output(bridge.children(old)[0])}
+
+    def only_s(e: Any) -> Any:
+        return s if bridge.is_attribute(e) and bridge.attribute_id(e) in ids else None
+
+    made, found = bridge.expand(old, lambda e: bridge.rewrite(e, only_s), w, rows)
+    assert set(found) == {bridge.attribute_id(a) for a in bridge.output(old)}
+    assert len(run(bridge, made)) == 4
+    assert {r[-1] for r in run(bridge, made)} == {7, 8}
+
+
+def test_extended_generate(bridge: Bridge) -> None:
+    old = node(bridge, "SELECT a, x FROM t LATERAL VIEW explode(sequence(1, a)) e AS x", "Generate")
+    rows = values(bridge, "SELECT * FROM VALUES (2), (3) AS v(a)")
+    made, found = bridge.extended(old, _changed(bridge, old, rows), rows)
+    assert set(found) == {bridge.attribute_id(a) for a in bridge.items(old.generatorOutput())}
+    (x,) = found.values()
+    assert sorted(r[0] for r in bridge.frame(made).select(bridge.column(x)).collect()) == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["BatchEvalPython", "ArrowEvalPython"])
+def test_extended_python(bridge: Bridge, kind: str) -> None:
+    from pyspark.sql.functions import pandas_udf, udf
+
+    plain = kind == "BatchEvalPython"
+    made = udf(lambda x: x + 1, "int", useArrow=False) if plain else pandas_udf(lambda x: x + 1, "int")
+    bridge.spark.udf.register("one_more", made)
+    old = node(bridge, "SELECT one_more(a) AS y FROM t", kind)
+    rows = values(bridge, "SELECT * FROM VALUES (2), (3) AS v(a)")
+    plan, found = bridge.extended(old, _changed(bridge, old, rows), rows)
+    assert set(found) == {bridge.attribute_id(a) for a in bridge.items(old.resultAttrs())}
+    (y,) = found.values()
+    assert sorted(r[0] for r in bridge.frame(plan).select(bridge.column(y)).collect()) == [3, 4]
+
+
+def test_equi_join(bridge: Bridge) -> None:
+    join = node(bridge, "SELECT t.a FROM t JOIN u ON t.a = u.a AND t.b < u.x", "Join")
+    left, right, residual = bridge.equi_join(join)
+    assert (texts(bridge, left), texts(bridge, right)) == (["a"], ["a"])
+    assert bridge.kind(residual) == "LessThan"
+    left, right, residual = bridge.equi_join(node(bridge, "SELECT t.a FROM t JOIN u ON t.a <=> u.a", "Join"))
+    assert len(left) == len(right) == 2 and residual is None
+    left, right, residual = bridge.equi_join(node(bridge, "SELECT t.a FROM t JOIN u ON t.a > u.a", "Join"))
+    assert (left, right) == ([], []) and bridge.kind(residual) == "GreaterThan"
+    assert bridge.equi_join(node(bridge, "SELECT t.a FROM t CROSS JOIN u", "Join")) == ([], [], None)
+
+
+@pytest.mark.parametrize(
+    ("query", "join_type"),
+    [
+        ("SELECT t.a FROM t CROSS JOIN u", ("Cross", "Inner")),
+        ("SELECT t.a FROM t LEFT JOIN u ON t.a = u.a", ("LeftOuter",)),
+        ("SELECT u.a FROM t RIGHT JOIN u ON t.a = u.a", ("RightOuter",)),
+        ("SELECT t.a, u.a FROM t FULL JOIN u ON t.a = u.a", ("FullOuter",)),
+        ("SELECT t.a FROM t LEFT ANTI JOIN u ON t.a = u.a", ("LeftAnti",)),
+        ("SELECT a FROM t WHERE b > 0 OR a IN (SELECT a FROM u)", ("ExistenceJoin",)),
+    ],
+)
+def test_join_types_are_spelled_as_expected(bridge: Bridge, query: str, join_type: tuple[str, ...]) -> None:
+    found = node(bridge, query, "Join").joinType()
+    assert str(found.toString()).partition("(")[0] in join_type
+    if join_type == ("ExistenceJoin",):
+        assert bridge.is_attribute(found.exists())
+
+
+def test_left_join_single(bridge: Bridge) -> None:
+    left, right = values(bridge, "SELECT 1 AS a"), values(bridge, "SELECT 2 AS b WHERE false")
+    assert run(bridge, bridge.left_join_single(left, right)) == [(1, None)]
+
+
+def test_serialize_round_trip(bridge: Bridge) -> None:
+    plan = bridge.local_leaf(bridge.output(values(bridge, "SELECT 1 AS x, 'a' AS y")))
+    again = bridge.deserialize(bridge.serialize(plan))
+    assert bridge.kind(again) == "LocalRelation"
+    assert texts(bridge, bridge.output(again)) == ["x", "y"]
+
+
+def test_options(bridge: Bridge) -> None:
+    assert bridge.none().isEmpty()
+    assert bridge.some("x").get() == "x"
+
+
+def test_alias_and_attribute_id(bridge: Bridge) -> None:
+    a = bridge.output(values(bridge, "SELECT 1 AS x"))[0]
+    one, two = bridge.alias(a, "n"), bridge.alias(a, "n")
+    assert bridge.attribute_id(one) != bridge.attribute_id(two)
+    assert bridge.attribute_id(bridge.alias(a, "n", one.exprId())) == bridge.attribute_id(one)
+    assert bridge.is_attribute(one.toAttribute()) and not bridge.is_attribute(one)
+    assert str(one.name()) == "n"
+
+
+@pytest.mark.parametrize("order", ["a", "a DESC", "a NULLS LAST", "a DESC NULLS FIRST", "a DESC NULLS LAST"])
+def test_ordering(bridge: Bridge, order: str) -> None:
+    sort = values(bridge, f"SELECT * FROM VALUES (2), (NULL), (1) AS v(a) ORDER BY {order}")
+    want = bridge.frame(sort).collect()
+    child = bridge.frame(bridge.children(sort)[0])
+    assert child.orderBy(*[bridge.ordering(o) for o in bridge.items(sort.order())]).collect() == want
+
+
+def test_literals_and_casts(bridge: Bridge) -> None:
+    rows = values(bridge, "SELECT 1 AS x")
+    made = {
+        "text": bridge.literal("x"),
+        "yes": bridge.literal(True),
+        "day": bridge.literal("2024-02-29", '"date"'),
+        "long": bridge.literal_long(5),
+        "decimal": bridge.literal_decimal(4),
+        "double": bridge.cast(bridge.literal(3), bridge.literal("1", '"double"').dataType()),
+    }
+    types = {name: bridge.simple_type(e) for name, e in made.items()}
+    assert types == {
+        "text": "string", "yes": "boolean", "day": "date", "long": "bigint", "decimal": "decimal(38,4)",
+        "double": "double",
+    }  # fmt: skip
+    (row,) = run(bridge, bridge.project([bridge.alias(e, n) for n, e in made.items()], rows))
+    assert (row[0], row[1], str(row[2]), row[3], row[4], row[5]) == ("x", True, "2024-02-29", 5, None, 3.0)
+
+
+def test_and_normalized_rewrite_find_references(bridge: Bridge) -> None:
+    a = expression(bridge, "a + 1")
+    (plus,) = bridge.children(a)
+    attribute = next(bridge.find(plus, frozenset({"AttributeReference"})))
+    assert bridge.references(plus) == {bridge.attribute_id(attribute)}
+    other = bridge.rewrite(plus, lambda e: bridge.literal(41) if bridge.is_attribute(e) else None)
+    assert bridge.references(other) == set()
+    assert run(bridge, bridge.project([bridge.alias(other, "x")], values(bridge, "SELECT 1 AS x"))) == [(42,)]
+    assert bridge.rewrite(plus, lambda e: None) is plus
+    b = next(bridge.find(expression(bridge, "b * 2"), frozenset({"AttributeReference"})))
+    assert not bridge.normalized(b).equals(b)
+    assert bridge.normalized(attribute).equals(attribute)
+    yes = bridge.and_(bridge.literal(True), bridge.literal(False))
+    assert run(bridge, bridge.project([bridge.alias(yes, "x")], values(bridge, "SELECT 1 AS x"))) == [(False,)]
+
+
+def test_types(bridge: Bridge) -> None:
+    assert bridge.spark_type_of("struct<a:int,b:array<double>>").simpleString() == "struct<a:int,b:array<double>>"
+    e = expression(bridge, "CAST(b AS double) * 2")
+    assert bridge.spark_type(e) == DoubleType()
+    assert bridge.simple_type(e) == "double"
+    assert bridge.arrow_type(e) == pa.float64()
+
+
+@pytest.mark.parametrize("text", ["sum(a)", "avg(a)", "sum(d)", "avg(b)"])
+def test_eval_mode(bridge: Bridge, text: str) -> None:
+    assert bridge.eval_mode(call(bridge, text).aggregateFunction()) == "ANSI"
+    assert bridge.eval_mode(call(bridge, f"try_{text}").aggregateFunction()) == "TRY"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("sum(a)", "Sum"), ("avg(d)", "Average"), ("min(s)", "Min"), ("count(a)", "Count")]
+)
+def test_aggregate_functions(bridge: Bridge, text: str, kind: str) -> None:
+    found = call(bridge, text)
+    function = found.aggregateFunction()
+    assert bridge.kind(function) == kind
+    assert found.isDistinct() is False and found.filter().isEmpty()
+    assert bridge.items(function.aggBufferAttributes())
+    assert function.evaluateExpression() is not None
+    assert found.semanticEquals(found)
+    assert str(found.canonicalized().toString())
+
+
+def test_aggregate_expression_and_filtered(bridge: Bridge) -> None:
+    plain, cut = call(bridge, "sum(a)"), call(bridge, "sum(a) FILTER (WHERE b > 0)")
+    argument = bridge.children(cut.aggregateFunction())[0]
+    assert bridge.filtered(plain, argument).equals(argument)
+    assert bridge.kind(bridge.filtered(cut, argument)) == "If"
+    rows = values(bridge, "SELECT * FROM VALUES (1, 1), (2, 1), (2, -1) AS v(a, b)")
+    a = bridge.output(rows)[0]
+    function = bridge.with_children(plain.aggregateFunction(), [a])
+    distinct = bridge.aggregate_expression(function, plain.mode(), True, bridge.none(), plain.resultId())
+    assert run(bridge, bridge.aggregate([], [bridge.alias(distinct, "x")], rows)) == [(3,)]
+
+
+def test_all_not_null(bridge: Bridge) -> None:
+    rows = values(bridge, "SELECT * FROM VALUES (1, 1), (NULL, 2) AS v(a, b)")
+    both = bridge.all_not_null(bridge.output(rows))
+    assert run(bridge, bridge.project([bridge.alias(both, "x")], rows)) == [(None,), (True,)]
+
+
+def test_unscaled(bridge: Bridge) -> None:
+    rows = values(bridge, "SELECT CAST(1.25 AS decimal(10,2)) AS d")
+    unscaled = bridge.alias(bridge.unscaled(bridge.output(rows)[0]), "x")
+    assert run(bridge, bridge.project([unscaled], rows)) == [(125,)]
+
+
+@pytest.mark.parametrize("query", ["SELECT a FROM t LIMIT 3", "SELECT a FROM t OFFSET 2"])
+def test_cuts(bridge: Bridge, query: str) -> None:
+    if "LIMIT" in query:
+        assert int(node(bridge, query, "GlobalLimit").limitExpr().eval(None)) == 3
+    else:
+        assert int(node(bridge, query, "Offset").offsetExpr().eval(None)) == 2
+
+
+def test_scalar_subqueries(bridge: Bridge) -> None:
+    found = node(bridge, "SELECT a FROM t WHERE a > (SELECT max(a) FROM u)", "Filter")
+    (subquery,) = bridge.find(found.condition(), frozenset({"ScalarSubquery"}))
+    assert int(subquery.exprId().id()) > 0
+    assert int(subquery.plan().maxRows().get()) == 1
+    assert [bridge.kind(s) for s in bridge.items(found.subqueries())] == ["Aggregate"]
+
+
+def test_determinism(bridge: Bridge) -> None:
+    plan = values(bridge, "SELECT rand() AS r, now() AS n, 1 AS o")
+    flags = [bool(e.deterministic()) for e in bridge.items(plan.projectList())]
+    assert flags == [False, True, True]
+    kinds = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
+    for text in ("now()", "current_timestamp()", "current_date()", "localtimestamp()", "current_time()"):
+        (e,) = bridge.items(values(bridge, f"SELECT {text} AS x").projectList())
+        assert list(bridge.find(e, kinds)), text
+
+
+def test_physical_plans_can_be_cloned_and_run_again(bridge: Bridge) -> None:
+    frame = bridge.spark.range(0, 10, 1, 2).groupBy((F.col("id") % 3).alias("m")).count()
+    physical = frame._jdf.queryExecution().executedPlan()
+    assert [int(physical.clone().execute().count()) for _ in range(3)] == [3, 3, 3]

@@ -1,0 +1,263 @@
+"""Incremental plans: which operators, which state, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from headrace.common.columns import Column
+from headrace.errors import (
+    NotSupported,
+    StatementError,
+    SyntaxFault,
+    UndefinedColumn,
+    UndefinedFunction,
+    UndefinedTable,
+)
+from headrace.plan import tree
+from headrace.plan.planner import Planner, Relation, ViewPlan
+
+TABLES = {
+    "t": (("a", "int"), ("b", "string"), ("x", "double"), ("d", "decimal(10,2)"), ("l", "array<int>")),
+    "s": (("a", "int"), ("b", "string"), ("y", "bigint")),
+    "log": (("a", "int"), ("at", "timestamp"), ("z", "decimal(30,2)")),
+}
+
+
+def planner_of(spark: SparkSession, names: list[str]) -> Planner:
+    made = Planner(spark)
+    for name in names:
+        columns = [Column(n, k) for n, k in TABLES[name]]
+        made.define(Relation(sorted(TABLES).index(name) + 1, name, name == "log"), columns, name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def planner(spark: SparkSession) -> Planner:
+    return planner_of(spark, list(TABLES))
+
+
+def kinds(plan: ViewPlan) -> list[str]:
+    """Operators from the top, rowwise ones by their label; without projections, which Catalyst places as it likes."""
+    found = [op.label if isinstance(op, tree.Rowwise | tree.Recompute) else op.kind for op in tree.walk(plan.root)]
+    return [kind for kind in found if kind != "Project"]
+
+
+def states(plan: ViewPlan) -> list[str]:
+    return sorted(plan.state_tables())
+
+
+def only(plan: ViewPlan, kind: type[tree.Operator]) -> tree.Operator:
+    (found,) = [op for op in tree.walk(plan.root) if isinstance(op, kind)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT a, x + 1 AS y FROM t WHERE b = 'x'", ["Filter", "input"]),
+        ("SELECT a FROM t UNION ALL SELECT a FROM s", ["union", "input", "input"]),
+        ("SELECT a, i FROM t LATERAL VIEW explode(l) e AS i", ["Generate", "Filter", "input"]),
+        ("SELECT t.a, s.y FROM t JOIN s ON t.a = s.a", ["join", "Filter", "input", "Filter", "input"]),
+        ("SELECT t.a, s.y FROM t FULL JOIN s ON t.a = s.a", ["join", "input", "input"]),
+        ("SELECT a, count(*) AS c, sum(d) AS s FROM t GROUP BY a", ["aggregate", "input"]),
+        ("SELECT DISTINCT a, b FROM t", ["aggregate", "input"]),
+        ("SELECT a, max(x) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
+        ("SELECT a, max(at) AS m FROM log GROUP BY a", ["aggregate", "input"]),
+        ("SELECT a, stddev(x) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
+        ("SELECT a, count(DISTINCT b) AS c FROM t GROUP BY a", ["aggregate", "aggregate", "input"]),
+        ("SELECT a, rank() OVER (PARTITION BY b ORDER BY a) AS r FROM t", ["Window", "input"]),
+        ("SELECT a FROM t ORDER BY a LIMIT 3", ["TopN", "input"]),
+        ("SELECT a, b FROM t ORDER BY a", ["input"]),
+        ("SELECT 1 AS one", ["constant"]),
+    ],
+)
+def test_operators(planner: Planner, query: str, expected: list[str]) -> None:
+    assert kinds(planner.plan(query)) == expected
+
+
+def test_join_state(planner: Planner) -> None:
+    inner = planner.plan("SELECT t.a, t.x, s.y FROM t JOIN s ON t.a = s.a AND t.b = s.b")
+    join = only(inner, tree.Join)
+    assert isinstance(join, tree.Join)
+    assert [n.rsplit("/", 1)[1] for n in states(inner)] == ["left", "right", "rows"]
+    assert [str(f.type) for f in join.left.schema().key] == ["int32", "string"]
+    assert len(join.left.values) == 2 and len(join.right.values) == 1
+    assert join.distribution() is not None and join.distribution().count(",") == 1  # type: ignore[union-attr]
+    left = planner.plan("SELECT t.a, s.y FROM t LEFT JOIN s ON t.a = s.a")
+    assert [n.rsplit("/", 1)[1] for n in states(left)] == ["left", "left_matches", "right", "rows"]
+    full = planner.plan("SELECT t.a, s.y FROM t FULL JOIN s ON t.a = s.a")
+    assert {"left_matches", "right_matches"} <= {n.rsplit("/", 1)[1] for n in states(full)}
+    cross = only(planner.plan("SELECT t.a, s.y FROM t CROSS JOIN s"), tree.Join)
+    assert cross.distribution() == "(one group)"
+
+
+@pytest.mark.parametrize(
+    ("query", "join_type"),
+    [
+        ("SELECT t.b FROM t RIGHT JOIN s ON t.a = s.a", "left"),
+        ("SELECT a FROM t WHERE a IN (SELECT a FROM s)", "semi"),
+        ("SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = t.a)", "anti"),
+        ("SELECT a FROM t WHERE x > 1 OR a IN (SELECT a FROM s)", "existence"),
+        ("SELECT a, (SELECT count(*) FROM s) AS c FROM t", "left"),
+    ],
+)
+def test_join_types(planner: Planner, query: str, join_type: str) -> None:
+    join = only(planner.plan(query), tree.Join)
+    assert isinstance(join, tree.Join) and join.join_type == join_type
+
+
+def test_aggregate_state(planner: Planner) -> None:
+    plan = planner.plan("SELECT b, count(*) AS c, sum(d) AS s, avg(x) AS m FROM t GROUP BY b")
+    schema = plan.state_tables()[f"{only(plan, tree.Aggregate).id}/groups"]
+    assert [str(f.type) for f in schema.key] == ["string"]
+    assert schema.value == ()
+    assert [how for _, how in schema.diffs].count("twosum") == 2
+    assert only(plan, tree.Aggregate).distribution() == "b"
+    total = only(planner.plan("SELECT sum(x) AS s FROM t"), tree.Aggregate)
+    assert isinstance(total, tree.Aggregate) and total.is_global and total.distribution() == "(one group)"
+
+
+def test_columns_that_nobody_reads_are_not_taken_in(planner: Planner) -> None:
+    inputs = [op for op in tree.walk(planner.plan("SELECT count(b) AS c FROM t WHERE a > 1").root) if not op.children]
+    assert [sorted(i.columns) for i in inputs if isinstance(i, tree.Input)] == [["a", "b"]]
+    (none,) = [op for op in tree.walk(planner.plan("SELECT count(*) AS c FROM t").root) if not op.children]
+    assert isinstance(none, tree.Input) and none.columns == []
+
+
+def test_upstreams_and_columns(planner: Planner) -> None:
+    plan = planner.plan("SELECT t.a, s.y AS why, d FROM s JOIN t ON t.a = s.a JOIN s u ON u.a = t.a")
+    assert sorted(plan.upstreams) == [2, 3]
+    assert [(c.name, c.type) for c in plan.columns] == [("a", "int"), ("why", "bigint"), ("d", "decimal(10,2)")]
+    assert [f.name for f in plan.schema.key] == ["a", "why", "d"]
+    assert planner.columns_of("SELECT a AS q FROM t") == (Column("q", "int"),)
+
+
+@pytest.mark.parametrize(
+    ("query", "append_only"),
+    [
+        ("SELECT a FROM log WHERE a > 1", True),
+        ("SELECT DISTINCT a FROM log", True),
+        ("SELECT x.a FROM log x JOIN log y ON x.a = y.a", True),
+        ("SELECT a FROM log UNION ALL SELECT 1", True),
+        ("SELECT a FROM log UNION ALL SELECT a FROM t", False),
+        ("SELECT a, count(*) AS c FROM log GROUP BY a", False),
+        ("SELECT x.a FROM log x LEFT JOIN log y ON x.a = y.a", False),
+        ("SELECT a FROM log ORDER BY a LIMIT 1", False),
+        ("SELECT a FROM t", False),
+    ],
+)
+def test_append_only(planner: Planner, query: str, append_only: bool) -> None:
+    assert planner.plan(query).append_only is append_only
+
+
+QUERIES = [
+    "SELECT a FROM t",
+    "SELECT b FROM t",
+    "SELECT a FROM t WHERE a > 1",
+    "SELECT a FROM t WHERE a > 2",
+    "SELECT a, count(*) AS c FROM t GROUP BY a",
+    "SELECT a, count(b) AS c FROM t GROUP BY a",
+    "SELECT a, stddev(x) AS c FROM t GROUP BY a",
+    "SELECT a, var_pop(x) AS c FROM t GROUP BY a",
+    "SELECT t.a, s.y FROM t JOIN s ON t.a = s.a",
+    "SELECT t.a, s.y FROM t JOIN s ON t.b = s.b",
+    "SELECT t.a, s.y FROM t LEFT JOIN s ON t.a = s.a",
+    "SELECT a FROM t ORDER BY a LIMIT 1",
+    "SELECT a FROM t ORDER BY a LIMIT 2",
+    "SELECT a FROM t ORDER BY b LIMIT 2",
+    "SELECT a FROM t UNION ALL SELECT a FROM s",
+    "SELECT a FROM t UNION ALL SELECT 1",
+    "SELECT a FROM t UNION ALL SELECT 2",
+]
+
+
+def test_fingerprints_tell_queries_apart_and_nothing_else(spark: SparkSession, planner: Planner) -> None:
+    other = planner_of(spark, list(reversed(TABLES)))
+    first = [planner.plan(q).fingerprint for q in QUERIES]
+    assert [other.plan(q).fingerprint for q in QUERIES] == first
+    assert len(set(first)) == len(QUERIES), [q for q, f in zip(QUERIES, first) if first.count(f) > 1]
+
+
+def test_explain(planner: Planner) -> None:
+    lines = planner.plan("SELECT t.b, count(*) AS c FROM t LEFT JOIN s ON t.a = s.a GROUP BY t.b").explain()
+    assert lines[0] == "materialize: [b string, c bigint]"
+    text = "\n".join(lines)
+    assert "#" not in text
+    for part in (" join: left", " aggregate: by", " input: t [a, b]", " input: s [a]", "/left_matches:"):
+        assert part in text
+    assert text.count("distributed by:") == 2
+    assert " append-only" in "\n".join(planner.plan("SELECT a FROM log").explain())
+
+
+def test_dataframes(planner: Planner) -> None:
+    t, s = planner.relation_frame(3), planner.relation_frame(2)
+    frame = t.join(s, "a").groupBy("a").agg(F.sum("y").alias("y"))
+    sql = planner.plan("SELECT a, sum(y) AS y FROM t JOIN s USING (a) GROUP BY a")
+    assert planner.plan(frame).columns == sql.columns
+    assert kinds(planner.plan(frame)) == kinds(sql)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT now() AS n FROM t",
+        "SELECT a FROM t WHERE current_date() > DATE '2024-01-01'",
+        "SELECT rand() AS r FROM t",
+        "SELECT uuid() AS u FROM t",
+        "SELECT a, (SELECT r FROM (SELECT rand() AS r FROM s) LIMIT 1) AS r FROM t",
+        "SELECT a, monotonically_increasing_id() AS i FROM t",
+        "SELECT a, a FROM t",
+        "SELECT a AS __k FROM t",
+        "SELECT INTERVAL '1' YEAR * a AS i FROM t",
+        "SELECT a FROM t TABLESAMPLE (10 PERCENT)",
+        "SELECT t.a FROM t WHERE a > (SELECT y FROM s) OR EXISTS (SELECT 1 FROM s TABLESAMPLE (5 PERCENT))",
+    ],
+)
+def test_refused(planner: Planner, query: str) -> None:
+    with pytest.raises(NotSupported) as caught:
+        planner.plan(query)
+    assert caught.value.sqlstate == "0A000"
+
+
+def test_data_from_elsewhere_is_refused(planner: Planner) -> None:
+    with pytest.raises(NotSupported, match="only relations of this database"):
+        planner.plan(planner.bridge.frame(planner.bridge.analyzed(planner.bridge.relation(_schema()))))
+
+
+def _schema() -> object:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL("a int")
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("SELECT nope FROM t", UndefinedColumn),
+        ("SELECT nope(a) FROM t", UndefinedFunction),
+        ("SELECT a FROM nope", UndefinedTable),
+        ("SELEC a FROM t", SyntaxFault),
+        ("SELECT a, sum(x) AS s FROM t", StatementError),
+    ],
+)
+def test_errors_of_analysis(planner: Planner, query: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        planner.plan(query)
+
+
+def test_a_forgotten_relation_is_gone(spark: SparkSession) -> None:
+    made = planner_of(spark, ["t", "s"])
+    made.forget(3)
+    with pytest.raises(UndefinedTable):
+        made.plan("SELECT a FROM t")
+    made.plan("SELECT a FROM s")
+
+
+def test_definitions_are_apart(spark: SparkSession) -> None:
+    one, two = planner_of(spark, ["t"]), planner_of(spark, ["s"])
+
+    one.plan("SELECT x FROM t")
+    with pytest.raises(UndefinedTable):
+        two.plan("SELECT x FROM t")
