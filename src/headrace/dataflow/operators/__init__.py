@@ -1,0 +1,1 @@
+"""What runs inside Spark's Python workers: numpy and Arrow only, no import of the server side."""

@@ -1,0 +1,128 @@
+"""Leaves of the epoch's plan: the change of a table, the new rows of a source, constant rows, a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.common.columns import Column
+from headrace.connectors.base import open_source
+from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task
+from headrace.dataflow.params import SourceInput, TableInput
+from headrace.state.arrangement import Arrangement, slice_bounds
+from headrace.state.kernels import concat, consolidate
+from headrace.state.schema import RunRef, TableSchema
+
+ERROR_SAMPLES = 20
+"""Row errors that a task reports in full; all are counted."""
+
+
+def slice_numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    """The slices that a task is to read: the rows of the range that the leaf stands on.
+
+    A task's own partition number would not do: below a union it counts the partitions of all branches.
+    """
+    return [i for batch in batches for i in batch.column(0).to_pylist()]
+
+
+@dataclass(frozen=True)
+class InputStage(Labelled):
+    """The rows of one relation that an epoch takes in: its columns `names`, stored (for a table) as `schema` says."""
+
+    operator: str
+    relation: int
+    names: tuple[str, ...]
+    schema: TableSchema | None
+    parallelism: int
+    output: pa.Schema
+    """Columns as `c0`, `c1` ..., then `__w`."""
+
+    def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The relation's change in the slices that the input names."""
+        table = task.params.tables.get(self.relation)
+        for i in slice_numbers(batches):
+            if table is not None:
+                yield from self._table(task, table, i)
+            elif self.relation in task.params.sources:
+                yield from self._source(task, task.params.sources[self.relation], i)
+
+    def _table(self, task: Task, table: TableInput, i: int) -> Iterator[pa.RecordBatch]:
+        assert self.schema is not None
+        params = task.params
+        arrangement = Arrangement(self.schema, table.refs, params.root, as_of=params.to_epoch)
+        bounds = slice_bounds(i, self.parallelism)
+        if params.first:
+            rows = arrangement.scan(*bounds)
+        else:
+            # Combined over the epochs: a row that came and went in between is no part of the change, and must not be
+            # computed with. All of it is held in memory, as it is in the operator that it goes to.
+            log = list(arrangement.log(params.from_epoch, params.to_epoch, *bounds))
+            rows = iter([consolidate(concat(log, self.schema.arrow()), self.schema)] if log else [])
+        for batch in rows:
+            yield self._batch([batch.column(n) for n in self.names], batch.column("__w"))
+
+    def _source(self, task: Task, source: SourceInput, i: int) -> Iterator[pa.RecordBatch]:
+        reader = open_source(source.options, [Column(name, kind) for name, kind in source.columns])
+        for piece in source.tasks[i :: self.parallelism]:
+            for found in reader.read(piece):
+                task.row_error_count += found.error_count
+                room = ERROR_SAMPLES - len(task.row_errors)
+                task.row_errors += [asdict(error) for error in found.errors[:room]]
+                batch = found.batch
+                if batch.num_rows:
+                    ones = pa.array(np.ones(batch.num_rows, dtype=np.int64))
+                    yield self._batch([batch.column(n) for n in self.names], ones)
+
+    def _batch(self, columns: list[pa.Array], weights: pa.Array) -> pa.RecordBatch:
+        arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip([*columns, weights], self.output)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+
+@dataclass(frozen=True)
+class ConstantStage(Labelled):
+    """Rows that the query itself states, in the first epoch only. `rows` is an Arrow IPC stream."""
+
+    operator: str
+    rows: bytes
+    output: pa.Schema
+
+    def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """All rows, in the first slice."""
+        if task.params.first and 0 in slice_numbers(batches):
+            for batch in pa.ipc.open_stream(self.rows):
+                ones = pa.array(np.ones(batch.num_rows, dtype=np.int64))
+                columns = [batch.column(f.name) for f in self.output if f.name != "__w"]
+                yield pa.RecordBatch.from_arrays([*columns, ones], schema=self.output)
+
+
+@dataclass(frozen=True)
+class SnapshotScan:
+    """A table's content at an epoch, for queries: a task for each slice of the key space, rows by multiplicity."""
+
+    schema: TableSchema
+    refs: tuple[RunRef, ...]
+    root: str
+    as_of: int
+    names: tuple[str, ...]
+    parallelism: int
+    output: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function that `mapInArrow` calls."""
+        for i in slice_numbers(batches):
+            yield from self.slice(i)
+
+    def slice(self, i: int) -> Iterator[pa.RecordBatch]:
+        """The rows of slice `i`, in batches of bounded size."""
+        arrangement = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
+        for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
+            weights = np.asarray(rows.column("__w"))
+            columns = rows.select(self.names) if self.names else rows.select([])
+            if len(weights) and (weights.min() != 1 or weights.max() != 1):
+                columns = columns.take(pa.array(np.repeat(np.arange(len(weights)), np.maximum(weights, 0))))
+            for start in range(0, columns.num_rows, OUTPUT_ROWS):
+                part = columns.slice(start, OUTPUT_ROWS)
+                yield pa.RecordBatch.from_arrays(part.columns, schema=self.output)

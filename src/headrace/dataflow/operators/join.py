@@ -1,0 +1,136 @@
+"""The inner part of a join, with both sides arranged by the join key.
+
+The change is `added(dL) * R_new - removed(dL) * R_old + L_kept * dR`, where `L_kept` is `L_old` without what was
+removed: every pair of it was or is in the result. In the shorter `dL * R_new + L_old * dR` rows that go meet rows that
+come; these pairs cancel out, but not before the query's own expressions, which may fail on them, have been computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.dataflow.operators.pairs import matching_pairs
+from headrace.dataflow.operators.task import Labelled, Task, collect, int64, sliced, state_batch
+from headrace.state.kernels import concat, consolidate
+from headrace.state.schema import TableSchema
+
+PAIR, LEFT, RIGHT = 0, 1, 2
+"""What an output row is (`__t`): a joined pair, or a row of a preserved side on its way to be counted."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: where its columns travel in the common row of both sides, and how they are kept."""
+
+    name: str
+    schema: TableSchema
+    slots: tuple[int, ...]
+    preserved: bool
+
+
+@dataclass(frozen=True)
+class JoinStage(Labelled):
+    """State tables `left` and `right`. Input rows are `__s` (0 left, 1 right), `__k`, `__h`, `__w`, keys, slots."""
+
+    operator: str
+    left: Side
+    right: Side
+    output: pa.Schema
+
+    def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Join the deltas with each other and with what is stored."""
+        batch = collect(batches)
+        if batch is None:
+            return
+        is_right = int64(batch.column("__s").cast(pa.int64())) == 1
+        left, left_loose = self._delta(batch, ~is_right, self.left)
+        right, right_loose = self._delta(batch, is_right, self.right)
+        left_old = task.arrangement("left", self.left.schema).fetch(_keys(right))
+        right_old = task.arrangement("right", self.right.schema).fetch(_keys(left))
+        right_new = consolidate(concat([right_old, right], right.schema), self.right.schema)
+        removed, added = _signs(left)
+        left_kept = consolidate(concat([left_old, _of_keys(removed, right)], left.schema), self.left.schema)
+        yield from self._pairs(added, right_new)
+        yield from self._pairs(removed, right_old)
+        yield from self._pairs(left_kept, right)
+        for side, tag, rows in ((self.left, LEFT, left), (self.right, RIGHT, right)):
+            if side.preserved:
+                yield from self._preserved(rows, side, tag)
+        yield from self._preserved(left_loose, self.left, LEFT)
+        yield from self._preserved(right_loose, self.right, RIGHT)
+        task.write([("left", self.left.schema, left), ("right", self.right.schema, right)])
+
+    @property
+    def tagged(self) -> bool:
+        """Whether output rows carry `__t`."""
+        return self.left.preserved or self.right.preserved
+
+    def _delta(self, batch: pa.RecordBatch, mask: np.ndarray, side: Side) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """The side's consolidated delta, and apart from it the rows that can match nothing for a null in the key."""
+        rows = batch.filter(pa.array(mask))
+        columns = {name: rows.column(name) for name in ("__k", "__h", "__w") if name in rows.schema.names}
+        for f in side.schema.key:
+            columns[f.name] = rows.column(f.name)
+        for f, slot in zip(side.schema.value, side.slots):
+            columns[f.name] = rows.column(f"s{slot}")
+        delta = state_batch(side.schema, columns)
+        loose = delta.slice(0, 0)
+        nulls = [pc.is_null(rows.column(f.name)) for f in side.schema.key if rows.column(f.name).null_count]
+        if nulls:
+            some = nulls[0]
+            for n in nulls[1:]:
+                some = pc.or_(some, n)
+            if side.preserved:
+                loose = delta.filter(some)
+            delta = delta.filter(pc.invert(some))
+        return consolidate(delta, side.schema), loose
+
+    def _pairs(self, left: pa.RecordBatch, right: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if not left.num_rows or not right.num_rows:
+            return
+        left_keys = [left.column(f.name) for f in self.left.schema.key]
+        right_keys = [right.column(f.name) for f in self.right.schema.key]
+        left_w, right_w = int64(left.column("__w")), int64(right.column("__w"))
+        for li, ri in matching_pairs(int64(left.column("__k")), left_keys, int64(right.column("__k")), right_keys):
+            lt, rt = pa.array(li), pa.array(ri)
+            columns = [left.column(f.name).take(lt) for f in self.left.schema.value]
+            columns += [right.column(f.name).take(rt) for f in self.right.schema.value]
+            yield self._batch(columns, left_w[li] * right_w[ri], PAIR)
+
+    def _preserved(self, rows: pa.RecordBatch, side: Side, tag: int) -> Iterator[pa.RecordBatch]:
+        for part in sliced(rows):
+            own = [part.column(f.name) for f in side.schema.value]
+            other = self.right if side is self.left else self.left
+            nulls = [pa.nulls(part.num_rows, f.type) for f in other.schema.value]
+            columns = own + nulls if tag == LEFT else nulls + own
+            yield self._batch(columns, int64(part.column("__w")), tag)
+
+    def _batch(self, columns: list[pa.Array], weights: np.ndarray, tag: int) -> pa.RecordBatch:
+        arrays = [*columns, pa.array(weights)]
+        if self.tagged:
+            arrays.append(pa.array(np.full(len(weights), tag, dtype=np.int32)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+
+def _keys(rows: pa.RecordBatch) -> np.ndarray:
+    return np.unique(int64(rows.column("__k")))
+
+
+def _signs(delta: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Rows with negative and with positive weights."""
+    negative = int64(delta.column("__w")) < 0
+    if not negative.any():
+        return delta.slice(0, 0), delta
+    return delta.filter(pa.array(negative)), delta.filter(pa.array(~negative))
+
+
+def _of_keys(rows: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
+    """Those rows whose `__k` occurs in the other batch."""
+    if not rows.num_rows:
+        return rows
+    return rows.filter(pa.array(np.isin(int64(rows.column("__k")), int64(other.column("__k")))))

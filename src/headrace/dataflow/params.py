@@ -1,0 +1,98 @@
+"""What a task must know of the epoch it works for: one JSON text, sent as a local property of the Spark job."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from headrace.state.schema import RunRef
+
+PROPERTY = "headrace.epoch"
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A table or view to read: its change in (from, to], or its content at `to` when there was nothing before."""
+
+    refs: tuple[RunRef, ...]
+
+
+@dataclass(frozen=True)
+class SourceInput:
+    """A source to read: the tasks that together cover its offset range of this epoch."""
+
+    tasks: tuple[dict[str, Any], ...]
+    options: dict[str, str]
+    columns: tuple[tuple[str, str], ...]
+    """(name, Spark type) of every column the source declares."""
+
+
+@dataclass(frozen=True)
+class StateInput:
+    """The runs of one state table as of the last committed epoch."""
+
+    table_id: int
+    refs: tuple[RunRef, ...]
+
+
+@dataclass(frozen=True)
+class EpochParams:
+    """One attempt at one epoch of one group."""
+
+    attempt: str
+    """Unique over all attempts; names every object that the attempt writes."""
+    from_epoch: int
+    to_epoch: int
+    first: bool
+    """The job has no committed epoch yet."""
+    root: str
+    """Root of the state store."""
+    prefix: str
+    """Folder, relative to the root, for the objects of this attempt."""
+    sync: bool = True
+    """Whether objects are forced to the disk before they are acknowledged."""
+    tables: dict[int, TableInput] = field(default_factory=dict)
+    sources: dict[int, SourceInput] = field(default_factory=dict)
+    state: dict[str, StateInput] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """As JSON text."""
+        return json.dumps(
+            {
+                "attempt": self.attempt,
+                "epochs": [self.from_epoch, self.to_epoch, self.first],
+                "out": [self.root, self.prefix, self.sync],
+                "tables": {i: [r.to_json() for r in t.refs] for i, t in self.tables.items()},
+                "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
+                "state": {n: [s.table_id, [r.to_json() for r in s.refs]] for n, s in self.state.items()},
+            }
+        )
+
+
+def _refs(items: list[dict[str, Any]]) -> tuple[RunRef, ...]:
+    return tuple(RunRef.from_json(i) for i in items)
+
+
+@lru_cache(maxsize=32)
+def decode(text: str) -> EpochParams:
+    """The inverse of `EpochParams.encode`; a worker that serves several stages of one epoch parses it once."""
+    data = json.loads(text)
+    from_epoch, to_epoch, first = data["epochs"]
+    root, prefix, sync = data["out"]
+    return EpochParams(
+        attempt=data["attempt"],
+        from_epoch=from_epoch,
+        to_epoch=to_epoch,
+        first=first,
+        root=root,
+        prefix=prefix,
+        sync=sync,
+        tables={int(i): TableInput(_refs(refs)) for i, refs in data["tables"].items()},
+        sources={
+            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns))
+            for i, (tasks, options, columns) in data["sources"].items()
+        },
+        state={n: StateInput(i, _refs(refs)) for n, (i, refs) in data["state"].items()},
+    )

@@ -1,0 +1,158 @@
+"""Runs epochs of one view: the Spark plan is made once for each parallelism and used for every epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import Accumulator, AccumulatorParam, SparkContext
+
+from headrace.dataflow.build import EpochPlan
+from headrace.dataflow.params import PROPERTY, EpochParams
+from headrace.errors import JobFailed
+from headrace.plan.bridge import Bridge
+from headrace.plan.failures import translate
+from headrace.plan.planner import ViewPlan
+from headrace.state.schema import RunRef, TableSchema
+
+PLANS_AT_MOST = 32
+"""Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
+
+
+class _Acknowledgements(AccumulatorParam[list[dict[str, Any]]]):
+    def zero(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return []
+
+    def addInPlace(self, value1: list[dict[str, Any]], value2: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        value1.extend(value2)
+        return value1
+
+
+class _PhysicalPlan:
+    """A planned epoch. Planning, and mostly also generating code, is paid for once."""
+
+    def __init__(self, executed_plan: Any):
+        self._plan = executed_plan
+        # Without a shuffle the very same RDD can run again and again. With one, Spark would take the last epoch's
+        # shuffle files for the next one's: so the plan is cloned, which makes new shuffles.
+        self._rdd = None if "Exchange" in str(executed_plan.toString()) else executed_plan.execute()
+
+    def execute_epoch(self) -> None:
+        """Run the job; it returns no rows."""
+        rdd = self._rdd if self._rdd is not None else self._plan.clone().execute()
+        rdd.count()
+
+
+@dataclass
+class EpochResult:
+    """What one epoch has written, and what it says of itself."""
+
+    runs: list[RunRef] = field(default_factory=list)
+    rows_in: int = 0
+    """Rows that the leaves took in."""
+    rows_out: int = 0
+    """Rows that the view's own delta has, as written."""
+    row_errors: list[dict[str, Any]] = field(default_factory=list)
+    row_error_count: int = 0
+    task_count: int = 0
+
+
+class EpochRunner:
+    """The dataflow of one view on Spark. One epoch at a time."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        plan: ViewPlan,
+        relations: Mapping[int, TableSchema | None],
+        *,
+        pool: str = "streaming",
+        weak_hash: int | None = None,
+    ):
+        self._bridge = bridge
+        self._plan = plan
+        self._relations = dict(relations)
+        self._pool = pool
+        self._weak_hash = weak_hash
+        self._context: SparkContext = bridge.spark.sparkContext
+        self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], _Acknowledgements())
+        self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
+        self._running = threading.Lock()
+        self._inputs = {op.id for op in _leaves(plan)}
+
+    def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
+        """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
+        with self._bridge.lock:
+            key = (parallelism, active)
+            physical = self._physical.get(key)
+            if physical is None:
+                if active is not None and len(self._physical) >= PLANS_AT_MOST:
+                    return self.prepare(parallelism)
+                builder = EpochPlan(
+                    self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active
+                )
+                frame = builder.build(self._plan.root, self._plan.schema)
+                physical = self._physical[key] = _PhysicalPlan(frame._jdf.queryExecution().executedPlan())
+            return physical
+
+    def _active(self, params: EpochParams) -> frozenset[int] | None:
+        """The inputs that have changed; None for the first epoch, and where all have."""
+        found = {i for i, t in params.tables.items() if t.refs} | {i for i, s in params.sources.items() if s.tasks}
+        return None if params.first or found == set(self._relations) else frozenset(found)
+
+    def run(self, params: EpochParams, parallelism: int) -> EpochResult:
+        """Run one attempt at an epoch; what it wrote counts only once the caller has committed it.
+
+        Raises the error of the operator or expression that failed; then nothing of the attempt may be used.
+        """
+        with self._running:
+            try:
+                self._bridge.activate()
+                physical = self.prepare(parallelism, self._active(params))
+                self._acknowledged.value = []
+                self._context.setLocalProperty("spark.scheduler.pool", self._pool)
+                self._context.setLocalProperty(PROPERTY, params.encode())
+                self._context.setJobGroup(f"headrace-{params.attempt}", f"epoch {params.to_epoch}", True)
+                physical.execute_epoch()
+            except Exception as error:
+                raise translate(error) from error
+            finally:
+                self._context.setLocalProperty(PROPERTY, None)
+            return self._result(params, self._acknowledged.value)
+
+    def cancel(self, attempt: str) -> None:
+        """Stop an attempt that runs in another thread."""
+        self._context.cancelJobGroup(f"headrace-{attempt}")
+
+    def _result(self, params: EpochParams, acknowledgements: list[dict[str, Any]]) -> EpochResult:
+        result = EpochResult()
+        seen: set[tuple[str, int]] = set()
+        for ack in acknowledgements:
+            if ack["attempt"] != params.attempt:
+                continue
+            refs = [RunRef.from_json(r) for r in ack["refs"]]
+            # Every task of the epoch counts once: state must not mix two attempts at one slice.
+            if refs and (slot := (ack["stage"], ack["partition"])) in seen:
+                raise JobFailed(
+                    f"stage {slot[0]} ran twice for slice {slot[1]} of epoch {params.to_epoch}",
+                    hint="the epoch is run again from the last checkpoint",
+                )
+            if refs:
+                seen.add((ack["stage"], ack["partition"]))
+            result.runs += refs
+            result.task_count += 1
+            result.row_errors += ack["row_errors"]
+            result.row_error_count += ack["row_error_count"]
+            if ack["stage"] in self._inputs:
+                result.rows_in += ack["rows_out"]
+            if ack["stage"] == "view":
+                result.rows_out += sum(r.rows for r in refs)
+        return result
+
+
+def _leaves(plan: ViewPlan) -> list[Any]:
+    from headrace.plan import tree
+
+    return [op for op in tree.walk(plan.root) if not op.children]

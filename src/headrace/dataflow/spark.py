@@ -1,0 +1,129 @@
+"""The Spark session that headrace starts for itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headrace.errors import OperationalError
+
+_POOLS = """<?xml version="1.0"?>
+<allocations>
+  <pool name="streaming"><schedulingMode>FAIR</schedulingMode><weight>2</weight></pool>
+  <pool name="query"><schedulingMode>FAIR</schedulingMode><weight>2</weight><minShare>1</minShare></pool>
+  <pool name="maintenance"><schedulingMode>FIFO</schedulingMode><weight>1</weight></pool>
+</allocations>
+"""
+
+
+# Failures of tasks reach the user as errors of their statement or view; Spark's own account of them is noise.
+_LOGGING = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} spark %p %c{1}: %m%n
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.python.name = org.apache.spark.api.python.PythonRunner
+logger.python.level = off
+"""
+
+
+def wait_for_end(session: SparkSession) -> int | None:
+    """Block until the session's JVM ends; returns its exit code. None at once if it is not this process's child."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    return None if process is None else int(process.wait())
+
+
+def local_slots() -> int:
+    """Task slots of local mode: more than cores, so that a task that waits does not hold up the others."""
+    return max(4, 2 * (os.cpu_count() or 2))
+
+
+def local_session(
+    master: str | None = None, *, driver_memory: str = "2g", log_file: Path | None = None
+) -> SparkSession:
+    """A classic session, configured for short jobs on one machine (or on `master`).
+
+    What the JVM and the Python workers write to their standard error goes to `log_file`, or to a scratch file.
+    Raises `OperationalError` where Spark does not start.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    log_file = log_file or scratch / "spark.log"
+    builder = SparkSession.builder.master(master or f"local[{local_slots()}]").appName("headrace")
+    for key, value in _conf(scratch, driver_memory).items():
+        builder = builder.config(key, value)
+    # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    with _stderr_to(log_file):
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            raise OperationalError(
+                f"Spark did not start: {error}", hint=f"see {log_file}", detail=_tail(log_file)
+            ) from error
+
+
+def _conf(scratch: Path, driver_memory: str) -> dict[str, str]:
+    pools, log_conf = scratch / "pools.xml", scratch / "log4j2.properties"
+    pools.write_text(_POOLS)
+    log_conf.write_text(_LOGGING)
+    return {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_conf.as_uri()}",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": driver_memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": str(pools),
+        "spark.speculation": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        "spark.cleaner.periodicGC.interval": "5min",
+    }
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let processes that start inside the block write their standard error to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    saved = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(target)
+
+
+def _tail(path: Path, most: int = 2000) -> str:
+    try:
+        return path.read_text(errors="replace")[-most:]
+    except OSError:
+        return ""

@@ -1,0 +1,52 @@
+"""A task without Spark: state in memory, one epoch after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.kernels import concat, consolidate
+from headrace.state.schema import TableSchema
+
+
+@dataclass
+class Stored:
+    """A state table as what was written to it."""
+
+    schema: TableSchema
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def fetch(self, keys: np.ndarray) -> pa.RecordBatch:
+        rows = consolidate(concat(self.batches, self.schema.arrow()), self.schema)
+        return rows.filter(pa.array(np.isin(np.asarray(rows.column("__k")), keys)))
+
+
+class MemoryTask:
+    """Stands where `Task` stands, for all epochs of one stage."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Stored] = {}
+        self.pending: list[tuple[str, TableSchema, pa.RecordBatch]] = []
+        self.params: Any = SimpleNamespace(first=True)
+
+    def arrangement(self, name: str, schema: TableSchema) -> Stored:
+        return self.tables.setdefault(name, Stored(schema))
+
+    def write(self, writes: list[tuple[str, TableSchema, pa.RecordBatch]]) -> None:
+        self.pending += writes
+
+    def epoch(self, stage: Any, batch: pa.RecordBatch | None) -> list[pa.RecordBatch]:
+        """Run the stage over one batch, commit what it wrote, and give its output."""
+        source: Iterator[pa.RecordBatch] = iter([] if batch is None else [batch])
+        out = [b for b in stage.run(self, source) if b.num_rows]
+        for name, schema, rows in self.pending:
+            assert rows.schema.equals(schema.arrow())
+            self.arrangement(name, schema).batches.append(rows)
+        self.pending = []
+        self.params = SimpleNamespace(first=False)
+        return out

@@ -1,0 +1,179 @@
+"""Accumulators against Python's own arithmetic, which has no limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import NumericOutOfRange
+from headrace.state.accumulators import can_preaggregate, counted, read, state_diffs, to_diffs, wire_columns
+from headrace.state.kernels import consolidate
+from headrace.state.schema import TableSchema
+
+LIMB = 1 << 32
+
+
+def _sent(kind: str, values: Sequence[Any], weights: Sequence[int], argument: pa.DataType) -> list[pa.Array]:
+    """What the rows send: the Python twin of the expressions that run in Spark."""
+    if wire_columns(kind) == ("raw",):
+        return [pa.array(values, argument)]
+    columns: dict[str, list[int]] = {"n": [w if v is not None else 0 for v, w in zip(values, weights)]}
+    if kind == "sum_small":
+        columns["s"] = [(v or 0) * w for v, w in zip(values, weights)]
+    if kind == "sum_wide":
+        whole = [_unscaled(v, argument) for v in values]
+        columns["0"] = [(v % LIMB) * w for v, w in zip(whole, weights)]
+        columns["1"] = [(v >> 32) * w for v, w in zip(whole, weights)]
+    return [pa.array(columns[c], pa.int64()) for c in wire_columns(kind)]
+
+
+def _unscaled(value: Any, kind: pa.DataType) -> int:
+    if value is None:
+        return 0
+    return int(value.scaleb(kind.scale)) if pa.types.is_decimal(kind) else int(value)
+
+
+def _total(kind: str, values: Sequence[Any], weights: Sequence[int], argument: pa.DataType) -> list[pa.Array]:
+    """The diffs of all rows combined as a state table combines them."""
+    diffs = state_diffs(kind, argument, "a")
+    schema = TableSchema((), (), ((pa.field("__w", pa.int64()), "add"), *diffs))
+    sent = to_diffs(kind, _sent(kind, values, weights, argument), np.array(weights, dtype=np.int64))
+    ones = pa.array([1] * len(values), pa.int64())  # keeps the row whatever the sums are
+    arrays = [pa.array([0] * len(values), pa.int64()), ones, *sent]
+    batch = consolidate(pa.RecordBatch.from_arrays(arrays, schema=schema.arrow()), schema)
+    assert batch.num_rows == 1
+    return [batch.column(f.name) for f, _ in diffs]
+
+
+def _weighted(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[Any, int]]]:
+    return st.lists(st.tuples(st.one_of(values, st.none()), st.integers(-3, 3)), min_size=1, max_size=20)
+
+
+def _split(rows: list[tuple[Any, int]]) -> tuple[list[Any], list[int], int, Any]:
+    values, weights = [v for v, _ in rows], [w for _, w in rows]
+    count = sum(w for v, w in rows if v is not None)
+    return values, weights, count, sum(v * w for v, w in rows if v is not None)
+
+
+@settings(deadline=None)
+@given(_weighted(st.integers(-(2**31), 2**31 - 1)))
+def test_small_integers(rows: list[tuple[int | None, int]]) -> None:
+    values, weights, count, total = _split(rows)
+    diffs = _total("sum_small", values, weights, pa.int32())
+    assert counted("sum_small", diffs).to_pylist() == [count]
+    assert read("sum_small", diffs, pa.int64()).to_pylist() == [total if count else None]
+
+
+@settings(deadline=None)
+@given(_weighted(st.integers(-(2**63), 2**63 - 1)))
+def test_wide_integers(rows: list[tuple[int | None, int]]) -> None:
+    values, weights, count, total = _split(rows)
+    diffs = _total("sum_wide", values, weights, pa.int64())
+    if -(2**63) <= total < 2**63:
+        assert read("sum_wide", diffs, pa.int64()).to_pylist() == [total if count else None]
+    else:
+        with pytest.raises(NumericOutOfRange):
+            read("sum_wide", diffs, pa.int64())
+    as_double = read("sum_wide", diffs, pa.float64()).to_pylist()[0]
+    assert as_double is None if not count else math.isclose(as_double, total, rel_tol=1e-15)
+
+
+@settings(deadline=None)
+@given(_weighted(st.decimals(Decimal("-9999999999999999.99"), Decimal("9999999999999999.99"), places=2)))
+def test_narrow_decimals(rows: list[tuple[Decimal | None, int]]) -> None:
+    values, weights, count, total = _split(rows)
+    diffs = _total("sum_wide", values, weights, pa.decimal128(18, 2))
+    assert read("sum_wide", diffs, pa.decimal128(38, 2)).to_pylist() == [Decimal(total) if count else None]
+
+
+@settings(deadline=None)
+@given(_weighted(st.integers(-(10**37), 10**37)))
+def test_long_decimals(rows: list[tuple[int | None, int]]) -> None:
+    values, weights, count, total = _split(rows)
+    decimals = [None if v is None else Decimal(v) for v in values]
+    diffs = _total("sum_decimal", decimals, weights, pa.decimal128(38, 0))
+    if abs(total) < 10**38:
+        assert read("sum_decimal", diffs, pa.decimal128(38, 0)).to_pylist() == [Decimal(total) if count else None]
+    elif count:
+        with pytest.raises(NumericOutOfRange):
+            read("sum_decimal", diffs, pa.decimal128(38, 0))
+
+
+@settings(deadline=None)
+@given(_weighted(st.floats(-1e12, 1e12, allow_subnormal=False)))
+def test_doubles(rows: list[tuple[float | None, int]]) -> None:
+    values, weights, count, _ = _split(rows)
+    diffs = _total("sum_float", values, weights, pa.float64())
+    exact = sum((Fraction(v) * w for v, w in rows if v is not None), Fraction())
+    size = sum((abs(Fraction(v) * w) for v, w in rows if v is not None), Fraction())
+    found = read("sum_float", diffs, pa.float64()).to_pylist()[0]
+    if not count:
+        assert found is None
+    else:
+        # The product with the weight is rounded once; the sum itself is good to about 100 bits.
+        assert abs(Fraction(found) - exact) <= size * Fraction(1, 2**52)
+
+
+@settings(deadline=None)
+@given(_weighted(st.sampled_from([math.nan, math.inf, -math.inf, 1.5, 2.0**-40])))
+def test_doubles_that_are_no_numbers(rows: list[tuple[float | None, int]]) -> None:
+    # Every row is put in more often than it is taken out, as in any relation.
+    rows = [*rows, *((v, 3) for v, w in rows)]
+    values, weights, count, _ = _split(rows)
+    diffs = _total("sum_float", values, weights, pa.float64())
+    present = [v for v, w in rows[: len(rows) // 2] if v is not None and w + 3 > 0]
+    want = math.fsum(v * (w + 3) for v, w in rows[: len(rows) // 2] if v in (1.5, 2.0**-40))
+    odd = sum(v for v in present if not math.isfinite(v)) if any(not math.isfinite(v) for v in present) else want
+    found = read("sum_float", diffs, pa.float64()).to_pylist()[0]
+    assert (found is None) if not count else (repr(float(odd)) == repr(found) or found == odd)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e15, 1e15, allow_subnormal=False), min_size=1, max_size=10), st.randoms())
+def test_what_goes_in_comes_out(values: list[float], order: Any) -> None:
+    rows = [(v, w) for v in values for w in (1, -1)] + [(0.5, 1)]
+    order.shuffle(rows)
+    diffs = _total("sum_float", [v for v, _ in rows], [w for _, w in rows], pa.float64())
+    found = read("sum_float", diffs, pa.float64()).to_pylist()[0]
+    assert abs(found - 0.5) <= 1e-13 * 0.5 + sum(map(abs, values)) * 2.0**-95
+
+
+@pytest.mark.parametrize("kind", ["min", "max"])
+@settings(deadline=None)
+@given(values=st.lists(st.one_of(st.none(), st.integers(-9, 9)), min_size=1, max_size=10))
+def test_extremes(kind: str, values: list[int | None]) -> None:
+    diffs = _total(kind, values, [1] * len(values), pa.int32())
+    present = [v for v in values if v is not None]
+    want = {"min": min, "max": max}[kind](present) if present else None
+    assert read(kind, diffs, pa.int32()).to_pylist() == [want]
+
+
+@settings(deadline=None)
+@given(_weighted(st.booleans()))
+def test_counts(rows: list[tuple[bool | None, int]]) -> None:
+    values, weights, count, _ = _split(rows)
+    assert read("count", _total("count", values, weights, pa.bool_()), pa.int64()).to_pylist() == [count]
+
+
+def test_sliced_decimals_are_read_at_their_offset() -> None:
+    array = pa.array([Decimal(7), None, Decimal(-5), Decimal(10**30)], pa.decimal128(38, 0)).slice(1)
+    diffs = to_diffs("sum_decimal", [array], np.ones(3, dtype=np.int64))
+    assert read("sum_decimal", diffs, pa.decimal128(38, 0)).to_pylist() == [None, Decimal(-5), Decimal(10**30)]
+
+
+def test_only_raw_columns_are_not_combined_before_the_shuffle() -> None:
+    assert [
+        k for k in ("count", "sum_small", "sum_wide", "sum_decimal", "sum_float", "min") if not can_preaggregate(k)
+    ] == [
+        "sum_decimal",
+        "sum_float",
+    ]

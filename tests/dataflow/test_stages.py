@@ -1,0 +1,311 @@
+"""Operators as they run in workers, without Spark: what they put out adds up to the result over all they took in."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage_task import MemoryTask
+
+from headrace.dataflow.operators import preserve
+from headrace.dataflow.operators.aggregate import AggregateStage, Sum
+from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT, JoinStage, Side
+from headrace.dataflow.operators.recompute import NEW, OLD, RecomputeStage
+from headrace.errors import HeadraceError
+from headrace.plan.tree import WEIGHT
+from headrace.state.accumulators import state_diffs
+from headrace.state.schema import TableSchema
+
+I32, I64 = pa.int32(), pa.int64()
+unhurried = settings(deadline=None, max_examples=60)
+
+
+def _int64(values: Any) -> pa.Array:
+    return pa.array(list(values), I64)
+
+
+def _bits(value: Any) -> Any:
+    return struct.pack("d", value) if isinstance(value, float) else value
+
+
+def _apply(bag: Counter[Any], batches: list[pa.RecordBatch], names: list[str]) -> None:
+    """Add a delta to a relation; no row may be taken away that is not there."""
+    for batch in batches:
+        for *row, weight in zip(*(batch.column(n).to_pylist() for n in [*names, "__w"])):
+            bag[tuple(map(_bits, row))] += weight
+    for row in [r for r, w in bag.items() if not w]:
+        del bag[row]
+    assert all(w > 0 for w in bag.values()), bag
+
+
+# -- grouping -----------------------------------------------------------------------------------------------------
+
+
+def _aggregate_stage(kind: str, argument: pa.DataType, result: pa.DataType, is_global: bool = False) -> AggregateStage:
+    diffs = [*WEIGHT, *state_diffs(kind, argument, "a0")]
+    if kind == "sum_float":
+        diffs.append((pa.field("a0_out", I64), "add"))
+    key = () if is_global else (pa.field("g0", I32),)
+    output = pa.schema([*(() if is_global else (("o0", I32),)), ("o1", result), ("o2", I64), ("__w", I64)])
+    return AggregateStage("0", TableSchema(key, (), tuple(diffs)), (Sum(kind, "a0", argument, result, True),), output)
+
+
+def _aggregate_batch(rows: list[tuple[Any, Any, int]], raw: bool, weak: int, is_global: bool = False) -> pa.RecordBatch:
+    weights = _int64(w for *_, w in rows)
+    columns = {"__k": _int64(0 if is_global else (g or 0) % weak for g, *_ in rows), "__w": weights}
+    if not is_global:
+        columns["g0"] = pa.array([g for g, *_ in rows], I32)
+    if raw:
+        columns["a0_raw"] = pa.array([x for _, x, _ in rows], pa.float64())
+    else:
+        columns["a0_n"] = _int64(0 if x is None else w for _, x, w in rows)
+        columns["a0_s"] = _int64((x or 0) * w for _, x, w in rows)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+GROUPED = st.lists(
+    st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([None, 0, 1, 5]), st.booleans()), max_size=6),
+    min_size=1,
+    max_size=5,
+)
+
+
+@unhurried
+@given(GROUPED, st.integers(1, 3), st.booleans())
+def test_groups(epochs: list[list[tuple[Any, Any, bool]]], weak: int, is_global: bool) -> None:
+    stage, task = _aggregate_stage("sum_small", I32, I64, is_global), MemoryTask()
+    content: Counter[tuple[Any, Any]] = Counter()
+    view: Counter[Any] = Counter()
+    for changes in epochs:
+        delta = []
+        for g, x, add in changes:
+            weight = 1 if add or not content[g, x] else -1
+            content[g, x] += weight
+            delta.append((g, x, weight))
+        batch = _aggregate_batch(delta, False, weak, is_global) if delta else None
+        _apply(view, task.epoch(stage, batch), ["o1", "o2"] if is_global else ["o0", "o1", "o2"])
+        wanted: Counter[Any] = Counter()
+        groups = [None] if is_global else {g for (g, _), w in content.items() if w}
+        for group in groups:
+            rows = [(x, w) for (g, x), w in content.items() if (is_global or g == group) and x is not None]
+            count = sum(w for _, w in rows)
+            values = (sum(x * w for x, w in rows) if count else None, count)
+            wanted[values if is_global else (group, *values)] += 1
+        assert view == wanted
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_of_doubles_take_back_what_they_put_out(seed: int) -> None:
+    """Over many magnitudes, where the order of addition shows in the last bits."""
+    choice = random.Random(seed)
+    stage, task = _aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    view: Counter[Any] = Counter()
+    live: list[float] = []
+    for _ in range(12):
+        delta = []
+        for _ in range(4):
+            if live and choice.random() < 0.4:
+                delta.append((1, live.pop(choice.randrange(len(live))), -1))
+            live.append(choice.uniform(-1, 1) * 10.0 ** choice.randint(-100, 100))
+            delta.append((1, live[-1], 1))
+        _apply(view, task.epoch(stage, _aggregate_batch(delta, True, 1)), ["o0", "o1", "o2"])
+        assert len(view) == 1
+    _apply(view, task.epoch(stage, _aggregate_batch([(1, x, -1) for x in live], True, 1)), ["o0", "o1", "o2"])
+    assert not view
+
+
+# -- joins --------------------------------------------------------------------------------------------------------
+
+SIDE = TableSchema((pa.field("k0", I32),), (pa.field("v0", I32),), WEIGHT)
+IDENTITY = TableSchema((pa.field("v0", I32),), (), (*WEIGHT, (pa.field("matches", I64), "add")))
+CHANGES = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.sampled_from([None, 0, 1, 2]), st.integers(0, 2), st.booleans()), max_size=7
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def _join_batch(rows: list[tuple[int, Any, int, int]], weak: int) -> pa.RecordBatch:
+    k = [0 if key is None else key % weak for _, key, _, _ in rows]
+    return pa.RecordBatch.from_pydict(
+        {
+            "__s": pa.array([s for s, *_ in rows], I32),
+            "__k": _int64(k),
+            "__h": _int64((h * 7 + v) % weak for h, (_, _, v, _) in zip(k, rows)),
+            "__w": _int64(w for *_, w in rows),
+            "k0": pa.array([key for _, key, _, _ in rows], I32),
+            "s0": pa.array([v for _, _, v, _ in rows], I32),
+        }
+    )
+
+
+def _row(key: Any, value: int) -> int:
+    """A value that tells its key too: rows of a preserved side are counted by what they hold."""
+    return value + 10 * (3 if key is None else key)
+
+
+def _sides(preserved: tuple[bool, bool]) -> JoinStage:
+    fields = [("o0", I32), ("o1", I32), ("__w", I64), *([("__t", I32)] if any(preserved) else [])]
+    left, right = (Side(n, SIDE, (0,), p) for n, p in zip(("left", "right"), preserved))
+    return JoinStage("0", left, right, pa.schema(fields))
+
+
+def _joined(content: Counter[tuple[int, Any, int]]) -> Counter[tuple[int, int]]:
+    pairs: Counter[tuple[int, int]] = Counter()
+    for (s, key, x), w in content.items():
+        for (s2, key2, y), w2 in content.items():
+            if s == 0 and s2 == 1 and key is not None and key == key2:
+                pairs[x, y] += w * w2
+    return +pairs
+
+
+def _delta(changes: list[tuple[int, Any, int, bool]], content: Counter[Any]) -> list[tuple[int, Any, int, int]]:
+    found = []
+    for s, key, v, add in changes:
+        row = (s, key, _row(key, v))
+        weight = 1 if add or not content[row] else -1
+        content[row] += weight
+        found.append((*row, weight))
+    return found
+
+
+@unhurried
+@given(CHANGES, st.integers(1, 3))
+def test_inner_joins(epochs: list[list[tuple[int, Any, int, bool]]], weak: int) -> None:
+    stage, task = _sides((False, False)), MemoryTask()
+    content: Counter[Any] = Counter()
+    view: Counter[Any] = Counter()
+    for changes in epochs:
+        before = set(_joined(content))
+        delta = _delta(changes, content)
+        batches = task.epoch(stage, _join_batch(delta, weak) if delta else None)
+        made = {pair for b in batches for pair in zip(b.column("o0").to_pylist(), b.column("o1").to_pylist())}
+        _apply(view, batches, ["o0", "o1"])
+        assert view == _joined(content)
+        assert made <= before | set(view), "a pair that is in neither result"
+
+
+def _preserve_stage(mode: Any, table: str, own: str, tag: int) -> preserve.PreserveStage:
+    fields: list[Any] = [("o0", I32)]
+    if mode == "outer":
+        fields += [("o1", I32), ("__w", I64), ("__t", I32)]
+    else:
+        fields += [*([("exists", pa.bool_())] if mode == "existence" else []), ("__w", I64)]
+    return preserve.PreserveStage("0", table, IDENTITY, (own,), tag, mode, pa.schema(fields))
+
+
+def _counted(task: MemoryTask, stage: preserve.PreserveStage, batches: list[pa.RecordBatch], weak: int) -> Any:
+    if not batches:
+        return task.epoch(stage, None)
+    rows = pa.concat_batches(batches)
+    k = _int64((v or 0) % weak for v in rows.column(stage.own[0]).to_pylist())
+    names = ["__w", "__t", "o0", "o1"]
+    return task.epoch(stage, pa.RecordBatch.from_arrays([k, *(rows.column(n) for n in names)], names=["__k", *names]))
+
+
+def _wanted(mode: str, content: Counter[Any]) -> Counter[Any]:
+    pairs, found = _joined(content), Counter[Any]()
+    for (s, _, x), w in (+content).items():
+        matched = any(x == p[s] for p in pairs)
+        if mode == "existence" and s == 0:
+            found[x, matched] += w
+        elif s == 0 and ((mode == "semi" and matched) or (mode == "anti" and not matched)):
+            found[(x,)] += w
+        elif not matched and ((mode in ("left", "full") and s == 0) or (mode == "full" and s == 1)):
+            found[(x, None) if s == 0 else (None, x)] += w
+    return found + pairs if mode in ("left", "full") else found
+
+
+@pytest.mark.parametrize("mode", ["left", "full", "semi", "anti", "existence"])
+@unhurried
+@given(epochs=CHANGES, weak=st.integers(1, 3))
+def test_outer_joins(mode: str, epochs: list[list[tuple[int, Any, int, bool]]], weak: int) -> None:
+    join, tasks = _sides((True, mode == "full")), [MemoryTask(), MemoryTask(), MemoryTask()]
+    outer = mode in ("left", "full")
+    first = _preserve_stage("outer" if outer else mode, "left_matches", "o0", LEFT)
+    second = _preserve_stage("outer", "right_matches", "o1", RIGHT)
+    content: Counter[Any] = Counter()
+    view: Counter[Any] = Counter()
+    for changes in epochs:
+        delta = _delta(changes, content)
+        batches = tasks[0].epoch(join, _join_batch(delta, weak) if delta else None)
+        assert all(set(b.column("__t").to_pylist()) <= {PAIR, LEFT, RIGHT} for b in batches)
+        batches = _counted(tasks[1], first, batches, weak)
+        if mode == "full":
+            batches = _counted(tasks[2], second, batches, weak)
+        _apply(view, batches, {"existence": ["o0", "exists"]}.get(mode, ["o0", "o1"] if outer else ["o0"]))
+        assert view == _wanted(mode, content)
+
+
+# -- group recompute ----------------------------------------------------------------------------------------------
+
+
+def _recompute_batch(rows: list[tuple[int, int, int]], weak: int) -> pa.RecordBatch:
+    columns = {"__k": [k % weak for k, *_ in rows], "__h": [(k + v) % weak for k, v, _ in rows]}
+    batch = {n: _int64(c) for n, c in columns.items()} | {"__w": _int64(w for *_, w in rows)}
+    batch["k0"] = pa.array([k for k, *_ in rows], I32)
+    batch["v0"] = pa.array([v for _, v, _ in rows], I32)
+    return pa.RecordBatch.from_pydict(batch)
+
+
+PARTITIONED = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), max_size=6), min_size=1, max_size=5
+)
+
+
+@unhurried
+@given(PARTITIONED, st.integers(1, 4), st.booleans())
+def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]], weak: int, phantom: bool) -> None:
+    fields = [("v0", I32), ("__h", I64), ("__side", I32), *([("__row", pa.bool_())] if phantom else [])]
+    stage, task = RecomputeStage("0", SIDE, phantom, pa.schema(fields)), MemoryTask()
+    content: Counter[tuple[int, int]] = Counter()
+    for i, changes in enumerate(epochs):
+        before, delta = +content, []
+        for k, v, add in changes:
+            weight = 1 if add or not content[k, v] else -1
+            content[k, v] += weight
+            delta.append((k, v, weight))
+        batches = task.epoch(stage, _recompute_batch(delta, weak) if delta else None)
+        sides: dict[int, Counter[Any]] = {OLD: Counter(), NEW: Counter()}
+        ghosts: Counter[int] = Counter()
+        for b in batches:
+            there = b.column("__row").to_pylist() if phantom else [True] * b.num_rows
+            for v, side, row in zip(b.column("v0").to_pylist(), b.column("__side").to_pylist(), there):
+                if row:
+                    sides[side][v] += 1
+                else:
+                    ghosts[side] += 1
+        changed = {k for k, v in before.keys() | content.keys() if before[k, v] != content[k, v]}
+        touched = {k % weak for k in changed}
+        for side, relation in ((OLD, before), (NEW, +content)):
+            wanted: Counter[int] = Counter()
+            for (k, v), w in relation.items():
+                if k % weak in touched:
+                    wanted[v] += w
+            assert sides[side] == wanted
+        if phantom:
+            assert ghosts == Counter({NEW: 1} if i == 0 else {OLD: 1, NEW: 1} if changed else {})
+
+
+def test_recompute_refuses_to_remove_what_is_not_there() -> None:
+    fields = pa.schema([("v0", I32), ("__h", I64), ("__side", I32)])
+    with pytest.raises(HeadraceError, match="does not have"):
+        MemoryTask().epoch(RecomputeStage("0", SIDE, False, fields), _recompute_batch([(1, 1, -1)], 4))
+
+
+def test_a_hash_decides_nothing() -> None:
+    """Rows of other keys under the same hash stay where they are."""
+    stage, task = _aggregate_stage("sum_small", I32, I64), MemoryTask()
+    task.epoch(stage, _aggregate_batch([(1, 5, 1), (2, 7, 1)], False, 1))
+    out = task.epoch(stage, _aggregate_batch([(2, 7, -1)], False, 1))
+    assert [(b.column("o0").to_pylist(), b.column("__w").to_pylist()) for b in out] == [([2], [-1])]
+    assert np.asarray(task.tables["groups"].fetch(np.array([0])).column("__w")).tolist() == [1]
