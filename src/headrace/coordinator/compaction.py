@@ -1,0 +1,131 @@
+"""Maintenance of state tables: raising safe epochs, merging runs, dropping bindings nobody can read any more."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+
+from headrace.catalog.edits import Delete, Edit, EditRejected, Put, RaiseSafe
+from headrace.catalog.records import RunRecord, StateTableRecord, run_id
+from headrace.common.epoch import from_unix_ms
+from headrace.common.faults import fault_point
+from headrace.coordinator.core import Core, Relation
+from headrace.coordinator.targets import safe_epoch
+from headrace.errors import CorruptObject
+from headrace.state.merge import choose_compaction, merge
+from headrace.state.schema import RunRef
+
+
+class Compactor:
+    """One pass after another over all state tables; called by one thread at a time."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def pass_once(self) -> int:
+        """Look at every table and merge what is due; returns the number of merges that were committed.
+
+        A table that cannot be merged is left as it is. Raises `Fenced`, `StorageError`, `DiskFull`.
+        """
+        with self._core.catalog.reading() as state:
+            tables = sorted(state.state_tables)
+        merges = 0
+        for table in tables:
+            if self._core.stopping:
+                break
+            merges += self.compact(table)
+        self._prune()
+        return merges
+
+    def compact(self, table_id: int) -> int:
+        """Merge what is due in one table."""
+        core, settings = self._core, self._core.settings
+        with core.catalog.reading() as state:
+            record = state.state_tables.get(table_id)
+            if record is None:
+                return 0
+            refs = [r.ref for r in state.runs_of(table_id)]
+        groups = choose_compaction(refs, fan_in=settings.compaction_trigger_runs)
+        if not groups:
+            return 0
+        safe = self.raise_safe(record)
+        return sum(self._merge(record, group[: settings.compaction_fan_in], safe) for group in groups)
+
+    def raise_safe(self, record: StateTableRecord) -> int:
+        """The epoch up to which a table's history may be merged now; reads below it are refused from here on."""
+        core = self._core
+        with core.lock:
+            relation = core.relations.get(record.job_id)
+            if relation is None or relation.state_table != record.id:
+                return record.committed_epoch
+            return self.raise_relation(relation, record)
+
+    def raise_relation(self, relation: Relation, record: StateTableRecord) -> int:
+        """The same for a relation's rows, whose history has readers. The caller holds the lock."""
+        core = self._core
+        retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
+        readers = [j.committed for j in core.consumers(relation.id) if j.committed]
+        pins = core.pins.epochs(relation.id)
+        relation.safe = safe_epoch(relation.safe, record.committed_epoch, retention, pins, readers)
+        return relation.safe
+
+    def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
+        core = self._core
+        path = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}.run"
+        token = core.pins.pin((), 0, {r.path for r in refs})
+        try:
+            with core.pins.writing(path):
+                schema, sync = record.to_table_schema(), core.settings.run_fsync
+                made = merge(refs, schema, core.root, path, safe, fsync=sync)
+                fault_point("compaction.merge.after")
+                committed = self._commit(record, refs, made, safe)
+                if committed:
+                    fault_point("compaction.commit.after")
+                elif made is not None:
+                    (core.root / made.path).unlink(missing_ok=True)
+            return int(committed)
+        except CorruptObject:
+            # Reported by the readers that need the object; here it must only not spread.
+            return 0
+        finally:
+            core.pins.unpin(token)
+
+    def _commit(self, record: StateTableRecord, refs: list[RunRef], made: RunRef | None, safe: int) -> bool:
+        """Replace the runs; False if the table was dropped or its runs replaced meanwhile."""
+        edits: list[Edit] = [Delete("run", run_id(ref)) for ref in refs]
+        now = self._core.catalog.state.state_tables.get(record.id)
+        if now is not None and safe > now.safe_epoch:
+            edits.append(RaiseSafe(record.id, safe))
+        if made is not None:
+            level = min(1 + made.length.bit_length() // 3, 60)
+            edits.append(Put(RunRecord(made, level, self._core.clock.now_ms())))
+        try:
+            self._core.catalog.transact(edits)
+        except EditRejected:
+            return False
+        return True
+
+    def _prune(self) -> None:
+        """Forget changes that no reader asks for, and bindings below all that can be read."""
+        core = self._core
+        retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
+        edits: list[Edit] = []
+        with core.lock:
+            relations = list(core.relations.values())
+            lowest: dict[int, int] = {}
+            for relation in relations:
+                readers = [j.committed for j in core.consumers(relation.id)]
+                low = lowest[relation.id] = min([retention, *core.pins.epochs(relation.id), *readers])
+                relation.changes.prune(low)
+                for epoch in [e for e in relation.rows_by_epoch if e <= low]:
+                    del relation.rows_by_epoch[epoch]
+        for relation in relations:
+            if relation.kind == "source":
+                stale = core.catalog.image.stale_remaps(relation.id, lowest[relation.id])
+                if len(stale) > 100:
+                    with core.lock:
+                        relation.safe = max(relation.safe, lowest[relation.id])
+                    edits += [Delete("remap", r.key) for r in stale]
+        if edits:
+            with suppress(EditRejected):
+                core.catalog.transact(edits)

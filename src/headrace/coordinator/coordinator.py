@@ -1,0 +1,370 @@
+"""The coordinator: epochs, barriers, checkpoint groups, writes and reads of one database.
+
+Each materialized view is a checkpoint group of its own: a thread that runs its epochs, commits them, and retries them
+by itself. Epochs come from one clock; a tick binds sources, a write to a table has an epoch of its own, and
+a view runs to an epoch once everything at or below it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.records import ObjectRecord
+from headrace.common.clock import Clock, SystemClock
+from headrace.config import Settings
+from headrace.coordinator.changes import TableChange
+from headrace.coordinator.compaction import Compactor
+from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
+from headrace.coordinator.lifecycle import STOP_WAIT_S, Lifecycle, prepare_root
+from headrace.coordinator.maintenance import Maintenance
+from headrace.coordinator.reads import Reads, Snapshot
+from headrace.coordinator.tables import WriteResult, write
+from headrace.coordinator.ticker import Ticker
+from headrace.coordinator.vacuum import Vacuum
+from headrace.dataflow.runner import EpochRunner
+from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, UndefinedObject
+from headrace.plan.planner import Planner, ViewPlan
+from headrace.state.schema import TableSchema
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job as shown to users."""
+
+    id: int
+    name: str
+    kind: str
+    group: str
+    status: str
+    """creating, running, failing, paused or quarantined."""
+    committed_epoch: int
+    frontier: int
+    lag_ms: int
+    """How far the frontier lies behind the wall clock."""
+    rows_in: int
+    rows_out: int
+    epochs: int
+    """Epochs since the server started; so are the counts of rows and errors."""
+    last_epoch_ms: int
+    error: HeadraceError | None
+    error_since_ms: int
+    row_errors: int
+    progress: str
+
+
+class Coordinator:
+    """Runs one database. The catalog is opened, and closed, by the caller. Thread-safe.
+
+    `failed` is set, and `failure` says why, when it has to stop by itself: another process has opened the
+    database. After that every call raises.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        planner: Planner,
+        clock: Clock | None = None,
+        *,
+        make_runner: RunnerFactory | None = None,
+    ) -> None:
+        self._planner = planner
+        slots = max(1, settings.parallelism or os.cpu_count() or 1)
+        self._core = Core(settings, catalog, clock or SystemClock(), slots)
+        self._ticker = Ticker(self._core)
+        self._compactor = Compactor(self._core)
+        self._vacuum = Vacuum(self._core)
+        self._maintenance = Maintenance(self._core, self._compactor, self._vacuum)
+        self._reads = Reads(self._core)
+        self._life = Lifecycle(
+            self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock
+        )
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the coordinator has stopped by itself."""
+        return self._core.failure
+
+    @property
+    def failed(self) -> threading.Event:
+        """Set when the coordinator has stopped by itself."""
+        return self._core.failed
+
+    # ---- life
+
+    def start(self) -> None:
+        """Recover what the catalog holds, and start all threads. Raises `Fenced`, `StorageError`."""
+        prepare_root(self._core.root)
+        self._life.recover()
+        for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
+            self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
+        for job in list(self._core.jobs.values()):
+            self._life.launch(job)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, wait_s: float = STOP_WAIT_S) -> None:
+        """Stop ticking, let running epochs finish for up to `wait_s`, then cancel them. Harmless when repeated."""
+        core = self._core
+        with core.changed:
+            again, core.stopping = core.stopping, True
+        core.notify()
+        self._life.halt(list(core.jobs.values()), wait_s)
+        for thread in self._threads:
+            thread.join(wait_s)
+        self._threads.clear()
+        if not again and core.failure is None:
+            with suppress(HeadraceError):
+                core.epochs.settle()
+
+    def abort(self, error: BaseException) -> None:
+        """Stop for good because of something outside; every later call fails with it."""
+        self._core.fatal(error)
+
+    def configure(self, settings: Settings) -> None:
+        """Let changed system parameters take effect."""
+        self._core.settings = settings
+        self._core.notify()
+
+    def _spark_runner(self, plan: ViewPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
+        return EpochRunner(self._planner.bridge, plan, relations)
+
+    # ---- definitions
+
+    def create_relation(self, record: ObjectRecord) -> int:
+        """Create a schema, table, source or plain view; durable on return. Returns its id; `record.id` is ignored.
+
+        Raises `DuplicateTable` (`DuplicateObject`) for a name that is taken, `InvalidParameter` for
+        options that make no source.
+        """
+        return self._guarded(lambda: self._life.create_relation(record))
+
+    def create_view(self, record: ObjectRecord, plan: ViewPlan) -> int:
+        """Create a materialized view and start its job; durable on return, which does not wait for its rows.
+
+        `record.payload["spark_sql"]` is the query that `plan` was made of.
+        """
+
+        def create() -> int:
+            job = self._life.create_view(record, plan)
+            try:
+                # The first epoch is to see what the sources hold now.
+                self._ticker.tick()
+            except Fenced:
+                raise
+            except HeadraceError:
+                # The view exists; its job waits for the next tick that succeeds.
+                pass
+            self._life.launch(job)
+            return job.id
+
+        return self._guarded(create)
+
+    def wait_created(self, job_id: int, timeout_s: float | None = None) -> None:
+        """Wait until a view's first epoch is committed.
+
+        Raises `JobFailed` with the cause as soon as an attempt fails, `QueryCanceled` after `timeout_s`,
+        `UndefinedObject` if it is dropped.
+        """
+        core = self._core
+        with core.changed:
+            job = self._job(job_id)
+
+            def settled() -> bool:
+                return bool(job.committed or job.error or core.stopping or job_id not in core.jobs)
+
+            done = core.changed.wait_for(settled, timeout_s)
+            if job.committed:
+                return
+            core.check()
+            self._job(job_id)
+            if job.error is not None:
+                raise _job_failed(job)
+            assert not done
+            raise QueryCanceled(
+                f'materialized view "{job.name}" is still being created', detail=job.progress or None,
+                hint="it goes on in the background; SHOW JOBS shows its progress",
+            )  # fmt: skip
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """Drop objects together; stops their jobs first. Durable on return; the files go with vacuum.
+
+        Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
+        """
+
+        def drop() -> None:
+            for i in self._life.drop(ids):
+                self._reads.forget(i)
+                self._ticker.forget(i)
+
+        self._guarded(drop)
+
+    def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
+        """Pause or resume a job, and set options of it: parallelism, max_rows_per_epoch, checkpoint_interval_ms."""
+        self._guarded(lambda: self._life.alter(job_id, paused, options))
+
+    # ---- writes and reads
+
+    def write(self, table_id: int, change: TableChange) -> WriteResult:
+        """Change a table; durable, and visible to every later read of it, on return. Serialised per table."""
+        return self._guarded(lambda: write(self._core, table_id, change))
+
+    def snapshot(
+        self,
+        relation_ids: Sequence[int],
+        *,
+        at: int | None = None,
+        timeout_s: float | None = None,
+        monotonic: bool = True,
+    ) -> Snapshot:
+        """One consistent state of tables, views and sources; close it after use.
+
+        It is the newest epoch at which all of them are exact, or the newest at or below `at`. With `monotonic`
+        no relation is shown at an earlier epoch than before: the call waits for that, up to `timeout_s`, and
+        raises `SnapshotUnavailable` if it cannot come true. Raises `EpochTooOld`, `EpochTooNew` for an `at`
+        outside of what can be read.
+        """
+
+        def read() -> Snapshot:
+            self._bind_unread(relation_ids)
+            return self._reads.snapshot(relation_ids, at, timeout_s, monotonic)
+
+        return self._guarded(read)
+
+    def _bind_unread(self, relation_ids: Sequence[int]) -> None:
+        """Bind sources that nothing has read before, so that a query does not see them empty."""
+        with self._core.lock:
+            fresh = [i for i in relation_ids if self._core.relation(i).kind == "source"]
+            fresh = [i for i in fresh if not self._core.relation(i).bound]
+        if fresh:
+            self._ticker.tick(also=fresh)
+            for i in fresh:
+                error = self._core.relation(i).error
+                if error is not None:
+                    raise error
+
+    def tick(self) -> int:
+        """Make a tick now; returns its epoch."""
+        return self._guarded(self._ticker.tick)
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Make a tick, and wait until every created job has reached it; returns its epoch.
+
+        Jobs that are being created, paused or quarantined, and those built on them, are not waited for. When a job
+        fails meanwhile, all that are not built on it are still waited for. Raises `JobFailed` naming it,
+        `QueryCanceled` after `timeout_s`.
+        """
+        core = self._core
+        epoch = self.tick()
+        with core.changed:
+            out = core.jobs_below(j.id for j in core.jobs.values() if j.status != "created")
+            jobs = [j for j in core.jobs.values() if j.id not in out]
+            before = {j.id: j.failed_total for j in jobs}
+            for job in jobs:
+                # A job that is failing is tried once more, at once.
+                job.forced, job.retry_at_s = epoch, 0.0
+            core.changed.notify_all()
+
+            def waiting() -> list[Job]:
+                return [
+                    j for j in jobs if j.id in core.jobs and j.status == "created" and core.job_frontier(j) < epoch
+                ]  # fmt: skip
+
+            def failed(left: list[Job]) -> list[Job]:
+                return [j for j in left if j.failed_total > before[j.id] and j.error is not None]
+
+            def settled() -> bool:
+                left = waiting()
+                # A failing job holds up only those built on it; all others are waited for.
+                return core.stopping or {j.id for j in left} <= core.jobs_below(j.id for j in failed(left))
+
+            core.changed.wait_for(settled, timeout_s)
+            left = waiting()
+            if not left:
+                return epoch
+            core.check()
+            for job in failed(left):
+                raise _job_failed(job)
+            names = ", ".join(f'"{j.name}"' for j in left)
+            raise QueryCanceled(f"FLUSH was given up: not yet at epoch {epoch} are {names}")
+
+    def current_epoch(self) -> int:
+        """The newest complete epoch."""
+        return self._core.epochs.complete
+
+    # ---- maintenance and status
+
+    def compact(self) -> int:
+        """Merge runs now, where that is due; returns the number of merges."""
+        return self._guarded(self._compactor.pass_once)
+
+    def vacuum(self) -> int:
+        """Delete unreferenced objects now, where that is due; returns their number."""
+        return self._guarded(self._vacuum.pass_once)
+
+    def jobs(self) -> list[JobStatus]:
+        """All jobs of materialized views, by id."""
+        core = self._core
+        with core.lock:
+            return [self._status(job) for _, job in sorted(core.jobs.items())]
+
+    def source_errors(self) -> dict[int, tuple[HeadraceError, int]]:
+        """Sources that cannot be bound at present: the error, and since when, Unix milliseconds."""
+        with self._core.lock:
+            relations = self._core.relations.values()
+            return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
+
+    def _status(self, job: Job) -> JobStatus:
+        frontier, m = self._core.job_frontier(job), job.metrics
+        return JobStatus(
+            id=job.id,
+            name=job.name,
+            kind="materialized_view",
+            group=job.group,
+            status=job.shown_status,
+            committed_epoch=job.committed,
+            frontier=frontier,
+            lag_ms=lag_ms(self._core.clock.now_ms(), frontier),
+            rows_in=m.rows_in,
+            rows_out=m.rows_out,
+            epochs=m.epochs,
+            last_epoch_ms=m.last_epoch_ms,
+            error=job.error,
+            error_since_ms=job.error_since_ms if job.error is not None else 0,
+            row_errors=m.row_errors,
+            progress=job.progress,
+        )
+
+    def _job(self, job_id: int) -> Job:
+        job = self._core.jobs.get(job_id)
+        if job is None:
+            raise UndefinedObject(f"there is no job {job_id}")
+        return job
+
+    def _guarded(self, action: Callable[[], T]) -> T:
+        """Do something; if it finds out that the database belongs to another process, stop for good."""
+        self._core.check()
+        try:
+            return action()
+        except Fenced as error:
+            self._core.fatal(error)
+            raise
+
+
+def _job_failed(job: Job) -> JobFailed:
+    assert job.error is not None
+    return JobFailed(
+        f'job "{job.name}" is failing: {job.error.message}',
+        detail=job.error.detail,
+        hint=job.error.hint,
+        sqlstate=job.error.sqlstate,
+    )

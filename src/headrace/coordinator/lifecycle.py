@@ -1,0 +1,374 @@
+"""Relations and jobs coming and going: created, recovered at start, altered, dropped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.catalog.edits import AddEvent, Delete, Edit, Put
+from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, StateTableRecord
+from headrace.catalog.state import CatalogState
+from headrace.common.columns import arrow_type
+from headrace.connectors.base import open_source
+from headrace.coordinator.core import ROWS, Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
+from headrace.coordinator.driver import Driver
+from headrace.coordinator.exact import ChangeLog
+from headrace.errors import (
+    DependentObjectsExist,
+    DuplicateObject,
+    DuplicateTable,
+    Fenced,
+    HeadraceError,
+    JobFailed,
+    UndefinedObject,
+    UndefinedTable,
+    WrongObjectType,
+)
+from headrace.plan.planner import Planner, ViewPlan
+from headrace.plan.planner import Relation as PlannedRelation
+from headrace.plan.stored import stored_query
+from headrace.plan.tree import WEIGHT
+from headrace.state.schema import TableSchema
+
+STOP_WAIT_S = 30.0
+"""Seconds that a running epoch is given to end by itself before it is cancelled."""
+
+
+def rows_schema(record: ObjectRecord) -> TableSchema:
+    """The layout of a table's rows: its primary key as the key, or else all columns."""
+    fields = {c.name: pa.field(c.name, arrow_type(c.type)) for c in record.columns}
+    key = record.primary_key or tuple(fields)
+    value = tuple(f for name, f in fields.items() if name not in key)
+    return TableSchema(key=tuple(fields[name] for name in key), value=value, diffs=WEIGHT)
+
+
+def spark_name(object_id: int) -> str:
+    """The name under which Spark SQL knows a relation."""
+    return f"r{object_id}"
+
+
+class Lifecycle:
+    """Changes what there is. DDL is serialised by `ddl`; each step of it is one transaction."""
+
+    def __init__(
+        self,
+        core: Core,
+        planner: Planner,
+        make_runner: RunnerFactory,
+        compact: Callable[[], None],
+        ticking: threading.Lock,
+    ) -> None:
+        self._core = core
+        self._planner = planner
+        self._make_runner = make_runner
+        self._compact = compact
+        self._ticking = ticking
+        self.ddl = threading.RLock()
+
+    # ---- start
+
+    def recover(self) -> None:
+        """Take up everything that the catalog holds; a view that cannot be planned as before is quarantined."""
+        with self._core.catalog.reading() as state:
+            objects = _in_order(state.objects_of("table", "source", "materialized_view"))
+            jobs = dict(state.jobs)
+            relations = {o.id: _recovered(o, state) for o in objects}
+            tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
+        with self._core.lock:
+            self._core.relations.update(relations)
+        for record in objects:
+            if record.kind == "materialized_view":
+                self._recover_view(record, jobs[record.id], tables[record.id])
+            self._define(record)
+
+    def _recover_view(self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int]) -> None:
+        job = Job(
+            id=record.id,
+            name=record.name,
+            upstreams=tuple(job_record.plan.get("upstreams", record.depends_on)),
+            tables=tables,
+            group=job_record.group,
+            status=job_record.status,
+            committed=job_record.committed_epoch,
+            exact=job_record.exact,
+            options=dict(job_record.options),
+        )
+        try:
+            plan = self._planner.plan(stored_query(self._planner, record.payload))
+            self._check_plan(record, job_record, plan, tables)
+            job.plan, job.runner = plan, self._runner(plan)
+            if job.status == "quarantined":
+                self._set_status(job, "created" if job.committed else "creating")
+        except Fenced:
+            raise
+        except Exception as error:
+            job.error, job.error_since_ms = as_headrace_error(error), self._core.clock.now_ms()
+            if job.status != "quarantined":
+                text = f'materialized view "{record.name}" is quarantined: {job.error.message}'
+                self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
+        with self._core.lock:
+            self._core.jobs[job.id] = job
+
+    def _check_plan(
+        self, record: ObjectRecord, job_record: JobRecord, plan: ViewPlan, tables: Mapping[str, int]
+    ) -> None:
+        if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
+            raise JobFailed(
+                f'the plan of materialized view "{record.name}" is not the one that its state was made by',
+                hint="its rows stay readable; drop the view and create it again to have it kept up to date",
+            )
+
+    def _set_status(self, job: Job, status: str, *also: Edit) -> None:
+        """Change a job's status, durably. The caller sees to it that the job commits nothing meanwhile."""
+        record = self._core.catalog.state.jobs[job.id]
+        self._core.catalog.transact([Put(replace(record, status=status)), *also])  # type: ignore[arg-type]
+        job.status = status
+
+    def _runner(self, plan: ViewPlan) -> Runner:
+        return self._make_runner(plan, {i: self._core.relation(i).schema for i in plan.upstreams})
+
+    def _define(self, record: ObjectRecord) -> None:
+        append_only = record.kind == "source" or bool(record.payload.get("append_only"))
+        self._planner.define(
+            PlannedRelation(record.id, record.name, append_only), record.columns, spark_name(record.id)
+        )
+
+    # ---- jobs' threads
+
+    def launch(self, job: Job) -> None:
+        """Start a job's thread, if it has a plan to run."""
+        if job.runner is None or job.thread is not None:
+            return
+        job.stopping = False
+        driver = Driver(self._core, job, self._compact)
+        job.thread = threading.Thread(target=driver.run, name=f"headrace-job-{job.id}", daemon=True)
+        job.thread.start()
+
+    def halt(self, jobs: Iterable[Job], wait_s: float = 0.0) -> None:
+        """End jobs' threads, cancel what they run, and let nothing of it commit.
+
+        Where the whole coordinator is stopping, epochs that run may finish and commit within `wait_s`.
+        """
+        jobs = [j for j in jobs if j.thread is not None]
+        self._core.notify()
+        deadline_s = time.monotonic() + wait_s
+        for job in jobs:
+            if job.thread is not None and wait_s > 0:
+                job.thread.join(max(0.0, deadline_s - time.monotonic()))
+        with self._core.changed:
+            for job in jobs:
+                job.stopping = True
+        self._core.notify()
+        for job in jobs:
+            assert job.thread is not None
+            for _ in range(10):
+                if not job.thread.is_alive():
+                    break
+                attempt, runner = job.attempt, job.runner
+                if attempt is not None and runner is not None:
+                    with suppress(Exception):
+                        runner.cancel(attempt)
+                job.thread.join(1.0)
+            job.thread = None
+
+    # ---- create
+
+    def create_relation(self, record: ObjectRecord) -> int:
+        """See `Coordinator.create_relation`."""
+        core = self._core
+        if record.kind not in ("schema", "table", "source", "view"):
+            raise WrongObjectType(f"a {record.kind} is not created this way")
+        with self.ddl:
+            core.check()
+            self._check_name(record)
+            first, second = core.catalog.allocate_ids(2)
+            record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
+            edits: list[Edit] = [Put(record)]
+            relation: Relation | None = None
+            if record.kind == "table":
+                relation = Relation(record, rows_schema(record), second)
+                assert relation.schema is not None
+                edits.append(Put(JobRecord(first, f"table-{first}", "created", plan={"kind": "table"})))
+                edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
+            elif record.kind == "source":
+                relation = Relation(record)
+                relation.open()
+            self._transact_new(edits, first)
+            if relation is not None:
+                with core.lock:
+                    core.relations[first] = relation
+                self._define(record)
+            return first
+
+    def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
+        """See `Coordinator.create_view`; the job is made and not launched."""
+        core = self._core
+        with self.ddl:
+            core.check()
+            self._check_name(record)
+            for upstream in plan.upstreams:
+                core.relation(upstream)
+            layouts = plan.state_tables()
+            first, *rest = core.catalog.allocate_ids(1 + len(layouts))
+            tables = dict(zip(layouts, rest))
+            payload = {**record.payload, "append_only": plan.append_only}
+            depends = tuple(dict.fromkeys((*record.depends_on, *plan.upstreams)))
+            record = replace(
+                record, id=first, columns=record.columns or plan.columns, payload=payload, depends_on=depends,
+                created_ms=record.created_ms or core.clock.now_ms(),
+            )  # fmt: skip
+            group = f"job-{first}"
+            stored = {"fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams)}
+            runner = self._runner(plan)
+            edits: list[Edit] = [
+                Put(record), Put(JobRecord(first, group, "creating", plan=stored, options=dict(record.options)))
+            ]  # fmt: skip
+            edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
+            self._transact_new(edits, first)
+            job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=dict(record.options))
+            job.plan, job.runner = plan, runner
+            with core.lock:
+                core.relations[first] = Relation(record, plan.schema, tables[ROWS])
+                core.jobs[first] = job
+            self._define(record)
+            return job
+
+    def _check_name(self, record: ObjectRecord) -> None:
+        if self._core.catalog.state.object_named(record.schema, record.name) is not None:
+            if record.kind == "schema":
+                raise DuplicateObject(f'schema "{record.name}" already exists')
+            raise DuplicateTable(f'relation "{record.name}" already exists')
+
+    def _transact_new(self, edits: list[Edit], object_id: int) -> None:
+        try:
+            self._core.catalog.transact(edits)
+        except Fenced:
+            raise
+        except HeadraceError:
+            if object_id not in self._core.catalog.state.objects:
+                raise
+
+    # ---- alter, drop
+
+    def alter(self, job_id: int, paused: bool | None, options: Mapping[str, str] | None) -> None:
+        """See `Coordinator.alter_job`."""
+        core = self._core
+        with self.ddl:
+            core.check()
+            job = core.jobs.get(job_id)
+            if job is None:
+                raise UndefinedObject(f"there is no job {job_id}")
+            with job.committing:
+                record = core.catalog.state.jobs[job_id]
+                status = record.status
+                if paused is not None and status != "quarantined":
+                    status = "paused" if paused else ("created" if record.committed_epoch else "creating")
+                changed = dict(record.options) if options is None else {**record.options, **options}
+                kind = {True: "job_paused", False: "job_resumed", None: "job_altered"}[paused]
+                event = AddEvent(kind, job_id, f'job "{job.name}": {kind.removeprefix("job_")}')
+                core.catalog.transact([Put(replace(record, status=status, options=changed)), event])
+                with core.changed:
+                    job.status, job.options = status, changed
+                    job.retry_at_s = job.not_before_s = 0.0
+            core.notify()
+
+    def drop(self, ids: Sequence[int]) -> list[int]:
+        """See `Coordinator.drop`; returns what was dropped."""
+        core = self._core
+        with self.ddl:
+            core.check()
+            self._check_drop(ids)
+            with core.lock:
+                relations = [core.relations[i] for i in ids if i in core.relations]
+                jobs = [core.jobs[i] for i in ids if i in core.jobs]
+            self.halt(jobs)
+            held = sorted((r for r in relations if r.kind == "table"), key=lambda r: r.id)
+            for table in held:
+                table.writing.acquire()
+            try:
+                with self._ticking:
+                    self._delete(ids, relations)
+            except BaseException:
+                for job in jobs:
+                    self.launch(job)
+                raise
+            finally:
+                for table in held:
+                    table.writing.release()
+            for relation in relations:
+                self._planner.forget(relation.id)
+        core.notify()
+        return list(ids)
+
+    def _check_drop(self, ids: Sequence[int]) -> None:
+        with self._core.catalog.reading() as state:
+            for i in ids:
+                if i not in state.objects:
+                    raise UndefinedTable(f"object {i} does not exist")
+                others = [d for d in state.dependents(i) if d not in ids]
+                if others:
+                    name, other = state.objects[i].name, state.objects[others[0]].name
+                    raise DependentObjectsExist(
+                        f'cannot drop "{name}" because other objects depend on it',
+                        detail=f'"{other}" depends on "{name}"',
+                        hint="DROP ... CASCADE drops them too",
+                    )
+
+    def _delete(self, ids: Sequence[int], relations: Sequence[Relation]) -> None:
+        core = self._core
+        try:
+            core.catalog.transact([Delete("object", i) for i in ids])
+        except Fenced:
+            raise
+        except HeadraceError:
+            if any(i in core.catalog.state.objects for i in ids):
+                raise
+        with core.changed:
+            for relation in relations:
+                relation.dropped = True
+                core.relations.pop(relation.id, None)
+                core.jobs.pop(relation.id, None)
+
+
+def _in_order(objects: Sequence[ObjectRecord]) -> list[ObjectRecord]:
+    """Each after all that it is built on; ids only grow, so that is their order."""
+    return sorted(objects, key=lambda o: o.id)
+
+
+def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
+    if record.kind == "source":
+        remaps = state.all_remaps(record.id)
+        changes = ChangeLog((r.epoch, r.epoch) for r in remaps)
+        return Relation(record, changes=changes, rows_by_epoch=_rows_bound(record, remaps), bound=bool(remaps))
+    table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
+    runs = [r.ref for r in state.runs_of(table.id)]
+    changes = ChangeLog((r.epoch_lo, r.epoch_hi) for r in runs)
+    rows = {r.epoch_lo: r.rows for r in runs if r.constant_epoch}
+    return Relation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
+
+
+def _rows_bound(record: ObjectRecord, remaps: Sequence[RemapRecord]) -> dict[int, int]:
+    """Epoch -> rows that were bound at it, as far as the offsets tell."""
+    try:
+        source = open_source(record.options, record.columns)
+        before = source.start_offsets()
+    except HeadraceError:
+        return {}
+    found: dict[int, int] = {}
+    for remap in remaps:
+        rows = source.rows_between(before, remap.offsets)
+        before = remap.offsets
+        if rows is not None:
+            found[remap.epoch] = rows
+    return found
+
+
+def prepare_root(root: Path) -> None:
+    """Make the state's folder."""
+    root.mkdir(parents=True, exist_ok=True)

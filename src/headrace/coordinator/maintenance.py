@@ -1,0 +1,52 @@
+"""The background thread of a coordinator: compaction all the time, vacuum now and then."""
+
+from __future__ import annotations
+
+from headrace.coordinator.compaction import Compactor
+from headrace.coordinator.core import Core
+from headrace.coordinator.vacuum import Vacuum
+from headrace.errors import Fenced, HeadraceError
+
+
+class Maintenance:
+    """The background thread: compaction, and now and then vacuum."""
+
+    def __init__(self, core: Core, compactor: Compactor, vacuum: Vacuum) -> None:
+        self._core = core
+        self._compactor = compactor
+        self._vacuum = vacuum
+        self._wanted = False
+
+    def request(self) -> None:
+        """Look for work at once."""
+        with self._core.changed:
+            self._wanted = True
+            self._core.changed.notify_all()
+
+    def run(self) -> None:
+        """The thread's main function."""
+        core = self._core
+        vacuum_s = core.clock.monotonic_s() + core.settings.vacuum_interval_ms / 1000
+        while self._pause():
+            try:
+                self._compactor.pass_once()
+                if core.clock.monotonic_s() >= vacuum_s:
+                    vacuum_s = core.clock.monotonic_s() + core.settings.vacuum_interval_ms / 1000
+                    self._vacuum.pass_once()
+            except Fenced as error:
+                core.fatal(error)
+                return
+            except (HeadraceError, OSError):
+                continue
+
+    def _pause(self) -> bool:
+        core = self._core
+        due_s = core.clock.monotonic_s() + core.settings.compaction_interval_ms / 1000
+        with core.changed:
+            while not core.stopping and not self._wanted:
+                left_s = due_s - core.clock.monotonic_s()
+                if left_s <= 0:
+                    break
+                core.changed.wait(left_s)
+            self._wanted = False
+            return not core.stopping

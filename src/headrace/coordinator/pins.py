@@ -1,0 +1,72 @@
+"""What is in use: epochs that must stay readable, and objects that must stay on the disk."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class _Pin:
+    relations: frozenset[int]
+    epoch: int
+    paths: frozenset[str]
+
+
+class Pins:
+    """Pins of snapshots and running epochs, and the folders that are being written to. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens = itertools.count(1)
+        self._pins: dict[int, _Pin] = {}
+        self._prefixes: dict[str, int] = {}
+
+    def pin(self, relations: Iterable[int], epoch: int, paths: Iterable[str] = ()) -> int:
+        """Keep relations readable at an epoch, and objects from vacuum; returns what `unpin` takes."""
+        with self._lock:
+            token = next(self._tokens)
+            self._pins[token] = _Pin(frozenset(relations), epoch, frozenset(paths))
+            return token
+
+    def hold(self, token: int, paths: Iterable[str]) -> None:
+        """Add objects to a pin."""
+        with self._lock:
+            old = self._pins[token]
+            self._pins[token] = _Pin(old.relations, old.epoch, old.paths | frozenset(paths))
+
+    def unpin(self, token: int) -> None:
+        """Let go; harmless when repeated."""
+        with self._lock:
+            self._pins.pop(token, None)
+
+    def epochs(self, relation: int) -> list[int]:
+        """The epochs that are pinned of a relation."""
+        with self._lock:
+            return [p.epoch for p in self._pins.values() if relation in p.relations]
+
+    def paths(self) -> set[str]:
+        """All objects that are pinned."""
+        with self._lock:
+            return set().union(*(p.paths for p in self._pins.values()))
+
+    def prefixes(self) -> tuple[str, ...]:
+        """Beginnings of the names of objects that are being written and not committed yet."""
+        with self._lock:
+            return tuple(self._prefixes)
+
+    @contextmanager
+    def writing(self, prefix: str) -> Iterator[None]:
+        """Keep objects whose names begin so from vacuum, until what they hold is committed or given up."""
+        with self._lock:
+            self._prefixes[prefix] = self._prefixes.get(prefix, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._prefixes[prefix] -= 1
+                if not self._prefixes[prefix]:
+                    del self._prefixes[prefix]

@@ -1,0 +1,666 @@
+"""The coordinator without Spark: a runner in memory stands for the dataflow, everything else is real."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.records import ObjectRecord
+from headrace.common.clock import ManualClock
+from headrace.common.columns import Column, arrow_schema
+from headrace.common.faults import arm, disarm_all
+from headrace.config import Settings
+from headrace.connectors.base import open_source
+from headrace.coordinator import Coordinator, TableChange
+from headrace.coordinator.changes import stored_rows
+from headrace.dataflow.params import EpochParams
+from headrace.dataflow.runner import EpochResult
+from headrace.errors import (
+    DependentObjectsExist,
+    DivisionByZero,
+    DuplicateTable,
+    EpochTooNew,
+    EpochTooOld,
+    Fenced,
+    JobFailed,
+    SnapshotUnavailable,
+    UndefinedTable,
+)
+from headrace.state.arrangement import Arrangement
+from headrace.state.kernels import concat, consolidate
+from headrace.state.run import Section, write_run
+from headrace.state.schema import TableSchema
+
+WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
+COLUMNS = (Column("n", "bigint"),)
+SCHEMA = TableSchema((pa.field("n", pa.int64()),), (), WEIGHT)
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class FakePlan:
+    """The union of its inputs."""
+
+    name: str
+    upstreams: tuple[int, ...]
+    columns: tuple[Column, ...] = COLUMNS
+    schema: TableSchema = SCHEMA
+    append_only: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.name}{self.upstreams}"
+
+    def state_tables(self) -> dict[str, TableSchema]:
+        return {"view/rows": SCHEMA, "0/state": SCHEMA}
+
+
+@dataclass
+class FakePlanner:
+    """Plans queries that are nothing but the ids of their inputs."""
+
+    defined: dict[int, str] = field(default_factory=dict)
+    prefix: str = ""
+
+    def define(self, relation: Any, columns: Any, name: str) -> None:
+        self.defined[relation.id] = name
+
+    def forget(self, relation_id: int) -> None:
+        self.defined.pop(relation_id, None)
+
+    def plan(self, sql: str) -> FakePlan:
+        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i))
+
+
+class FakeRunner:
+    """Writes the change of all inputs to the view; fails, or waits, when it is told to."""
+
+    def __init__(self, plan: FakePlan, relations: Mapping[int, TableSchema | None]):
+        self.plan, self.relations = plan, relations
+        self.error: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.calls: list[EpochParams] = []
+        self.cancelled: list[str] = []
+
+    def run(self, params: EpochParams, parallelism: int) -> EpochResult:
+        self.calls.append(params)
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+        if self.error is not None:
+            raise self.error
+        batches = [b for i in params.tables for b in self._table(params, i)]
+        batches += [b for i in params.sources for b in self._source(params, i)]
+        rows = consolidate(concat(batches, SCHEMA.arrow()), SCHEMA)
+        sections = [
+            Section(params.state[n].table_id, SCHEMA, [rows], params.to_epoch) for n in self.plan.state_tables()
+        ]
+        refs = write_run(params.root, f"{params.prefix}/0.run", sections, fsync=False)
+        return EpochResult(refs, rows_in=sum(b.num_rows for b in batches), rows_out=rows.num_rows)
+
+    def _table(self, params: EpochParams, i: int) -> Iterator[pa.RecordBatch]:
+        schema = self.relations[i]
+        assert schema is not None
+        arrangement = Arrangement(schema, params.tables[i].refs, params.root, as_of=params.to_epoch)
+        found = arrangement.scan() if params.first else arrangement.log(params.from_epoch, params.to_epoch)
+        for batch in found:
+            data = stored_rows(SCHEMA, batch.select(["n"]), 1)
+            yield data.set_column(data.num_columns - 1, "__w", batch.column("__w"))
+
+    def _source(self, params: EpochParams, i: int) -> Iterator[pa.RecordBatch]:
+        source = params.sources[i]
+        reader = open_source(source.options, [Column(*c) for c in source.columns])
+        for task in source.tasks:
+            for found in reader.read(task):
+                yield stored_rows(SCHEMA, found.batch, 1)
+
+    def cancel(self, attempt: str) -> None:
+        self.cancelled.append(attempt)
+        self.error = self.error or RuntimeError("cancelled")
+        self.gate.set()
+
+
+class Database:
+    """A coordinator over fakes, and short ways to use it."""
+
+    def __init__(self, folder: Path, clock: ManualClock | None = None, prefix: str = "", **settings: Any):
+        given = {"barrier_interval_ms": 3_600_000, "compaction_interval_ms": 3_600_000, "run_fsync": False, **settings}
+        self.settings = Settings(data_dir=folder, catalog_commit_sync=False, parallelism=4, **given)
+        self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
+        self.runners: list[FakeRunner] = []
+        self.planner = FakePlanner(prefix=prefix)
+        self.c = Coordinator(self.settings, self.catalog, self.planner, clock, make_runner=self.runner)  # type: ignore[arg-type]
+        self.c.start()
+
+    def runner(self, plan: Any, relations: Any) -> FakeRunner:
+        self.runners.append(FakeRunner(plan, relations))
+        return self.runners[-1]
+
+    def runner_of(self, view: int) -> FakeRunner:
+        found: FakeRunner = self.core.jobs[view].runner
+        return found
+
+    @property
+    def core(self) -> Any:
+        return self.c._core
+
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.gate.set()
+        self.c.stop(5)
+        self.catalog.close()
+
+    def table(self, name: str = "t", key: bool = False) -> int:
+        return self.c.create_relation(
+            ObjectRecord(0, "table", "public", name, COLUMNS, primary_key=("n",) if key else ())
+        )
+
+    def source(self, name: str, **options: str) -> int:
+        return self.c.create_relation(ObjectRecord(0, "source", "public", name, COLUMNS, options=options))
+
+    def view(self, name: str, *inputs: int, wait: bool = True) -> int:
+        sql = ",".join(map(str, inputs))
+        record = ObjectRecord(0, "materialized_view", "public", name, payload={"spark_sql": sql})
+        made = self.c.create_view(record, self.planner.plan(sql))  # type: ignore[arg-type]
+        if wait:
+            self.c.wait_created(made, WAIT_S)
+        return made
+
+    def insert(self, table: int, *values: int) -> int:
+        return self.c.write(table, TableChange(rows(*values))).epoch
+
+    def delete(self, table: int, *values: int) -> int:
+        return self.c.write(table, TableChange(deletes=rows(*values))).epoch
+
+    def read(self, *ids: int, at: int | None = None) -> list[list[int]]:
+        with self.c.snapshot(ids, at=at, timeout_s=WAIT_S) as snapshot:
+            return [self.values(snapshot.tables[i]) for i in ids]
+
+    def values(self, table: Any) -> list[int]:
+        found: Counter[int] = Counter()
+        arrangement = Arrangement(table.schema, table.refs, self.core.root, as_of=table.as_of)
+        for batch in arrangement.scan():
+            weights = np.asarray(batch.column("__w")).tolist()
+            assert min(weights) > 0
+            found.update(dict(zip(batch.column("n").to_pylist(), weights)))
+        return sorted(found.elements())
+
+    def status(self, view: int) -> Any:
+        return next(j for j in self.c.jobs() if j.id == view)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        with self.core.changed:
+            assert self.core.changed.wait_for(condition, WAIT_S)
+
+    def events(self, kind: str) -> list[str]:
+        return [e.message for e in self.catalog.state.newest_events(1000) if e.kind == kind]
+
+    def check_edges(self) -> None:
+        for job in self.c.jobs():
+            for upstream in self.core.jobs[job.id].upstreams:
+                assert self.core.frontier(upstream) >= job.committed_epoch
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=arrow_schema(COLUMNS))
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    made = Database(tmp_path)
+    yield made
+    disarm_all()
+    made.close()
+
+
+def test_views_follow_writes_without_a_tick(db: Database) -> None:
+    """PC-16, PC-38: a write wakes its dependents; after FLUSH every view of any depth holds it."""
+    t = db.table()
+    v = db.view("v", t)
+    w = db.view("w", v, t)
+    db.insert(t, 1, 2, 2)
+    db.until(lambda: db.status(v).rows_out == 2)
+    db.c.flush(WAIT_S)
+    db.delete(t, 2, 7)
+    db.c.flush(WAIT_S)
+    assert db.read(t, v, w) == [[1, 2], [1, 2], [1, 1, 2, 2]]
+    db.check_edges()
+
+
+def test_a_view_without_input_runs_no_epoch(db: Database) -> None:
+    """PC-15: ticks move the frontier of an idle view, run nothing and write nothing."""
+    t, other = db.table("t"), db.table("other")
+    v = db.view("v", t)
+    calls, files = len(db.runner_of(v).calls), len(list(db.core.root.rglob("*.run")))
+    for _ in range(3):
+        epoch = db.c.flush(WAIT_S)
+        assert db.status(v).frontier >= epoch
+    db.insert(other, 1)
+    db.c.flush(WAIT_S)
+    assert len(db.runner_of(v).calls) == calls
+    assert len(list(db.core.root.rglob("*.run"))) == files + 1
+
+
+def test_a_stuck_group_delays_no_other(db: Database) -> None:
+    """PC-9, PC-35: a view whose epoch does not end holds up no other view, no write and no read of its input."""
+    t = db.table()
+    slow, fast = db.view("slow", t), db.view("fast", t)
+    runner = db.runner_of(slow)
+    runner.gate.clear()
+    for i in range(3):
+        epoch = db.insert(t, i)
+        db.until(lambda e=epoch: db.status(fast).frontier >= e)
+    assert db.read(fast, t) == [[0, 1, 2], [0, 1, 2]]
+    assert db.read(slow) == [[]]
+    runner.gate.set()
+    db.c.flush(WAIT_S)
+    assert db.read(slow) == [[0, 1, 2]]
+
+
+def test_a_failing_group_retries_with_back_off(tmp_path: Path) -> None:
+    """PC-41, PC-42, FS-7: retries are spaced, the status says why, the others go on, recovery is exact."""
+    clock = ManualClock()
+    db = Database(tmp_path, clock, group_retry_initial_ms=1000, group_retry_max_ms=4000)
+    try:
+        t = db.table()
+        bad, good = db.view("bad", t), db.view("good", t)
+        down = db.view("down", bad)
+        runner = db.runner_of(bad)
+        runner.error = DivisionByZero("division by zero")
+        db.insert(t, 1)
+        db.until(lambda: db.status(bad).status == "failing")
+        calls = len(runner.calls)
+        for failures in (2, 3, 4):
+            clock.advance_ms(400)
+            db.core.notify()
+            assert len(runner.calls) == calls + failures - 2
+            clock.advance_ms(4000)
+            db.core.notify()
+            db.until(lambda f=failures: db.core.jobs[bad].failures == f)
+        status = db.status(bad)
+        assert status.error is not None and status.error.sqlstate == "22012" and status.error_since_ms > 0
+        assert db.events("job_failed") and len(db.events("job_failed")) == 1
+        with pytest.raises(JobFailed, match='"bad" is failing'):
+            db.c.flush(WAIT_S)
+        db.until(lambda: db.status(good).frontier >= db.c.current_epoch())
+        assert db.read(good) == [[1]]
+        with db.c.snapshot([bad]) as snapshot:
+            assert db.values(snapshot.tables[bad]) == [] and "failing since" in snapshot.notices[0]
+        runner.error = None
+        db.c.flush(WAIT_S)
+        assert db.read(bad, good, down) == [[1], [1], [1]]
+        assert db.events("job_recovered") and db.status(bad).status == "running"
+    finally:
+        db.close()
+
+
+def test_reads_never_go_back(db: Database) -> None:
+    """CK-15, PC-36: with a view that stands still a common snapshot would lie in the past, so it is refused."""
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    assert db.read(t, v) == [[1], [1]]
+    db.c.alter_job(v, paused=True)
+    db.insert(t, 2)
+    with db.c.snapshot([t, v]) as snapshot:
+        assert db.values(snapshot.tables[t]) == [1], "both at one epoch, before the second write"
+    assert db.read(t) == [[1, 2]]
+    with pytest.raises(SnapshotUnavailable, match=r'"v" \(paused\) is at epoch') as caught:
+        db.read(t, v)
+    assert caught.value.sqlstate == "40001"
+    assert db.read(v) == [[1]]
+    with db.c.snapshot([t, v], monotonic=False) as snapshot:
+        assert [db.values(snapshot.tables[i]) for i in (t, v)] == [[1], [1]]
+        assert snapshot.notices == ['materialized view "v" is paused']
+    waiting = threading.Thread(target=lambda: (time.sleep(0.05), db.c.alter_job(v, paused=False)))
+    waiting.start()
+    waiting.join()
+    assert db.read(t, v) == [[1, 2], [1, 2]]
+
+
+def test_reads_of_the_past(db: Database) -> None:
+    """PC-7, PC-37: every epoch keeps its content, also through compaction; outside of the range distinct errors."""
+    t = db.table()
+    v = db.view("v", t)
+    epochs = []
+    for i in range(30):
+        epochs.append(db.insert(t, i))
+        if i % 3 == 0:
+            db.c.flush(WAIT_S)
+    db.c.flush(WAIT_S)
+    before = [db.read(t, at=e) for e in epochs]
+    assert before == [[list(range(i + 1))] for i in range(30)]
+    assert db.c.compact() >= 2
+    assert [db.read(t, at=e) for e in epochs] == before
+    at_views = [db.read(t, v, at=e) for e in epochs]
+    assert all(a == b for a, b in at_views), "the newest epoch at or below, at which both are exact"
+    assert db.read(t, v) == [list(range(30)), list(range(30))]
+    with pytest.raises(EpochTooNew):
+        db.read(t, at=db.c.current_epoch() + (1 << 40))
+    db.c.configure(db.settings.model_copy(update={"retention_ms": 0}))
+    for i in range(30, 40):
+        epochs.append(db.insert(t, i))
+    db.c.flush(WAIT_S)
+    assert db.c.compact() >= 1
+    with pytest.raises(EpochTooOld):
+        db.read(t, at=epochs[0])
+    assert db.read(t, v) == [list(range(40)), list(range(40))]
+    db.insert(t, 40)
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [list(range(41))]
+
+
+def test_pins_and_lagging_readers_hold_the_safe_epoch(tmp_path: Path) -> None:
+    """PC-8, PC-17: what a snapshot or a slow reader still needs is not merged away."""
+    db = Database(tmp_path, retention_ms=0, compaction_trigger_runs=2)
+    try:
+        t = db.table()
+        db.insert(t, 1)
+        v = db.view("v", t)
+        db.c.alter_job(v, paused=True)
+        snapshot = db.c.snapshot([t])
+        for i in range(2, 12):
+            db.insert(t, i)
+        assert db.c.compact() >= 1
+        table = db.core.relations[t]
+        assert table.safe <= min(snapshot.epoch, db.status(v).committed_epoch)
+        assert db.values(snapshot.tables[t]) == [1] == db.read(t, at=snapshot.epoch)[0]
+        snapshot.close()
+        db.c.alter_job(v, paused=False)
+        db.c.flush(WAIT_S)
+        assert db.read(v) == [list(range(1, 12))]
+        db.insert(t, 12)
+        db.insert(t, 13)
+        db.c.flush(WAIT_S)
+        db.c.compact()
+        assert table.safe > snapshot.epoch
+    finally:
+        db.close()
+
+
+def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
+    """XC-5, CK-12: orphans, merged and dropped runs go; what the catalog, a snapshot or a writer needs stays."""
+    db = Database(tmp_path, vacuum_grace_ms=0, compaction_trigger_runs=2, retention_ms=0)
+    try:
+        t, gone = db.table(), db.table("gone")
+        for i in range(6):
+            db.insert(t, i)
+        db.insert(gone, 1)
+        snapshot = db.c.snapshot([t])
+        orphan = db.core.root / "99" / "orphan.run"
+        orphan.parent.mkdir()
+        orphan.write_bytes(b"x")
+        (db.core.root / "99" / ".half.run.01234567.tmp").write_bytes(b"x")
+        writing = db.core.root / "98" / "abc-1.run"
+        writing.parent.mkdir()
+        writing.write_bytes(b"x")
+        db.c.drop([gone])
+        db.c.compact()
+        with db.core.pins.writing("98/abc"):
+            assert db.c.vacuum() == 0, "the first pass only looks"
+            assert db.c.vacuum() == 3
+        assert not orphan.exists() and writing.exists()
+        assert db.values(snapshot.tables[t]) == list(range(6))
+        snapshot.close()
+        db.c.vacuum()
+        db.c.vacuum()
+        left = {p.relative_to(db.core.root).as_posix() for p in db.core.root.rglob("*") if p.is_file()}
+        assert left == {r.ref.path for r in db.catalog.state.runs.values()}
+        assert db.read(t) == [list(range(6))]
+    finally:
+        db.close()
+
+
+def test_a_restart_resumes_every_job(tmp_path: Path) -> None:
+    """PC-24, XC-7, CK-10: epochs go on, views go on from their checkpoint, sources from their binding."""
+    db = Database(tmp_path)
+    t = db.table()
+    s = db.source("s", connector="datagen", rows_per_second="unlimited", number_of_rows="50")
+    v = db.view("v", t, s)
+    w = db.view("w", v)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    before, read = db.c.current_epoch(), db.read(v, w)
+    remaps = db.catalog.state.all_remaps(s)
+    runner = db.runner_of(v)
+    db.until(lambda: db.core.jobs[v].attempt is None)
+    runner.gate.clear()
+    runner.entered.clear()
+    db.insert(t, 2)
+    assert runner.entered.wait(WAIT_S)
+    db.c.stop(0.01)
+    assert runner.cancelled
+    db.catalog.close()
+    db = Database(tmp_path, ManualClock(1_700_000_000_000))
+    try:
+        assert db.c.current_epoch() >= before, "although the clock has gone back"
+        assert db.insert(t, 3) > before
+        db.c.flush(WAIT_S)
+        assert db.catalog.state.all_remaps(s)[: len(remaps)] == remaps
+        assert all(not p.first for p in db.runner_of(v).calls)
+        expected = sorted([*read[0], 2, 3])
+        assert db.read(v, w) == [expected, expected] and len(expected) == 53
+    finally:
+        db.close()
+
+
+def test_another_plan_quarantines_its_view_only(tmp_path: Path) -> None:
+    """A view that would be planned otherwise stays readable and is not run; with its old plan it goes on."""
+    db = Database(tmp_path)
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.close()
+    db = Database(tmp_path, prefix="changed:")
+    w = db.view("w", t)
+    db.insert(t, 2)
+    db.c.flush(WAIT_S)
+    assert db.status(v).status == "quarantined" and db.events("job_quarantined")
+    assert db.read(v) == [[1]] and db.read(w) == [[1, 2]]
+    db.c.drop([w])
+    db.close()
+    db = Database(tmp_path)
+    db.c.flush(WAIT_S)
+    assert db.status(v).status == "running"
+    assert db.read(v) == [[1, 2]]
+    db.close()
+
+
+@pytest.mark.parametrize("point", ["commit.acked", "commit.before", "commit.after", "catalog.commit.before",
+                                   "catalog.commit.after", "commit.notified", "barrier.bind.after"])  # fmt: skip
+def test_a_fault_at_each_step_loses_and_doubles_nothing(tmp_path: Path, point: str) -> None:
+    """PC-5, CK-11, CK-13: whatever step fails, the epoch is there once, now or after the retry."""
+    db = Database(tmp_path, group_retry_initial_ms=1)
+    try:
+        t = db.table()
+        s = db.source("s", connector="datagen", rows_per_second="unlimited", max_rows_per_epoch="5")
+        v = db.view("v", t, s)
+        db.insert(t, -1)
+        arm(point, "fail", nth=1)
+        for _ in range(4):
+            try:
+                db.c.tick()
+            except Exception:
+                continue
+        disarm_all()
+        db.until(lambda: db.status(v).frontier >= db.c.current_epoch())
+        db.c.flush(WAIT_S)
+        remap = db.catalog.state.newest_remap(s)
+        assert remap is not None
+        assert len(db.read(v)[0]) == 1 + remap.offsets["0"]
+    finally:
+        db.close()
+
+
+def test_a_failing_source_is_not_bound_and_stops_nobody_else(tmp_path: Path) -> None:
+    """XC-4: its readers keep what they have; a view created over it fails with its error."""
+    db = Database(tmp_path, group_retry_initial_ms=1)
+    try:
+        t = db.table()
+        v = db.view("v", t)
+        s = db.source("s", connector="files", path=str(tmp_path / "missing" / "x.csv"), format="csv")
+        made = db.view("broken", s, wait=False)
+        db.insert(t, 1)
+        db.c.flush(WAIT_S)
+        assert db.read(v) == [[1]]
+        if s in db.c.source_errors():
+            with pytest.raises(JobFailed, match='"broken"'):
+                db.c.wait_created(made, WAIT_S)
+        db.c.drop([made, s])
+        assert made not in {j.id for j in db.c.jobs()}
+    finally:
+        db.close()
+
+
+def test_concurrent_writers_lose_nothing(db: Database) -> None:
+    """PC-2: every write is visible when it returns; a key that many write holds one row."""
+    t, k = db.table(), db.table("k", key=True)
+    v = db.view("v", t, k)
+
+    def work(base: int) -> None:
+        for i in range(10):
+            epoch = db.insert(t, base + i)
+            assert db.c.current_epoch() >= epoch
+            db.insert(k, i)
+
+    threads = [threading.Thread(target=work, args=(b * 100,)) for b in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    db.c.flush(WAIT_S)
+    everything = sorted(b * 100 + i for b in range(4) for i in range(10))
+    assert db.read(t, k, v) == [everything, list(range(10)), sorted([*everything, *range(10)])]
+
+
+def test_ddl_is_refused_where_it_would_break_something(db: Database) -> None:
+    """PC-27, PC-39, CK-24: names, dependents, dropped relations."""
+    t = db.table()
+    v = db.view("v", t)
+    with pytest.raises(DuplicateTable):
+        db.table()
+    with pytest.raises(DependentObjectsExist, match="depend"):
+        db.c.drop([t])
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.drop([t, v])
+    assert not db.catalog.state.objects and not db.catalog.state.runs and db.planner.defined == {}
+    for action in (lambda: db.insert(t, 1), lambda: db.read(v)):
+        with pytest.raises(UndefinedTable):
+            action()
+
+
+def test_a_view_being_created_says_so(db: Database) -> None:
+    """PC-22, PC-35: it can be neither read nor does it age or delay anything else."""
+    t = db.table()
+    plan = FakePlan(f"{t}", (t,))
+    db.insert(t, 1)
+    original, gate = FakeRunner.run, threading.Event()
+
+    def held(self: FakeRunner, params: EpochParams, parallelism: int) -> EpochResult:
+        assert gate.wait(WAIT_S)
+        return original(self, params, parallelism)
+
+    FakeRunner.run = held  # type: ignore[method-assign]
+    try:
+        v = db.view("v", *plan.upstreams, wait=False)
+        with pytest.raises(SnapshotUnavailable, match="still being created"):
+            db.read(v)
+        db.insert(t, 2)
+        db.c.flush(WAIT_S)
+        assert db.read(t) == [[1, 2]]
+    finally:
+        FakeRunner.run = original  # type: ignore[method-assign]
+        gate.set()
+    db.c.wait_created(v, WAIT_S)
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [[1, 2]]
+
+
+def test_a_second_server_stops_the_first(tmp_path: Path) -> None:
+    """PC-6, FS-8, CM-30: the deposed one writes nothing any more and says why it has stopped."""
+    db = Database(tmp_path)
+    t = db.table()
+    db.insert(t, 1)
+    second = Catalog.open(db.settings.catalog_location, full_sync=False)
+    with pytest.raises(Fenced):
+        db.insert(t, 2)
+    assert db.c.failed.wait(WAIT_S) and isinstance(db.c.failure, Fenced)
+    with pytest.raises(Fenced):
+        db.c.snapshot([t])
+    db.close()
+    second.close()
+    db = Database(tmp_path)
+    assert db.read(t) == [[1]]
+    db.close()
+
+
+def test_a_cadence_of_its_own(tmp_path: Path) -> None:
+    """CK-20: a group with an interval takes in several writes at once; FLUSH does not wait for it."""
+    clock = ManualClock()
+    db = Database(tmp_path, clock)
+    try:
+        t = db.table()
+        v = db.view("v", t)
+        db.c.alter_job(v, options={"checkpoint_interval_ms": "60000"})
+        db.insert(t, 1)
+        db.until(lambda: db.status(v).epochs == 2)
+        for i in range(2, 6):
+            db.insert(t, i)
+        assert db.status(v).epochs == 2
+        db.c.flush(WAIT_S)
+        assert db.status(v).epochs == 3 and db.read(v) == [[1, 2, 3, 4, 5]]
+    finally:
+        db.close()
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    """PC-7, PC-16, PC-36, CK-16, XC-5: writes, ticks, compaction and vacuum under reads of consistent snapshots."""
+    db = Database(
+        tmp_path, barrier_interval_ms=10, compaction_interval_ms=10, compaction_trigger_runs=2, retention_ms=0,
+        vacuum_interval_ms=100, vacuum_grace_ms=0,
+    )  # fmt: skip
+    try:
+        t, u = db.table("t"), db.table("u")
+        v = db.view("v", t, u)
+        w = db.view("w", v, t)
+
+        def work(table: int, base: int) -> None:
+            for i in range(25):
+                db.c.write(table, TableChange(rows(base + i, -base - i), rows(base + i - 3, 3 - base - i)))
+
+        threads = [threading.Thread(target=work, args=(x, b)) for x, b in ((t, 1000), (u, 2000), (t, 3000))]
+        for thread in threads:
+            thread.start()
+        seen = {t: 0, v: 0, w: 0}
+        while any(thread.is_alive() for thread in threads):
+            for ids in ((t,), (t, u, v, w), (v,), (w, v)):
+                with db.c.snapshot(ids, timeout_s=WAIT_S) as snapshot:
+                    found = {i: db.values(snapshot.tables[i]) for i in ids}
+                    assert all(sum(f) == 0 for f in found.values())
+                    assert all(snapshot.epoch >= seen.get(i, 0) for i in ids)
+                    seen |= dict.fromkeys(ids, snapshot.epoch)
+                    if len(ids) == 4:
+                        assert found[v] == sorted(found[t] + found[u])
+                        assert found[w] == sorted(found[v] + found[t])
+            with db.core.lock:
+                db.check_edges()
+        db.c.flush(WAIT_S)
+        found = dict(zip((t, u, v, w), db.read(t, u, v, w)))
+        assert len(found[t]) == 12 and found[w] == sorted(found[t] * 2 + found[u])
+        assert not db.events("job_failed") and db.c.failure is None
+    finally:
+        db.close()

@@ -1,0 +1,153 @@
+"""The coordinator end to end on Spark: tables, a source, views on views, updates, a restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column, arrow_schema
+from headrace.config import Settings
+from headrace.coordinator import Coordinator, TableChange
+from headrace.errors import JobFailed
+from headrace.plan.planner import Planner
+from headrace.state.arrangement import Arrangement
+
+ACCOUNTS = (Column("id", "int", False), Column("owner", "string"), Column("amount", "bigint"))
+LOG = (Column("word", "string"), Column("n", "int"))
+EVENTS = (Column("k", "int"), Column("v", "int"))
+
+
+class Database:
+    """A coordinator on a directory, and what a session would do with it."""
+
+    def __init__(self, spark: SparkSession, folder: Path):
+        self.settings = Settings(
+            data_dir=folder, barrier_interval_ms=100, run_fsync=False, catalog_commit_sync=False, parallelism=2
+        )
+        self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
+        self.planner = Planner(spark)
+        self.c = Coordinator(self.settings, self.catalog, self.planner)
+        self.c.start()
+
+    def close(self) -> None:
+        self.c.stop()
+        self.catalog.close()
+
+    def table(self, name: str, columns: tuple[Column, ...], key: tuple[str, ...] = ()) -> int:
+        return self.c.create_relation(ObjectRecord(0, "table", "public", name, columns, primary_key=key))
+
+    def source(self, name: str, columns: tuple[Column, ...], options: dict[str, str]) -> int:
+        return self.c.create_relation(ObjectRecord(0, "source", "public", name, columns, options=options))
+
+    def view(self, name: str, sql: str) -> int:
+        record = ObjectRecord(0, "materialized_view", "public", name, definition=sql, payload={"spark_sql": sql})
+        made = self.c.create_view(record, self.planner.plan(sql))
+        self.c.wait_created(made, 60)
+        return made
+
+    def write(self, table: int, inserts: list[tuple[Any, ...]], deletes: list[tuple[Any, ...]] = ()) -> Any:
+        columns = self.catalog.state.objects[table].columns
+        change = TableChange(rows(columns, inserts), rows(columns, deletes))
+        return self.c.write(table, change)
+
+    def read(self, *ids: int) -> list[Counter[tuple[Any, ...]]]:
+        with self.c.snapshot(ids) as snapshot:
+            return [self._rows(snapshot.tables[i]) for i in ids]
+
+    def _rows(self, table: Any) -> Counter[tuple[Any, ...]]:
+        found: Counter[tuple[Any, ...]] = Counter()
+        arrangement = Arrangement(table.schema, table.refs, self.settings.data_dir / "state", as_of=table.as_of)
+        for batch in arrangement.scan():
+            weights = np.asarray(batch.column("__w"))
+            assert (weights > 0).all()
+            columns = [batch.column(c.name).to_pylist() for c in table.columns]
+            for row, weight in zip(zip(*columns), weights.tolist()):
+                found[row] += weight
+        return found
+
+
+def rows(columns: tuple[Column, ...], data: list[tuple[Any, ...]]) -> pa.RecordBatch | None:
+    if not data:
+        return None
+    schema = arrow_schema(columns)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([r[i] for r in data], f.type) for i, f in enumerate(schema)], schema=schema
+    )
+
+
+def test_views_follow_tables_and_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    """PC-16, PC-21, PC-38, CK-16, CK-17: after FLUSH every view equals its query, also after a restart."""
+    db = Database(spark, tmp_path)
+    try:
+        accounts = db.table("accounts", ACCOUNTS, ("id",))
+        log = db.table("log", LOG)
+        db.write(accounts, [(1, "ann", 100), (2, "bob", 50), (3, "cy", 7)])
+        db.write(log, [("a", 1), ("a", 1), ("b", 2)])
+        events = db.source("events", EVENTS, {"connector": "datagen", "number_of_rows": "1000",
+            "rows_per_second": "unlimited", "fields.k.min": "0", "fields.k.max": "9"})  # fmt: skip
+        totals = db.view("totals", f"SELECT owner, sum(amount) AS total FROM r{accounts} GROUP BY owner")
+        words = db.view("words", f"SELECT word, count(*) AS n, sum(n) AS s FROM r{log} GROUP BY word")
+        joined = db.view("joined", f"SELECT owner, total, n FROM r{totals} JOIN r{words} ON length(owner) = n + 1")
+        counts = db.view("counts", f"SELECT count(*) AS n FROM r{events}")
+        db.write(accounts, [(1, "ann", 90), (4, "bob", 60)])
+        db.write(accounts, [], [(3, "cy", 7)])
+        db.write(log, [("b", 5)], [("a", 1)])
+        db.c.flush(60)
+        assert db.read(accounts, totals, words, joined, counts) == [
+            Counter({(1, "ann", 90): 1, (2, "bob", 50): 1, (4, "bob", 60): 1}),
+            Counter({("ann", 90): 1, ("bob", 110): 1}),
+            Counter({("a", 1, 1): 1, ("b", 2, 7): 1}),
+            Counter({("ann", 90, 2): 1, ("bob", 110, 2): 1}),
+            Counter({(1000,): 1}),
+        ]
+        before = db.c.current_epoch()
+        assert {j.status for j in db.c.jobs()} == {"running"}
+    finally:
+        db.close()
+    db = Database(spark, tmp_path)
+    try:
+        assert db.c.current_epoch() >= before
+        assert db.read(totals) == [Counter({("ann", 90): 1, ("bob", 110): 1})]
+        db.write(accounts, [(5, "dee", 1)])
+        db.write(log, [("c", 3), ("c", 3)])
+        db.c.flush(60)
+        assert db.read(totals, words, counts) == [
+            Counter({("ann", 90): 1, ("bob", 110): 1, ("dee", 1): 1}),
+            Counter({("a", 1, 1): 1, ("b", 2, 7): 1, ("c", 2, 6): 1}),
+            Counter({(1000,): 1}),
+        ]
+        assert db.read(joined) == [
+            Counter({(o, t, 2): n for o, t, n in [("ann", 90, 2), ("bob", 110, 2), ("dee", 1, 2)]})
+        ]
+    finally:
+        db.close()
+
+
+def test_a_poison_row_stops_its_view_only(spark: SparkSession, tmp_path: Path) -> None:
+    """PC-41, PC-42: the failing view says why; the other one goes on; taking the row back heals it."""
+    db = Database(spark, tmp_path)
+    try:
+        log = db.table("log", LOG)
+        good = db.view("good", f"SELECT count(*) AS c FROM r{log}")
+        bad = db.view("bad", f"SELECT word, 10 div n AS q FROM r{log}")
+        db.write(log, [("a", 2), ("b", 0)])
+        with pytest.raises(JobFailed, match='"bad" is failing') as caught:
+            db.c.flush(60)
+        assert caught.value.sqlstate == "22012"
+        assert db.read(good) == [Counter({(2,): 1})]
+        with db.c.snapshot([bad]) as snapshot:
+            assert "division" in snapshot.notices[0].lower()
+        db.c.drop([bad])
+        db.write(log, [("c", 3)], [("b", 0)])
+        db.c.flush(60)
+        assert db.read(good) == [Counter({(2,): 1})]
+    finally:
+        db.close()
