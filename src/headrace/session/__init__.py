@@ -1,0 +1,1 @@
+"""Sessions: statements in, results out; and the database as Python programs use it."""

@@ -1,0 +1,306 @@
+"""The database as a Python program uses it."""
+
+from __future__ import annotations
+
+import html
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.catalog.catalog import Catalog
+from headrace.common.clock import Clock, SystemClock
+from headrace.config import Settings
+from headrace.coordinator.coordinator import Coordinator
+from headrace.dataflow.spark import local_session, wait_for_end
+from headrace.errors import InvalidParameter, NotSupported, OperationalError, ShuttingDown
+from headrace.plan.planner import Planner
+from headrace.session import frames
+from headrace.session.engine import Engine
+from headrace.session.execution import ddl, show
+from headrace.session.names import Bound
+from headrace.session.result import Result, ResultColumn
+from headrace.session.session import Session
+from headrace.sql.parser import parse_query
+from headrace.sql.statements import TableName
+
+_SHOWN_ROWS = 20
+
+
+class QueryResult:
+    """The rows of a statement, in memory."""
+
+    def __init__(self, tag: str, columns: list[ResultColumn] | None, table: pa.Table, notices: list[str]):
+        self.tag = tag
+        self.columns = columns or []
+        self.notices = notices
+        self._table = table
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows())
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows as tuples of Python values."""
+        return list(zip(*(c.to_pylist() for c in self._table.columns)))
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self._table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas DataFrame."""
+        return self._table.to_pandas()
+
+    def _texts(self) -> list[list[str]]:
+        head = self._table.slice(0, _SHOWN_ROWS)
+        return [["" if v is None else str(v) for v in row] for row in zip(*(c.to_pylist() for c in head.columns))]
+
+    def _foot(self) -> str:
+        more = len(self) - _SHOWN_ROWS
+        count = f"({len(self)} row{'' if len(self) == 1 else 's'})"
+        return f"... {more} more\n{count}" if more > 0 else count
+
+    def __repr__(self) -> str:
+        if not self.columns:
+            return self.tag
+        names = [c.name for c in self.columns]
+        rows = self._texts()
+        widths = [max(len(n), *(len(r[i]) for r in rows), 0) for i, n in enumerate(names)]
+        lines = [" | ".join(n.center(w) for n, w in zip(names, widths)), "-+-".join("-" * w for w in widths)]
+        lines += [" | ".join(text.ljust(w) for text, w in zip(row, widths)) for row in rows]
+        return "\n".join(line.rstrip() for line in [*lines, self._foot()])
+
+    def _repr_html_(self) -> str:
+        if not self.columns:
+            return f"<p>{html.escape(self.tag)}</p>"
+        head = "".join(f"<th>{html.escape(c.name)}</th>" for c in self.columns)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(t)}</td>" for t in row) + "</tr>" for row in self._texts())
+        foot = html.escape(self._foot())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{foot}</p>"
+
+
+class Database:
+    """An open database: made by `connect`, closed by `close` or at the end of a `with` block."""
+
+    def __init__(
+        self, settings: Settings, spark: SparkSession, *, owns_spark: bool, scratch: Path | None, clock: Clock
+    ):
+        self.settings = settings
+        self.spark = spark
+        self._owns_spark = owns_spark
+        self._scratch = scratch
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._writers: dict[int, threading.RLock] = {}
+        self._sessions: set[Session] = set()
+        self._closed = False
+        self.catalog = Catalog.open(
+            settings.catalog_location, full_sync=settings.catalog_commit_sync,
+            busy_timeout_ms=settings.catalog_busy_timeout_ms,
+        )  # fmt: skip
+        try:
+            self.planner = Planner(spark)
+            self.coordinator = Coordinator(settings, self.catalog, self.planner, clock)
+            self.coordinator.start()
+        except BaseException:
+            self.catalog.close()
+            raise
+        cores = settings.parallelism or int(spark.sparkContext.defaultParallelism) // 2
+        self.engine = Engine(spark, str(settings.data_dir / "state"), max(1, cores))
+        self._main = self.session()
+        if owns_spark:
+            threading.Thread(target=self._watch_spark, name="headrace-spark", daemon=True).start()
+
+    def _watch_spark(self) -> None:
+        """Without its JVM nothing works any more: say so at once, so that whoever runs the server starts it again."""
+        code = wait_for_end(self.spark)
+        if code is not None and not self._closed:
+            self.coordinator.abort(
+                OperationalError(f"Spark has ended (exit code {code})", hint="start again: nothing is lost")
+            )
+
+    # ---- SQL
+
+    def session(self, settings: Mapping[str, str] | None = None) -> Session:
+        """A new session; `settings` are its defaults, for instance `application_name`."""
+        self.check()
+        made = Session(self, settings)
+        with self._lock:
+            self._sessions.add(made)
+        return made
+
+    def sql(self, text: str) -> QueryResult:
+        """Run a script in the database's own session; the result of its last statement, in memory."""
+        with self._lock:
+            last = Result("")
+            table = pa.table({})
+            for result in self._main.execute(text):
+                last, table = result, result.table() if result.columns is not None else pa.table({})
+            return QueryResult(last.tag, last.columns, table, [n.message for n in last.notices])
+
+    def create_materialized_view(
+        self,
+        name: str,
+        query: str | DataFrame,
+        *,
+        dialect: Literal["postgres", "spark"] = "postgres",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a view from SQL, or from a DataFrame over `relation()` or `table()`; waits until it is filled."""
+        target = _table_name(name)
+        with self._lock:
+            if isinstance(query, DataFrame):
+                frames.create_view(self._main, target, query, dict(options or {}))
+            elif dialect == "spark":
+                text = frames.bound_spark_sql(self._main, query)
+                ddl.create_planned(self._main, target, text, {"spark_sql": text}, query, dict(options or {}), ())
+            elif dialect == "postgres":
+                bound = Bound(self._main.localized(parse_query(query)), self._main.names())
+                text = ddl.planned_text(bound, None)
+                ddl.create_planned(
+                    self._main, target, text, {"spark_sql": text}, query, dict(options or {}), bound.dependencies()
+                )
+            else:
+                raise InvalidParameter(f"unknown dialect {dialect!r}", hint="postgres or spark")
+
+    def explain(self, query: str | DataFrame) -> str:
+        """The operators that would keep a view of this query up to date."""
+        if isinstance(query, DataFrame):
+            return "\n".join(self.planner.plan(query).explain())
+        bound = Bound(self._main.localized(parse_query(query)), self._main.names())
+        return "\n".join(show.incremental_plan(self._main, bound))
+
+    def flush(self) -> None:
+        """Wait until every view has taken in all that was written before."""
+        self.coordinator.flush()
+
+    # ---- DataFrames
+
+    def relation(self, name: str) -> DataFrame:
+        """A relation as it stands in plans: without rows, to build views from."""
+        record = self._main.names().get(_table_name(name))
+        if record.kind == "view":
+            bound = Bound(self._main.localized(parse_query(f"SELECT * FROM {name}")), self._main.names())
+            return self.planner.bridge.spark.sql(ddl.planned_text(bound, None))
+        return self.planner.relation_frame(record.id)
+
+    def table(self, name: str) -> DataFrame:
+        """A relation's rows as of now; the snapshot stays readable as long as the DataFrame lives."""
+        record = self._main.names().get(_table_name(name))
+        if record.kind not in ("table", "materialized_view"):
+            raise NotSupported(f"the rows of a {record.kind} as a DataFrame", hint="query it with sql()")
+        holder = self.coordinator.snapshot([record.id])
+        snapshot = holder.__enter__()
+        try:
+            table = snapshot.tables[record.id]
+            spark = self.engine.session_for(snapshot)
+            frame = self.engine.table_leaf(spark, record.id, table, [c.name for c in table.columns])
+        except BaseException:
+            holder.__exit__(None, None, None)
+            raise
+        weakref.finalize(frame, holder.__exit__, None, None, None)
+        return frame
+
+    # ---- life
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+        return self._clock.now_ms()
+
+    @contextmanager
+    def writing(self, table_id: int) -> Iterator[None]:
+        """Shut out others that read a table in order to write to it."""
+        with self._lock:
+            lock = self._writers.setdefault(table_id, threading.RLock())
+        with lock:
+            yield
+
+    def check(self) -> None:
+        """Raise what has stopped the database, if anything has."""
+        if self._closed:
+            raise ShuttingDown("the database is closed")
+        failure = self.coordinator.failure
+        if failure is not None:
+            raise failure
+
+    def forget(self, session: Session) -> None:
+        """A session has ended."""
+        with self._lock:
+            self._sessions.discard(session)
+
+    def close(self) -> None:
+        """Stop the jobs and let go of everything; harmless when repeated."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.cancel()
+            session.close()
+        try:
+            self.coordinator.stop()
+        finally:
+            self.catalog.close()
+            if self._owns_spark:
+                with suppress(Py4JError, OSError):  # its JVM may have ended before
+                    self.spark.stop()
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _table_name(text: str) -> TableName:
+    parts = [part.strip().strip('"') for part in text.split(".")]
+    if len(parts) > 2 or not all(parts):
+        raise InvalidParameter(f"{text!r} is not the name of a relation")
+    return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def connect(
+    path: str | Path | None = None,
+    *,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    settings: Settings | None = None,
+) -> Database:
+    """Open the database in a directory, which is created if need be; without one, in a temporary directory.
+
+    Spark is started in this process unless a session (classic, not Connect) or a master is given.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else None
+    directory = scratch or Path(path or ".")
+    chosen = (settings or Settings()).model_copy(update={"data_dir": directory})
+    directory.mkdir(parents=True, exist_ok=True)
+    log_file = None if path is None else Path(chosen.data_dir) / "spark.log"
+    session = spark or local_session(
+        master or chosen.master, driver_memory=f"{chosen.spark_driver_memory_mb}m", log_file=log_file
+    )
+    try:
+        return Database(chosen, session, owns_spark=spark is None, scratch=scratch, clock=SystemClock())
+    except BaseException:
+        if spark is None:
+            session.stop()
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise

@@ -1,0 +1,174 @@
+"""Queries on Spark: leaves for snapshots, jobs that can be cancelled, results as a stream of Arrow batches."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.logger import PySparkLogger
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _local_iterator_from_socket
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column, arrow_type
+from headrace.connectors.base import open_source
+from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.plan.bridge import PLANNING_CONF
+from headrace.plan.failures import translate
+from headrace.session.leaves import RelationFunction, SourceFunction
+from headrace.session.names import quoted
+from headrace.session.result import ResultColumn
+
+if TYPE_CHECKING:
+    from headrace.coordinator.reads import Snapshot, SnapshotTable
+
+# Spark's client logs every failing statement in full; here the error itself goes to whoever sent the statement.
+PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+
+_SMALL_ROWS = 200_000
+"""Stored rows up to which a query may copy relations to every task."""
+_SLICE_ROWS = 1_000_000
+"""Stored rows for which a further slice of a scan is made."""
+
+
+class Engine:
+    """Spark sessions for queries. Safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession, root: str, parallelism: int):
+        self.root = root
+        self.parallelism = parallelism
+        self._small = _session(spark, parallelism, "10485760")
+        self._large = _session(spark, parallelism, "-1")
+        self._numbers = itertools.count(1)
+
+    def session_for(self, snapshot: Snapshot | None) -> SparkSession:
+        """The session for a query over a snapshot."""
+        rows = sum(ref.rows for t in snapshot.tables.values() for ref in t.refs) if snapshot is not None else 0
+        return self._small if rows <= _SMALL_ROWS else self._large
+
+    def table_leaf(self, spark: SparkSession, relation: int, table: SnapshotTable, names: Sequence[str]) -> DataFrame:
+        """A stored relation's columns `names` as of its snapshot."""
+        scan = self.scan(table, names)
+        types = {c.name: c.type for c in table.columns}
+        function = RelationFunction(scan, relation)
+        return _mapped(spark, function, scan.parallelism, [Column(n, types[n]) for n in names])
+
+    def scan(self, table: SnapshotTable, names: Sequence[str]) -> SnapshotScan:
+        """What reads a stored relation's columns `names` slice by slice."""
+        rows = sum(ref.rows for ref in table.refs)
+        parallelism = 1 if rows < 20_000 else max(self.parallelism, -(-rows // _SLICE_ROWS))
+        types = {c.name: c.type for c in table.columns}
+        output = pa.schema([pa.field(n, arrow_type(types[n])) for n in names])
+        return SnapshotScan(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism, output)
+
+    def source_leaf(
+        self, spark: SparkSession, record: ObjectRecord, offsets: Mapping[str, Any], names: Sequence[str]
+    ) -> DataFrame:
+        """A source's rows from its start to the offsets."""
+        source = open_source(record.options, record.columns)
+        tasks = tuple(source.plan(source.start_offsets(), dict(offsets), self.parallelism))
+        function = SourceFunction(record.options, record.columns, tuple(names), tasks, self.parallelism, record.id)
+        types = {c.name: c.type for c in record.columns}
+        return _mapped(spark, function, self.parallelism, [Column(n, types[n]) for n in names])
+
+    @contextmanager
+    def views(self, frames: Mapping[int, DataFrame]) -> Iterator[dict[int, str]]:
+        """Names under which the frames can be queried inside the block."""
+        number = next(self._numbers)
+        names = {i: f"q{number}_r{i}" for i in frames}
+        try:
+            for i, frame in frames.items():
+                frame.createOrReplaceTempView(names[i])
+            yield {i: quoted(name) for i, name in names.items()}
+        finally:
+            for i, frame in frames.items():
+                frame.sparkSession.catalog.dropTempView(names[i])
+
+    def analyze(self, text: str) -> list[ResultColumn]:
+        """The columns of a query in Spark SQL, without running it."""
+        return columns_of(self._small.sql(text))
+
+
+def _session(spark: SparkSession, parallelism: int, broadcast_bytes: str) -> SparkSession:
+    session = spark.newSession()
+    for key, value in PLANNING_CONF.items():
+        session.conf.set(key, value)
+    session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", broadcast_bytes)
+    return session
+
+
+def _mapped(spark: SparkSession, function: Any, parallelism: int, columns: Sequence[Column]) -> DataFrame:
+    ddl = ", ".join(f"{quoted(c.name)} {c.type}" for c in columns)
+    return spark.range(0, parallelism, 1, parallelism).mapInArrow(function, ddl)
+
+
+def columns_of(frame: DataFrame) -> list[ResultColumn]:
+    """The columns of a DataFrame."""
+    return [ResultColumn(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+
+
+class Jobs:
+    """The Spark jobs of one session: run in the query pool, cancelled as one from any thread.
+
+    `check` raises if the running statement was cancelled: it is asked before any job starts.
+    """
+
+    def __init__(self, spark: SparkSession, name: str, check: Callable[[], None]):
+        self._context = spark.sparkContext
+        self._name = name
+        self._check = check
+        self._lock = threading.Lock()
+        self._groups: set[str] = set()
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def running(self, text: str) -> Iterator[None]:
+        """Jobs started inside the block belong to the session; errors of Spark come out as headrace's."""
+        context = self._context
+        with self._lock:
+            self._check()
+            group = f"{self._name}-{next(self._numbers)}"
+            self._groups.add(group)
+        context.setLocalProperty("spark.scheduler.pool", "query")
+        context.setJobGroup(group, text[:200], False)
+        try:
+            yield
+        except Exception as error:
+            raise translate(error) from error
+        finally:
+            with self._lock:
+                self._groups.discard(group)
+            for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(key, None)
+
+    def cancel(self) -> None:
+        """Stop what runs, and what is about to."""
+        with self._lock:
+            for group in self._groups:
+                self._context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame: computed in one job and kept by Spark, on disk where memory is short; then fetched.
+
+    The first batch comes when all are computed, so that an error on any row comes before the first row. One
+    partition at a time is in memory.
+    """
+    jvm: Any = frame.sparkSession._jvm
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
+    rdd = frame._jdf.toArrowBatchRdd()
+    rdd.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER())
+    try:
+        if int(rdd.count()):
+            socket = jvm.PythonRDD.toLocalIteratorAndServe(rdd, False)
+            for message in _local_iterator_from_socket(socket, NoOpSerializer()):
+                yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+    finally:
+        rdd.unpersist(False)

@@ -1,0 +1,354 @@
+"""CREATE, DROP and ALTER."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column, arrow_type
+from headrace.connectors.base import infer_columns, open_source
+from headrace.errors import (
+    DependentObjectsExist,
+    DuplicateObject,
+    DuplicateTable,
+    HeadraceError,
+    JobFailed,
+    NotSupported,
+    QueryCanceled,
+    StatementError,
+    SyntaxFault,
+    UndefinedColumn,
+    UndefinedObject,
+    UndefinedTable,
+    WrongObjectType,
+)
+from headrace.session.execution.select import describe
+from headrace.session.names import Bound, kind_name, label
+from headrace.session.result import Notice, Result, ResultColumn
+from headrace.sql import statements as st
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def create_table(session: Session, statement: st.CreateTable) -> Result:
+    """CREATE TABLE, also from a query."""
+    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE TABLE")
+    if taken is not None:
+        return taken
+    _refuse_table_features(statement)
+    columns = _declared(statement.columns)
+    if statement.query is not None and not columns:
+        columns = _columns(describe(session, Bound(session.localized(statement.query), session.names())))
+    if not columns:
+        raise NotSupported("a table without columns", hint="declare at least one column")
+    if statement.append_only and statement.on_conflict == "overwrite":
+        raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
+    payload = {
+        "append_only": statement.append_only,
+        "on_conflict": statement.on_conflict or "overwrite",
+        "defaults": {c.name: c.default for c in statement.columns if c.default is not None},
+    }
+    session.database.coordinator.create_relation(
+        _record(session, "table", statement.name, columns, statement.text, statement.primary_key, {}, (), payload)
+    )
+    if statement.query is None:
+        return Result("CREATE TABLE")
+    from headrace.session.execution.dml import insert
+
+    made = st.Insert(statement.name, (), query=statement.query, text=statement.text)
+    count = insert(session, made).tag.rsplit(" ", 1)[-1]
+    return Result(f"SELECT {count}")
+
+
+def _refuse_table_features(statement: st.CreateTable) -> None:
+    if statement.temporary:
+        raise NotSupported("temporary tables", hint="create a table and drop it afterwards")
+    if statement.options:
+        raise NotSupported("a table with a connector", hint="use CREATE SOURCE and a materialized view over it")
+    if statement.version_column is not None or statement.on_conflict == "do update if not null":
+        raise NotSupported("this ON CONFLICT behaviour", hint="use ON CONFLICT OVERWRITE or ON CONFLICT IGNORE")
+    if statement.watermark is not None and not statement.append_only:
+        raise NotSupported("a watermark on a table that can be updated", hint="declare the table APPEND ONLY")
+    if any(c.generated is not None for c in statement.columns):
+        raise NotSupported("generated columns", hint="compute them in a view")
+
+
+def _declared(columns: Iterable[st.ColumnDef]) -> tuple[Column, ...]:
+    found = tuple(Column(c.name, c.type, not c.not_null) for c in columns)
+    for column in found:
+        if column.name.startswith("__"):
+            raise NotSupported(
+                f"the column name {column.name}", hint="names that begin with two underscores are reserved"
+            )
+        try:
+            arrow_type(column.type)
+        except ValueError:
+            raise NotSupported(f"columns of type {column.type}") from None
+    return found
+
+
+def _columns(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+    found = list(columns)
+    if names is not None and len(names) > len(found):
+        raise SyntaxFault("more column names than columns in the query")
+    labels = [*(names or ()), *(c.name for c in found[len(names or ()) :])]
+    doubled = next((n for n in labels if labels.count(n) > 1), None)
+    if doubled is not None:
+        raise StatementError(f'column "{doubled}" specified more than once', sqlstate="42701", hint="give it an alias")
+    return tuple(Column(n, "string" if c.type == "void" else c.type) for n, c in zip(labels, found))
+
+
+def create_source(session: Session, statement: st.CreateSource) -> Result:
+    """CREATE SOURCE; the connector checks its options."""
+    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE SOURCE")
+    if taken is not None:
+        return taken
+    if any(c.generated is not None for c in statement.columns):
+        raise NotSupported("generated columns", hint="compute them in a view")
+    options = dict(statement.options)
+    columns = _declared(statement.columns) or tuple(infer_columns(options))
+    open_source(options, columns).start_offsets()
+    watermark = statement.watermark
+    if watermark is not None and watermark.column not in {c.name for c in columns}:
+        raise UndefinedColumn(f'column "{watermark.column}" does not exist')
+    payload = (
+        {"watermark": {"column": watermark.column, "delay_ms": watermark.delay_ms, "expression": watermark.expression}}
+        if watermark is not None
+        else {}
+    )
+    session.database.coordinator.create_relation(
+        _record(session, "source", statement.name, columns, statement.text, (), options, (), payload)
+    )
+    return Result("CREATE SOURCE")
+
+
+def create_view(session: Session, statement: st.CreateView) -> Result:
+    """CREATE VIEW: its query is put in place of its name."""
+    if statement.or_replace or statement.temporary:
+        raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
+    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
+    if taken is not None:
+        return taken
+    names = session.names()
+    bound = Bound(session.localized(statement.query), names)
+    columns = _columns(describe(session, bound), statement.columns)
+    payload = {"query": statement.query.text, "search_path": list(names.search_path)}
+    session.database.coordinator.create_relation(
+        _record(session, "view", statement.name, columns, statement.text, (), {}, bound.dependencies(), payload)
+    )
+    return Result("CREATE VIEW")
+
+
+def create_materialized_view(session: Session, statement: st.CreateMaterializedView) -> Result:
+    """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
+    tag = "CREATE MATERIALIZED VIEW"
+    if statement.or_replace or statement.emit_on_window_close:
+        raise NotSupported("OR REPLACE and EMIT ON WINDOW CLOSE", hint="drop the view first; leave the clause out")
+    taken = _taken(session, statement.name, statement.if_not_exists, tag)
+    if taken is not None:
+        return taken
+    bound = Bound(session.localized(statement.query), session.names())
+    text = planned_text(bound, statement.columns)
+    create_planned(
+        session,
+        statement.name,
+        text,
+        {"spark_sql": text},
+        statement.text,
+        dict(statement.options),
+        bound.dependencies(),
+    )
+    return Result(tag)
+
+
+def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
+    """The view's query as the planner takes it: relations by their planning names. Refuses system relations."""
+
+    def leaf(target: object) -> str:
+        if not isinstance(target, ObjectRecord):
+            raise NotSupported("system relations in a materialized view", hint="query them directly")
+        return f"`r{target.id}`"
+
+    text = bound.spark(leaf)
+    if columns:
+        names = ", ".join("`" + c.replace("`", "``") + "`" for c in columns)
+        return f"SELECT * FROM ({text}) AS __view({names})"
+    return text
+
+
+def create_planned(
+    session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
+    options: dict[str, str], depends_on: Sequence[int],
+) -> int:  # fmt: skip
+    """Plan a query (Spark SQL or a DataFrame), create its view, and wait for it as the session wants. The view's id."""
+    database = session.database
+    plan = database.planner.plan(query)
+    upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
+    record = _record(
+        session,
+        "materialized_view",
+        name,
+        plan.columns,
+        definition,
+        (),
+        options,
+        upstreams,
+        {**payload, "append_only": plan.append_only},
+    )
+    view_id = database.coordinator.create_view(record, plan)
+    if not session.variables.is_on("background_ddl"):
+        _wait(session, view_id)
+    return view_id
+
+
+def _wait(session: Session, view_id: int) -> None:
+    """Wait until the view is filled. What fails or is cancelled meanwhile leaves no view behind."""
+    coordinator = session.database.coordinator
+    try:
+        session.wait(lambda: coordinator.wait_created(view_id, None))
+    except (JobFailed, QueryCanceled):
+        coordinator.drop([view_id])
+        raise
+
+
+def create_schema(session: Session, statement: st.CreateSchema) -> Result:
+    """CREATE SCHEMA."""
+    state = session.database.catalog.state
+    if state.object_named("", statement.name) is not None or statement.name in session.system_schemas:
+        if statement.if_not_exists:
+            return Result("CREATE SCHEMA", notices=[Notice(f'schema "{statement.name}" already exists, skipping')])
+        raise DuplicateObject(f'schema "{statement.name}" already exists', sqlstate="42P06")
+    session.database.coordinator.create_relation(ObjectRecord(0, "schema", "", statement.name))
+    return Result("CREATE SCHEMA")
+
+
+def _taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Result | None:
+    schema = name.schema or session.names().schema
+    state = session.database.catalog.state
+    if name.schema and schema != "public" and state.object_named("", schema) is None:
+        raise UndefinedObject(f'schema "{schema}" does not exist', sqlstate="3F000")
+    if state.object_named(schema, name.name) is None:
+        return None
+    if tolerated:
+        return Result(tag, notices=[Notice(f'relation "{name.name}" already exists, skipping', "NOTICE", "42P07")])
+    raise DuplicateTable(f'relation "{name.name}" already exists')
+
+
+def _record(
+    session: Session, kind: str, name: TableName, columns: Sequence[Column], definition: str,
+    primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int], payload: Mapping[str, object],
+) -> ObjectRecord:  # fmt: skip
+    schema = name.schema or session.names().schema
+    now = session.database.now_ms()
+    return ObjectRecord(
+        0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
+        dict(payload),
+    )  # fmt: skip
+
+
+def drop(session: Session, statement: st.Drop) -> Result:
+    """DROP of relations and schemas."""
+    tag = f"DROP {statement.kind.upper()}"
+    notices: list[Notice] = []
+    wanted: list[ObjectRecord] = []
+    for name in statement.names:
+        found = _to_drop(session, statement.kind, name)
+        if found is None and not statement.if_exists:
+            raise _missing(statement.kind, name)
+        if found is None:
+            notices.append(Notice(f'{statement.kind} "{name}" does not exist, skipping'))
+        else:
+            wanted.append(found)
+    order, extra = _drop_order(session, wanted)
+    if extra and not statement.cascade:
+        raise _still_needed(session, wanted, extra)
+    notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in extra]
+    if order:
+        session.database.coordinator.drop([o.id for o in order])
+    return Result(tag, notices=notices)
+
+
+def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | None:
+    if kind == "schema":
+        return session.database.catalog.state.object_named("", name.name)
+    if kind.replace(" ", "_") not in ("table", "source", "materialized_view", "view", "sink", "index"):
+        raise NotSupported(f"DROP {kind.upper()}")
+    found = session.names().find(name)
+    if found is not None and kind_name(found) != kind:
+        raise WrongObjectType(
+            f'"{name}" is not a {kind}', hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}."
+        )
+    return found
+
+
+def _missing(kind: str, name: TableName) -> HeadraceError:
+    if kind == "schema":
+        return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
+    return UndefinedTable(f'{kind} "{name}" does not exist')
+
+
+def _drop_order(session: Session, wanted: Sequence[ObjectRecord]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
+    """All objects to drop, dependents first; and those among them that nobody asked for."""
+    state = session.database.catalog.state
+    order: list[ObjectRecord] = []
+    seen: set[int] = set()
+
+    def visit(record: ObjectRecord) -> None:
+        if record.id in seen:
+            return
+        seen.add(record.id)
+        inside = [o for o in state.objects.values() if o.schema == record.name] if record.kind == "schema" else []
+        for above in [*(state.objects[i] for i in state.dependents(record.id)), *inside]:
+            visit(above)
+        order.append(record)
+
+    for record in wanted:
+        visit(record)
+    asked = {record.id for record in wanted}
+    return order, [o for o in order if o.id not in asked]
+
+
+def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
+    objects = session.database.catalog.state.objects
+    lines = []
+    for above in reversed(extra):
+        below = [objects[i] for i in above.depends_on if i in objects]
+        known = [b for b in below if b in wanted or b in extra]
+        owner = known[0] if known else wanted[0]
+        lines.append(f"{kind_name(above)} {label(above)} depends on {kind_name(owner)} {label(owner)}")
+    first = wanted[0]
+    return DependentObjectsExist(
+        f"cannot drop {kind_name(first)} {label(first)} because other objects depend on it",
+        detail="\n".join(lines),
+        hint="Use DROP ... CASCADE to drop the dependent objects too.",
+    )
+
+
+def alter(session: Session, statement: st.AlterJob) -> Result:
+    """ALTER ... PAUSE, RESUME and SET."""
+    tag = f"ALTER {statement.kind.upper()}"
+    found = session.names().find(statement.name)
+    if found is None and statement.if_exists:
+        return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
+    record = found or session.names().get(statement.name)
+    if kind_name(record) != statement.kind:
+        raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
+    coordinator = session.database.coordinator
+    if statement.action not in ("pause", "resume", "set"):
+        raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")
+    if record.id not in session.database.catalog.state.jobs:
+        raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}", hint="it has no job")
+    if statement.action == "set":
+        coordinator.alter_job(record.id, options=dict(statement.options))
+    else:
+        coordinator.alter_job(record.id, paused=statement.action == "pause")
+    return Result(tag)
+
+
+__all__ = [
+    "alter", "create_materialized_view", "create_planned", "create_schema", "create_source", "create_table",
+    "create_view", "drop", "planned_text",
+]  # fmt: skip

@@ -1,0 +1,254 @@
+"""SELECT: from a resolved query to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.common.epoch import from_unix_ms
+from headrace.errors import NotSupported
+from headrace.session.engine import columns_of, stream
+from headrace.session.execution.simple import (
+    SORT_ROWS,
+    Scan,
+    constant_row,
+    count_rows,
+    scan_batches,
+    simple_scan,
+)
+from headrace.session.names import Bound, Target, null_relation
+from headrace.session.result import Notice, Result, ResultColumn
+from headrace.sql.dml import literal_of
+from headrace.sql.parser import parse_expression
+from headrace.sql.query import Query
+
+if TYPE_CHECKING:
+    from headrace.coordinator.reads import Snapshot
+    from headrace.session.session import Session
+
+
+class Stream:
+    """An iterator over batches that holds on to what they are read from until they end or it is closed."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], release: Callable[[], None], check: Callable[[], None]):
+        self._batches = batches
+        self._release = release
+        self._check = check
+        self._first: list[pa.RecordBatch] = []
+
+    def start(self) -> Stream:
+        """Fetch the first batch, so that errors come up now."""
+        try:
+            self._first = [next(self._batches)]
+        except StopIteration:
+            self.close()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._first:
+            return self._first.pop()
+        try:
+            self._check()
+            return next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go; harmless when repeated."""
+        batches, self._batches = self._batches, iter(())
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+        release, self._release = self._release, lambda: None
+        release()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def select(session: Session, query: Query) -> Result:
+    """The result of a query."""
+    query = session.localized(query)
+    constant = constant_row(query)
+    if constant is not None:
+        columns, row = constant
+        return Result("SELECT", columns, iter([row]))
+    bound = Bound(query, session.names())
+    with ExitStack() as stack:
+        snapshot = open_snapshot(session, bound, stack)
+        scanned = _scan(session, bound, snapshot)
+        if scanned is not None:
+            columns, batches = scanned
+        else:
+            text = query.text
+            frame = frame_of(session, bound, snapshot)
+            columns, batches = columns_of(frame), _computed(session, frame, text)
+        notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
+        held = stack.pop_all()
+    return Result("SELECT", columns, Stream(batches, held.close, session.check).start(), notices)
+
+
+def _computed(session: Session, frame: DataFrame, text: str) -> Iterator[pa.RecordBatch]:
+    with session.jobs.running(text):
+        yield from stream(frame)
+
+
+def compute(session: Session, bound: Bound, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
+    """All rows of a query after `wrap` has put more Spark SQL around its text."""
+    with ExitStack() as stack:
+        snapshot = open_snapshot(session, bound, stack)
+        found = describe(session, bound)
+        frame = frame_of(session, bound, snapshot, lambda text: wrap(found, text))
+        batches = list(_computed(session, frame, bound.query.text))
+        columns = columns_of(frame)
+    if not batches:
+        return Result("", columns).table()
+    return pa.Table.from_batches(batches)
+
+
+def describe(session: Session, bound: Bound) -> list[ResultColumn]:
+    """The columns of a query, without running it."""
+    with session.jobs.running(bound.query.text):
+        return session.database.engine.analyze(bound.spark(lambda target: null_relation(target.columns)))
+
+
+def describe_query(session: Session, query: Query) -> list[ResultColumn]:
+    """The columns of a query, by the shortest way."""
+    query = session.localized(query)
+    constant = constant_row(query)
+    if constant is not None:
+        return constant[0]
+    bound = Bound(query, session.names())
+    target = _only(bound)
+    plan = simple_scan(query, target.columns) if target is not None else None
+    if plan is not None and target is not None:
+        return plan.columns(target.columns)
+    return describe(session, bound)
+
+
+def open_snapshot(session: Session, bound: Bound, stack: ExitStack) -> Snapshot | None:
+    """A snapshot of the stored relations of a query, pinned until the stack ends; None where there are none."""
+    relations = bound.relations()
+    if not relations:
+        return None
+    at = _as_of(bound)
+    if at is not None and at < from_unix_ms(session.database.now_ms()):
+        # Nothing has been written since the newest epoch: that is how it was at any later time up to now.
+        at = min(at, session.database.coordinator.current_epoch())
+    return stack.enter_context(session.snapshot(sorted(relations), at))
+
+
+def _as_of(bound: Bound) -> int | None:
+    texts = {text for query in bound.queries() for text in query.as_of().values()}
+    if not texts:
+        return None
+    if len(texts) > 1:
+        raise NotSupported("different FOR SYSTEM_TIME AS OF in one query", hint="read all relations as of one time")
+    text = texts.pop()
+    expression = parse_expression(text)
+    if isinstance(expression.tree, exp.Literal) and not expression.tree.is_string:
+        return from_unix_ms(int(float(text) * 1000) + 1) - 1
+    known, moment = literal_of(expression, "timestamp")
+    if not known or not isinstance(moment, datetime):
+        raise NotSupported(
+            f"FOR SYSTEM_TIME AS OF {text}", hint="give a timestamp literal, or Unix time in seconds as a number"
+        )
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return from_unix_ms(int(moment.timestamp() * 1000) + 1) - 1
+
+
+def _only(bound: Bound) -> Target | None:
+    """The one stored table or view that the query reads directly."""
+    targets = list(bound.targets.values())
+    if len(targets) != 1 or not isinstance(targets[0], ObjectRecord):
+        return None
+    return targets[0] if targets[0].kind in ("table", "materialized_view") else None
+
+
+def _scan(
+    session: Session, bound: Bound, snapshot: Snapshot | None
+) -> tuple[list[ResultColumn], Iterator[pa.RecordBatch]] | None:
+    target = _only(bound)
+    if snapshot is None or not isinstance(target, ObjectRecord):
+        return None
+    plan = simple_scan(bound.query, target.columns)
+    if plan is None:
+        return None
+    table = snapshot.tables[target.id]
+    rows = sum(ref.rows for ref in table.refs)
+    if plan.order and rows > SORT_ROWS:
+        return None
+    names = plan.names() or (target.columns[0].name,)
+    scan = session.database.engine.scan(table, names)
+    if plan.count is not None:
+        number = pa.array([count_rows(scan)], pa.int64())
+        return plan.columns(()), iter([pa.RecordBatch.from_arrays([number], names=[plan.count])])
+    return _scan_columns(plan, target.columns), scan_batches(plan, scan)
+
+
+def _scan_columns(plan: Scan, columns: Sequence[Column]) -> list[ResultColumn]:
+    return plan.columns(columns)
+
+
+def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:
+    """The query over a snapshot as a Spark DataFrame."""
+    engine = session.database.engine
+    spark = engine.session_for(snapshot)
+    mentioned = _mentioned(bound)
+    frames: dict[int, DataFrame] = {}
+    with session.jobs.running(bound.query.text):
+        for record in bound.relations().values():
+            assert snapshot is not None
+            names = pruned(record.columns, mentioned)
+            if record.kind == "source":
+                frames[record.id] = engine.source_leaf(spark, record, snapshot.sources.get(record.id, {}), names)
+            else:
+                frames[record.id] = engine.table_leaf(spark, record.id, snapshot.tables[record.id], names)
+        with engine.views(frames) as labels:
+            return spark.sql(wrap(bound.spark(lambda target: _leaf(session, target, labels, mentioned))))
+
+
+def _leaf(session: Session, target: Target, labels: dict[int, str], mentioned: frozenset[str] | None) -> str:
+    if isinstance(target, ObjectRecord):
+        return labels[target.id]
+    return target.text(session, pruned(target.columns, mentioned))
+
+
+def pruned(columns: Sequence[Column], mentioned: frozenset[str] | None) -> list[str]:
+    """The names of the columns to read; at least one."""
+    if mentioned is None:
+        return [c.name for c in columns]
+    return [c.name for c in columns if c.name in mentioned] or [columns[0].name]
+
+
+def _mentioned(bound: Bound) -> frozenset[str] | None:
+    """Every identifier of the query and its views; None where it may mean columns that it does not name."""
+    found: set[str] = set()
+    for query in bound.queries():
+        tree = query.tree
+        for node in tree.walk():
+            if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
+                return None
+            if isinstance(node, exp.Join) and str(node.args.get("method") or "").upper() == "NATURAL":
+                return None
+            if isinstance(node, exp.Identifier):
+                found.add(node.name)
+        aliases = {t.alias_or_name for t in tree.find_all(exp.Table)}
+        if any(c.name in aliases and not c.table for c in tree.find_all(exp.Column)):
+            return None
+    return frozenset(found)

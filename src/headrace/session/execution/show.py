@@ -1,0 +1,131 @@
+"""SHOW, DESCRIBE and EXPLAIN."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import arrow_type
+from headrace.errors import NotSupported
+from headrace.session.execution.ddl import planned_text
+from headrace.session.execution.select import frame_of, open_snapshot
+from headrace.session.names import Bound, label
+from headrace.session.result import Result, ResultColumn
+from headrace.sql import statements as st
+from headrace.sql.types import pg_type_text
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+_KINDS = {
+    "tables": "table", "sources": "source", "materialized views": "materialized_view", "views": "view",
+    "sinks": "sink", "indexes": "index",
+}  # fmt: skip
+
+
+def rows_result(tag: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Result:
+    """A result of Python values."""
+    arrays = [pa.array([row[i] for row in rows], arrow_type(kind)) for i, (_, kind) in enumerate(columns)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+    return Result(tag, [ResultColumn(name, kind) for name, kind in columns], iter([batch]))
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool]:
+    if pattern is None:
+        return lambda name: True
+    text = "".join(".*" if c == "%" else "." if c == "_" else re.escape(c) for c in pattern)
+    return lambda name: re.fullmatch(text, name, re.DOTALL) is not None
+
+
+def show(session: Session, statement: st.Show) -> Result:
+    """SHOW of lists, definitions and settings."""
+    what, fits = statement.what, _matcher(statement.pattern)
+    if what == "setting":
+        name = statement.setting or ""
+        return rows_result("SHOW", [(name, "string")], [[session.variables.get(name)]])
+    if what == "all":
+        rows = [[v.name, value, v.meaning] for v, value in session.variables.all()]
+        return rows_result("SHOW", [("name", "string"), ("setting", "string"), ("description", "string")], rows)
+    if what == "columns" and statement.name is not None:
+        return _columns(session, statement.name, fits)
+    if what == "create" and statement.name is not None:
+        record = session.names().get(statement.name)
+        return rows_result("SHOW", [("Name", "string"), ("Create Sql", "string")], [[label(record), record.definition]])
+    if what == "jobs":
+        return _jobs(session)
+    if what == "databases":
+        return rows_result("SHOW", [("Name", "string")], [["dev"]])
+    if what == "schemas":
+        names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of("schema"))})
+        names += session.system_schemas
+        return rows_result("SHOW", [("Name", "string")], [[n] for n in names if fits(n)])
+    return _list(session, what, statement.schema, fits)
+
+
+def _list(session: Session, what: str, schema: str | None, fits: Callable[[str], bool]) -> Result:
+    if what not in _KINDS:
+        if what in ("connections", "secrets", "subscriptions", "functions", "cursors", "processlist", "cluster"):
+            return rows_result("SHOW", [("Name", "string")], [])
+        raise NotSupported(f"SHOW {what.upper()}")
+    schemas = (schema,) if schema is not None else session.names().search_path
+    found = session.database.catalog.state.objects_of(_KINDS[what])
+    names = sorted(o.name for o in found if o.schema in schemas and fits(o.name))
+    return rows_result("SHOW", [("Name", "string")], [[n] for n in names])
+
+
+def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Result:
+    target = session.names().target(name)
+    keys = target.primary_key if isinstance(target, ObjectRecord) else ()
+    rows = [
+        [c.name, pg_type_text(c.type), "NO" if not c.nullable else "YES", "YES" if c.name in keys else "NO"]
+        for c in target.columns
+        if fits(c.name)
+    ]
+    heads = [("Name", "string"), ("Type", "string"), ("Nullable", "string"), ("Primary Key", "string")]
+    return rows_result("SHOW", heads, rows)
+
+
+def _jobs(session: Session) -> Result:
+    heads = [("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string")]
+    jobs = session.database.coordinator.jobs()
+    return rows_result(
+        "SHOW", heads, [[j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None] for j in jobs]
+    )
+
+
+def describe(session: Session, statement: st.Describe) -> Result:
+    """DESCRIBE a relation."""
+    result = _columns(session, statement.name, lambda name: True)
+    result.tag = "DESCRIBE"
+    return result
+
+
+def explain(session: Session, statement: st.Explain) -> Result:
+    """EXPLAIN of a query or of CREATE MATERIALIZED VIEW."""
+    inner = statement.statement
+    if isinstance(inner, st.CreateMaterializedView):
+        lines = incremental_plan(session, Bound(session.localized(inner.query), session.names()), inner.columns)
+    elif isinstance(inner, st.Select):
+        lines = query_plan(session, Bound(session.localized(inner.query), session.names()))
+    else:
+        raise NotSupported("EXPLAIN of this statement", hint="EXPLAIN takes a query or CREATE MATERIALIZED VIEW.")
+    return rows_result("EXPLAIN", [("QUERY PLAN", "string")], [[line] for line in lines])
+
+
+def incremental_plan(session: Session, bound: Bound, columns: Sequence[str] | None = None) -> list[str]:
+    """The operators that would keep a view of this query up to date."""
+    return session.database.planner.plan(planned_text(bound, columns)).explain()
+
+
+def query_plan(session: Session, bound: Bound) -> list[str]:
+    """Spark's physical plan."""
+    with ExitStack() as stack:
+        frame = frame_of(session, bound, open_snapshot(session, bound, stack))
+        with session.jobs.running("EXPLAIN"):
+            plan = str(frame._jdf.queryExecution().executedPlan().treeString())
+    return [line for line in plan.splitlines() if line.strip()]

@@ -1,0 +1,64 @@
+"""Views from DataFrames and from Spark SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from headrace.errors import NotSupported, SyntaxFault
+from headrace.plan.bridge import JNode
+from headrace.plan.failures import translated
+from headrace.plan.stored import leaf_ids, to_payload
+from headrace.session.execution import ddl
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def create_view(session: Session, name: TableName, frame: DataFrame, options: dict[str, str]) -> None:
+    """Create a view from a DataFrame over relations of the database."""
+    planner = session.database.planner
+    bridge = planner.bridge
+    known: dict[int, int] = {}
+    for record in session.database.catalog.state.objects_of("table", "source", "materialized_view"):
+        leaves = leaf_ids(bridge, bridge.analyzed(planner.relation_frame(record.id)))
+        known.update(dict.fromkeys(leaves, record.id))
+
+    def id_of(node: JNode) -> int | None:
+        leaf = bridge.relation_id(node)
+        return None if leaf is None else known.get(leaf)
+
+    with translated():
+        analyzed = bridge.analyzed(frame)
+        definition = "-- DataFrame\n" + str(analyzed.toString())[:10_000]
+        try:
+            payload = to_payload(bridge, analyzed, id_of)
+        except Py4JJavaError as error:
+            raise NotSupported(
+                "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
+            ) from error
+    ddl.create_planned(session, name, frame, payload, definition, options, ())
+
+
+def bound_spark_sql(session: Session, text: str) -> str:
+    """Spark SQL with the names of relations replaced by their planning names. Raises `SyntaxFault`."""
+    try:
+        tree = parse_one(text, dialect="spark")
+    except SqlglotError as error:
+        raise SyntaxFault(f"cannot read the Spark SQL: {str(error).splitlines()[0]}") from None
+    names = session.names()
+    ctes = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        if not isinstance(table.this, exp.Identifier) or (not table.db and table.name.lower() in ctes):
+            continue
+        record = names.get(TableName(table.db or None, table.name))
+        alias = table.alias or table.name
+        table.set("this", exp.to_identifier(f"r{record.id}", quoted=True))
+        table.set("db", None)
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    return str(tree.sql(dialect="spark"))

@@ -1,0 +1,64 @@
+"""Relations as leaves of Spark queries: what the workers run, under names by which a plan can be recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.common.columns import Column
+from headrace.connectors.base import open_source
+from headrace.dataflow.operators.inputs import SnapshotScan
+
+PREFIX = "headrace_relation_"
+"""What the name of a leaf's function begins with; the planner knows the relation by the id that follows."""
+
+
+@dataclass
+class RelationFunction:
+    """A snapshot of a table or view, as a function for `mapInArrow`."""
+
+    scan: SnapshotScan
+    relation: int
+
+    def __post_init__(self) -> None:
+        self.__name__ = f"{PREFIX}{self.relation}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """This task's slice."""
+        yield from self.scan(batches)
+
+
+@dataclass
+class SourceFunction:
+    """The rows of a source up to some offsets, as a function for `mapInArrow`."""
+
+    options: dict[str, str]
+    columns: tuple[Column, ...]
+    names: tuple[str, ...]
+    tasks: tuple[dict[str, Any], ...]
+    parallelism: int
+    relation: int
+
+    def __post_init__(self) -> None:
+        self.__name__ = f"{PREFIX}{self.relation}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """This task's share."""
+        from pyspark import TaskContext
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        yield from self.share(int(context.partitionId()))
+
+    def share(self, i: int) -> Iterator[pa.RecordBatch]:
+        """The rows of share `i`; rows that cannot be understood are left out."""
+        reader = open_source(self.options, list(self.columns))
+        for task in self.tasks[i :: self.parallelism]:
+            for found in reader.read(task):
+                if found.batch.num_rows:
+                    yield found.batch.select(list(self.names))

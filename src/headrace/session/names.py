@@ -1,0 +1,161 @@
+"""What the names in a query stand for: relations of the catalog, system relations, and views to put in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.errors import NotSupported, UndefinedTable, WrongObjectType
+from headrace.session.system.relations import SystemRelation, system_relation
+from headrace.sql.parser import parse_query
+from headrace.sql.query import Query
+from headrace.sql.statements import TableName
+
+RELATIONS = ("table", "source", "materialized_view", "view", "sink", "index")
+"""Kinds of objects that share one name space."""
+READABLE = ("table", "source", "materialized_view", "view")
+"""Kinds of objects that a query can read."""
+_MAX_VIEW_DEPTH = 64
+
+Target: TypeAlias = ObjectRecord | SystemRelation
+Leaf: TypeAlias = Callable[[Target], str]
+"""Spark SQL text that stands for a stored or a system relation in `FROM`."""
+
+
+def label(record: ObjectRecord) -> str:
+    """The object's name as messages spell it."""
+    return record.name if record.schema in ("", "public") else f"{record.schema}.{record.name}"
+
+
+def kind_name(record: ObjectRecord) -> str:
+    """The object's kind as messages spell it."""
+    return record.kind.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Look-up of names along a search path."""
+
+    catalog: Catalog
+    search_path: tuple[str, ...] = ("public",)
+
+    @property
+    def schema(self) -> str:
+        """The schema in which new objects are made."""
+        for schema in self.search_path:
+            if self.catalog.state.object_named("", schema) is not None:
+                return schema
+        return "public"
+
+    def find(self, name: TableName) -> ObjectRecord | None:
+        """The object of that name, whatever its kind."""
+        state = self.catalog.state
+        for schema in (name.schema,) if name.schema else self.search_path:
+            found = state.object_named(schema, name.name)
+            if found is not None and found.kind != "schema":
+                return found
+        return None
+
+    def get(self, name: TableName) -> ObjectRecord:
+        """The object of that name. Raises `UndefinedTable`, with similar names as a hint."""
+        found = self.find(name)
+        if found is None:
+            raise self._undefined(name)
+        return found
+
+    def target(self, name: TableName) -> Target:
+        """The relation that a query means by a name."""
+        if name.schema in (None, "pg_catalog", "information_schema", "rw_catalog", "headrace_catalog"):
+            system = system_relation(name.schema, name.name)
+            if system is not None and (name.schema is not None or self.find(name) is None):
+                return system
+        found = self.get(name)
+        if found.kind not in READABLE:
+            raise WrongObjectType(f'cannot read from {kind_name(found)} "{name}"')
+        return found
+
+    def _undefined(self, name: TableName) -> UndefinedTable:
+        known = [label(o) for o in self.catalog.state.objects.values() if o.kind in RELATIONS]
+        similar = get_close_matches(str(name), known, n=3, cutoff=0.6)
+        hint = f"Perhaps you meant {' or '.join(chr(34) + s + chr(34) for s in similar)}." if similar else None
+        return UndefinedTable(f'relation "{name}" does not exist', hint=hint)
+
+
+class Bound:
+    """A query whose names are resolved; plain views are part of it as queries of their own."""
+
+    def __init__(self, query: Query, names: Names, depth: int = 0):
+        if depth > _MAX_VIEW_DEPTH:
+            raise NotSupported("views are nested too deeply")
+        self.query = query
+        self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
+        self._inner: dict[int, Bound] = {}
+        for found in self.targets.values():
+            if isinstance(found, ObjectRecord) and found.kind == "view" and found.id not in self._inner:
+                path = Names(names.catalog, tuple(found.payload.get("search_path", ("public",))))
+                self._inner[found.id] = Bound(parse_query(found.payload["query"]), path, depth + 1)
+
+    def schema(self) -> Mapping[TableName, Mapping[str, str]]:
+        """Columns and types of what it reads, by the names it uses."""
+        return {name: {c.name: c.type for c in found.columns} for name, found in self.targets.items()}
+
+    def leaves(self) -> Iterator[Target]:
+        """The stored and system relations it reads, those inside views included, each once."""
+        seen: set[object] = set()
+        for found in self._all():
+            if found.key not in seen and not (isinstance(found, ObjectRecord) and found.kind == "view"):
+                seen.add(found.key)
+                yield found
+
+    def relations(self) -> dict[int, ObjectRecord]:
+        """The stored relations it reads, by id."""
+        return {found.id: found for found in self.leaves() if isinstance(found, ObjectRecord)}
+
+    def dependencies(self) -> tuple[int, ...]:
+        """Ids of the objects that it names, plain views included."""
+        return tuple(sorted({t.id for t in self.targets.values() if isinstance(t, ObjectRecord)}))
+
+    def queries(self) -> Iterator[Query]:
+        """The query and those of the views in it."""
+        yield self.query
+        for inner in self._inner.values():
+            yield from inner.queries()
+
+    def spark(self, leaf: Leaf) -> str:
+        """Spark SQL text with `leaf`'s text for each relation."""
+
+        def rename(name: TableName) -> str:
+            found = self.targets[name]
+            inner = self._inner.get(found.id) if isinstance(found, ObjectRecord) else None
+            if inner is None:
+                return leaf(found)
+            columns = ", ".join(quoted(c.name) for c in found.columns)
+            return f"(SELECT * FROM ({inner.spark(leaf)}) AS __view({columns}))"
+
+        return self.query.to_spark(rename, self.schema())
+
+    def _all(self) -> Iterator[Target]:
+        for found in self.targets.values():
+            yield found
+            if isinstance(found, ObjectRecord) and found.id in self._inner:
+                yield from self._inner[found.id]._all()
+
+
+def _sorted(names: set[TableName]) -> list[TableName]:
+    return sorted(names, key=lambda n: (n.schema or "", n.name))
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def null_relation(columns: Sequence[Column]) -> str:
+    """Spark SQL text of a relation with these columns, for analysis only."""
+    items = ", ".join(f"CAST(NULL AS {c.type}) AS {quoted(c.name)}" for c in columns)
+    return f"(SELECT {items or '1'})"

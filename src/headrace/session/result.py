@@ -1,0 +1,95 @@
+"""What a statement returns, and what the servers in front of a session may rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ResultColumn:
+    """A column of a result; `type` is Spark's simple type string."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something the client should be told beside the result."""
+
+    message: str
+    severity: str = "NOTICE"
+    sqlstate: str = "00000"
+
+
+@dataclass
+class Result:
+    """The outcome of one statement.
+
+    `columns` is None where the statement returns no rows at all. For a `SELECT` the tag carries no count: whoever
+    sends the rows counts them.
+    """
+
+    tag: str
+    columns: list[ResultColumn] | None = None
+    batches: Iterator[pa.RecordBatch] = field(default_factory=lambda: iter(()))
+    notices: list[Notice] = field(default_factory=list)
+
+    def table(self) -> pa.Table:
+        """All rows; empties `batches`."""
+        batches = list(self.batches)
+        if not batches:
+            from headrace.common.columns import arrow_type
+
+            return pa.table({c.name: pa.array([], arrow_type(c.type)) for c in self.columns or []})
+        return pa.Table.from_batches(batches)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """All rows as Python tuples; empties `batches`."""
+        table = self.table()
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+class Prepared(Protocol):
+    """A statement that has been parsed, with its parameters still open."""
+
+    parameter_types: list[str]
+    columns: list[ResultColumn] | None
+
+    def execute(self, parameters: Sequence[str | None]) -> Result:
+        """Run it with text values, one for each `$n`."""
+        ...
+
+
+class SessionLike(Protocol):
+    """What a server needs of a session. Calls block; one thread at a time, `cancel` excepted."""
+
+    @property
+    def transaction_status(self) -> str:
+        """`I` idle, `T` in a transaction, `E` in a failed one."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """Settings that a client is told when it connects."""
+        ...
+
+    def execute(self, sql: str) -> Iterator[Result]:
+        """Run a script; one result for each statement, when it is asked for."""
+        ...
+
+    def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> Prepared:
+        """Parse one statement; types are Spark's, or None where the client left them open."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop what runs, from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything the session holds."""
+        ...

@@ -1,0 +1,1 @@
+"""What databases tell about themselves: system relations and functions."""

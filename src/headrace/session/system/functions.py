@@ -1,0 +1,275 @@
+"""Functions and casts that ask about the session or the catalog, put into a query as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from headrace.errors import UndefinedTable
+from headrace.session.system.postgres import ALWAYS_EMPTY, OWNER, type_names
+from headrace.session.system.relations import system_relation
+from headrace.session.variables import PG_VERSION
+from headrace.sql.query import Query
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+Value = Callable[["Session", exp.Expr], exp.Expr]
+
+
+def _text(value: str) -> exp.Expr:
+    return exp.Literal.string(value)
+
+
+def _number(session: Session) -> exp.Expr:
+    return exp.Literal.number(session.number)
+
+
+def _null(kind: str) -> exp.Expr:
+    return exp.Cast(this=exp.Null(), to=exp.DataType.build(kind))
+
+
+def _schemas(session: Session) -> exp.Expr:
+    names = ["pg_catalog", *session.variables.search_path()]
+    return exp.Array(expressions=[_text(n) for n in names])
+
+
+def version_text() -> str:
+    """What `version()` says."""
+    import headrace
+
+    return f"PostgreSQL {PG_VERSION}-headrace-{headrace.__version__}"
+
+
+def _setting(session: Session, node: exp.Expr) -> exp.Expr:
+    arguments = node.expressions
+    if not arguments or not isinstance(arguments[0], exp.Literal):
+        return node
+    return _text(session.variables.get(arguments[0].name))
+
+
+def _set_config(session: Session, node: exp.Expr) -> exp.Expr:
+    name, value = node.expressions[0], node.expressions[1]
+    if isinstance(name, exp.Literal) and isinstance(value, exp.Literal):
+        session.variables.set(name.name, value.name)
+        return _text(session.variables.get(name.name))
+    return node
+
+
+def _format_type(session: Session, node: exp.Expr) -> exp.Expr:
+    column = node.expressions[0] if node.expressions else None
+    if isinstance(column, exp.Column) and column.name in ("atttypid", "oid"):
+        return _sibling(column, "__format_type")
+    return _null("text") if column is None else _type_text(column, node.expressions[1:])
+
+
+def _type_text(oid: exp.Expr, modifier: Sequence[exp.Expr]) -> exp.Expr:
+    """The name of the type with an oid, as a value of the query itself."""
+    case = exp.Case(this=exp.Cast(this=oid.copy(), to=exp.DataType.build("bigint")))
+    for number, name in type_names().items():
+        case = case.when(exp.Literal.number(number), _text(name))
+    if not modifier:
+        return case
+    # For numeric: (precision << 16 | scale) + 4.
+    size = exp.Paren(this=exp.Cast(this=modifier[0].copy(), to=exp.DataType.build("int")) - 4)
+    parts = [
+        exp.IntDiv(this=size, expression=exp.Literal.number(65536)),
+        exp.Mod(this=size, expression=exp.Literal.number(65536)),
+    ]
+    text = exp.Concat(expressions=[_text("numeric("), *_between(parts), _text(")")])
+    sized = exp.and_(
+        exp.EQ(this=oid.copy(), expression=exp.Literal.number(1700)),
+        exp.GTE(this=size, expression=exp.Literal.number(0)),
+    )
+    return exp.Case().when(sized, text).else_(case)
+
+
+def _between(parts: Sequence[exp.Expr]) -> list[exp.Expr]:
+    texts = [exp.Cast(this=part.copy(), to=exp.DataType.build("text")) for part in parts]
+    return [texts[0], _text(","), texts[1]]
+
+
+def _type_oid(session: Session, node: exp.Expr) -> exp.Expr:
+    """`to_regtype`: the oid of a type by its name, NULL for one that is not there."""
+    case = exp.Case(this=exp.Cast(this=node.expressions[0].copy(), to=exp.DataType.build("text")))
+    for oid, name in type_names().items():
+        case = case.when(_text(name), exp.Literal.number(oid))
+    return case
+
+
+def _sibling(column: exp.Column, name: str) -> exp.Expr:
+    return exp.Column(this=exp.to_identifier(name, quoted=True), table=column.args.get("table"))
+
+
+def _first(session: Session, node: exp.Expr) -> exp.Expr:
+    return node.expressions[0]
+
+
+def _constant(make: Callable[[], exp.Expr]) -> Value:
+    return lambda session, node: make()
+
+
+_true = _constant(exp.true)
+_no_text = _constant(lambda: _null("text"))
+_FUNCTIONS: dict[str, Value] = {
+    **dict.fromkeys(("pg_get_userbyid",), _constant(lambda: _text(OWNER))),
+    **dict.fromkeys(
+        ("pg_table_is_visible", "pg_type_is_visible", "pg_function_is_visible", "has_schema_privilege",
+         "has_table_privilege", "has_database_privilege", "has_any_column_privilege"), _true,
+    ),
+    **dict.fromkeys(
+        ("obj_description", "col_description", "shobj_description", "pg_get_indexdef", "pg_get_constraintdef",
+         "pg_get_viewdef", "pg_get_ruledef", "pg_get_triggerdef", "pg_get_partkeydef", "pg_get_partition_constraintdef",
+         "pg_get_statisticsobjdef_columns", "pg_get_function_result", "pg_get_function_arguments",
+         "pg_get_functiondef", "pg_get_function_identity_arguments", "pg_get_serial_sequence", "pg_size_pretty",
+         "pg_tablespace_location", "pg_describe_object", "inet_server_addr", "inet_client_addr"), _no_text,
+    ),
+    **dict.fromkeys(
+        ("pg_table_size", "pg_relation_size", "pg_total_relation_size", "pg_database_size"),
+        _constant(lambda: _null("bigint")),
+    ),
+    **dict.fromkeys(("pg_is_in_recovery", "pg_relation_is_publishable", "pg_is_other_temp_schema"),
+                    _constant(exp.false)),
+    "pg_get_expr": _first,
+    "quote_ident": _first,
+    "array_to_string": lambda session, node: exp.Anonymous(this="array_join", expressions=node.expressions),
+    "pg_encoding_to_char": _constant(lambda: _text("UTF8")),
+    "current_setting": _setting,
+    "set_config": _set_config,
+    "format_type": _format_type,
+    "to_regtype": _type_oid,
+    "pg_backend_pid": lambda session, node: _number(session),
+    "pg_my_temp_schema": _constant(lambda: exp.Literal.number(0)),
+    "txid_current": _constant(lambda: exp.Literal.number(1)),
+}  # fmt: skip
+_NODES: dict[type[exp.Expr], Value] = {
+    exp.CurrentVersion: lambda session, node: _text(version_text()),
+    exp.CurrentDatabase: _constant(lambda: _text("dev")),
+    exp.CurrentCatalog: _constant(lambda: _text("dev")),
+    exp.CurrentSchema: lambda session, node: _text(session.names().schema),
+    exp.CurrentSchemas: lambda session, node: _schemas(session),
+    exp.CurrentUser: _constant(lambda: _text(OWNER)),
+    exp.SessionUser: _constant(lambda: _text(OWNER)),
+}
+
+
+def localize(session: Session, query: Query) -> Query:
+    """The query with all such functions replaced; the same object where there are none."""
+    tree = query.tree
+    holder = exp.Paren(this=tree)
+    changed = False
+    for node in reversed(list(holder.walk(bfs=False))):
+        if node is holder:
+            continue
+        new = _replacement(session, node)
+        if new is not node:
+            changed = True
+            node.replace(new)
+    if _reads_only_system(query):
+        changed = _without_rows(holder) or changed
+        changed = _single_rows(holder) or changed
+    return Query(holder.this, query.text) if changed else query
+
+
+def _replacement(session: Session, node: exp.Expr) -> exp.Expr:
+    if type(node) in _NODES:
+        return _NODES[type(node)](session, node)
+    if isinstance(node, exp.Anonymous):
+        make = _FUNCTIONS.get(str(node.name).lower())
+        return make(session, node) if make is not None else node
+    if isinstance(node, exp.Array) and any(isinstance(e, exp.Query) for e in node.expressions):
+        return exp.Cast(this=exp.Null(), to=exp.DataType.build("array<text>"))
+    if isinstance(node, exp.Cast):
+        return _object_id(session, node)
+    return node
+
+
+def _object_id(session: Session, node: exp.Cast) -> exp.Expr:
+    kind = _cast_target(node)
+    if kind not in ("regclass", "regtype", "regproc", "regnamespace", "regrole"):
+        return node
+    value = node.this
+    if isinstance(value, exp.Literal) and value.is_string and kind == "regclass":
+        return exp.Literal.number(_relation_id(session, value.name))
+    if isinstance(value, exp.Column) and kind == "regclass" and value.name == "oid":
+        return _sibling(value, "relname")
+    if isinstance(value, exp.Column) and kind == "regtype" and value.name in ("atttypid", "oid"):
+        return _sibling(value, "__format_type")
+    return exp.Cast(this=value, to=exp.DataType.build("text"))
+
+
+def _cast_target(node: exp.Cast) -> str:
+    target = node.args["to"]
+    kind = target.args.get("kind")
+    if kind is not None:
+        return str(getattr(kind, "name", kind)).lower()
+    return str(getattr(target.this, "value", target.this)).lower()
+
+
+def _relation_id(session: Session, text: str) -> int:
+    parts = [p.strip('"') for p in text.split(".")]
+    name = TableName(parts[0] if len(parts) > 1 else None, parts[-1])
+    if system_relation(name.schema, name.name) is not None:
+        return 0
+    found = session.names().find(name)
+    if found is None:
+        raise UndefinedTable(f'relation "{text}" does not exist')
+    return found.id
+
+
+def _reads_only_system(query: Query) -> bool:
+    tables = query.tables()
+    return bool(tables) and all(
+        t.schema in (None, "pg_catalog", "information_schema") and system_relation(t.schema, t.name) for t in tables
+    )
+
+
+def _without_rows(tree: exp.Expr) -> bool:
+    """Put NULL for scalar subqueries over relations that never have rows, and for any in outputs of such selects."""
+    changed = False
+    for subquery in list(tree.find_all(exp.Subquery)):
+        placed = isinstance(subquery.parent, (exp.From, exp.Join, exp.Lateral, exp.In, exp.Exists, exp.SetOperation))
+        if not placed and subquery is not tree and _is_empty(subquery.this):
+            subquery.replace(_null("text"))
+            changed = True
+    for select in filter(_is_empty, list(tree.find_all(exp.Select))):
+        for item in filter(_nested, list(select.expressions)):
+            item.replace(exp.alias_(_null("text"), item.alias_or_name or "value", quoted=True))
+            changed = True
+    return changed
+
+
+def _is_empty(select: exp.Expr) -> bool:
+    """Whether a select can have no rows, since it reads a relation that never has any."""
+    if not isinstance(select, exp.Select):
+        return False
+    joins = select.args.get("joins") or ()
+    if any(j.side for j in joins) or any(e.find(exp.AggFunc) for e in select.expressions if not _nested(e)):
+        return False
+    read = [part.this for part in (select.args.get("from_"), *joins) if part is not None]
+    return any(isinstance(t, exp.Table) and t.db in ("", "pg_catalog") and t.name in ALWAYS_EMPTY for t in read)
+
+
+def _nested(item: exp.Expr) -> bool:
+    return item.find(exp.Subquery) is not None
+
+
+def _single_rows(tree: exp.Expr) -> bool:
+    """Make scalar subqueries visibly single-row, as Spark wants them when they are correlated."""
+    changed = False
+    for subquery in list(tree.find_all(exp.Subquery)):
+        select = subquery.this
+        placed = isinstance(subquery.parent, (exp.From, exp.Join, exp.Lateral, exp.In, exp.Exists, exp.Paren))
+        if placed or not isinstance(select, exp.Select) or len(select.expressions) != 1:
+            continue
+        item = select.expressions[0]
+        inner = item.this if isinstance(item, exp.Alias) else item
+        if select.find(exp.AggFunc) is None and select.args.get("from_") is not None:
+            item.replace(exp.alias_(exp.Max(this=inner.copy()), item.alias_or_name or "value", quoted=True))
+            for key in ("order", "limit"):
+                select.set(key, None)
+            changed = True
+    return changed

@@ -1,0 +1,88 @@
+"""The system relations: their columns, and the rows that the catalog gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.common.columns import Column
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+Rows: TypeAlias = Iterable[dict[str, Any]]
+"""One dict per row; a column that is left out has its default."""
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(value: object) -> str:
+    """A value as Spark SQL."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return f"array({', '.join(literal(v) for v in value)})"
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True)
+class SystemRelation:
+    """A relation that is computed when it is read."""
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    defaults: dict[str, Any]
+    rows: Callable[[Session], Rows]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Schema and name."""
+        return (self.schema, self.name)
+
+    def text(self, session: Session, names: Sequence[str]) -> str:
+        """Spark SQL of its rows, with the columns `names`."""
+        types = {c.name: c.type for c in self.columns}
+        items = ", ".join(f"CAST(c{i} AS {types[n]}) AS {quoted(n)}" for i, n in enumerate(names))
+        rows = [[row.get(n, self.defaults.get(n)) for n in names] for row in self.rows(session)]
+        if not rows:
+            empty = ", ".join(f"CAST(NULL AS {types[n]}) AS {quoted(n)}" for n in names)
+            return f"(SELECT {empty} WHERE false)"
+        values = ", ".join("(" + ", ".join(literal(v) for v in row) + ")" for row in rows)
+        heads = ", ".join(f"c{i}" for i in range(len(names)))
+        return f"(SELECT {items} FROM VALUES {values} AS __rows({heads}))"
+
+
+_RELATIONS: dict[tuple[str, str], SystemRelation] = {}
+
+
+def define(
+    schema: str, name: str, columns: str, rows: Callable[[Session], Rows] = lambda session: (), **defaults: Any
+) -> None:
+    """Add a relation; `columns` is `name type, name type, ...`, text where there is no type."""
+    parts = [part.split() for part in columns.split(",")]
+    made = tuple(Column(p[0], p[1] if len(p) > 1 else "string") for p in parts)
+    _RELATIONS[schema, name] = SystemRelation(schema, name, made, defaults, rows)
+
+
+def system_relation(schema: str | None, name: str) -> SystemRelation | None:
+    """The system relation of that name; without a schema one of `pg_catalog`."""
+    from headrace.session.system import information, postgres
+
+    postgres.load()
+    information.load()
+    return _RELATIONS.get((schema or "pg_catalog", name))
+
+
+def all_relations() -> list[SystemRelation]:
+    """Every system relation."""
+    system_relation(None, "")
+    return list(_RELATIONS.values())

@@ -1,0 +1,203 @@
+"""The settings of one session, as `SET` and `SHOW` know them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import headrace
+from headrace.errors import InvalidParameter, UndefinedObject
+
+PG_VERSION = "13.14.0"
+"""The PostgreSQL version that clients are told: the feature level they may count on."""
+_UNITS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 0.001}
+_REPORTED = (
+    "server_version", "server_encoding", "client_encoding", "DateStyle", "IntervalStyle", "TimeZone",
+    "integer_datetimes", "standard_conforming_strings", "application_name", "is_superuser", "session_authorization",
+    "default_transaction_read_only", "in_hot_standby",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A setting: its spelling, default, meaning and check; `check` returns the text to store."""
+
+    name: str
+    default: str
+    meaning: str = ""
+    check: Callable[[str], str] | None = None
+    fixed: bool = False
+
+
+def _boolean(text: str) -> str:
+    word = text.strip().lower()
+    if word in ("on", "true", "yes", "1", "t", "y"):
+        return "on"
+    if word in ("off", "false", "no", "0", "f", "n"):
+        return "off"
+    raise ValueError("a boolean value is needed")
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of a duration with an optional unit. Raises `ValueError`."""
+    match = re.fullmatch(r"\s*(\d+)\s*(us|ms|s|min|h|d)?\s*", text)
+    if not match:
+        raise ValueError("a number of milliseconds, or a number with a unit (ms, s, min, h, d), is needed")
+    return int(int(match[1]) * _UNITS[match[2] or ""])
+
+
+def _duration(text: str) -> str:
+    duration_ms(text)
+    return text.strip()
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ValueError(f"one of {', '.join(words)} is needed")
+        return text.strip().lower()
+
+    return check
+
+
+def _utc(text: str) -> str:
+    if text.strip().upper() not in ("UTC", "GMT", "ETC/UTC", "Z", "0", "+00", "+00:00", "ZULU", "UCT"):
+        raise ValueError("only UTC is supported; convert with AT TIME ZONE")
+    return "UTC"
+
+
+def _utf8(text: str) -> str:
+    if text.strip().upper().replace("-", "") not in ("UTF8", "UNICODE"):
+        raise ValueError("only UTF8 is supported")
+    return "UTF8"
+
+
+def _iso(text: str) -> str:
+    if "ISO" not in text.upper() and not set(re.findall(r"\w+", text.upper())) <= {"MDY", "DMY", "YMD"}:
+        raise ValueError("only ISO is supported")
+    return "ISO, MDY"
+
+
+def _whole(text: str) -> str:
+    return str(int(text)) if text.strip() else ""
+
+
+_LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted", "default")
+VARIABLES: dict[str, Variable] = {
+    v.name.lower(): v
+    for v in (
+        Variable("server_version", f"{PG_VERSION} (headrace {headrace.__version__})", "PostgreSQL level.", fixed=True),
+        Variable("server_version_num", "130014", "The same as a number.", fixed=True),
+        Variable("server_encoding", "UTF8", "Encoding of stored text.", fixed=True),
+        Variable("client_encoding", "UTF8", "Encoding on the wire.", _utf8),
+        Variable("DateStyle", "ISO, MDY", "Format of dates.", _iso),
+        Variable("IntervalStyle", "postgres", "Format of intervals.", _one_of("postgres")),
+        Variable("TimeZone", "UTC", "Time zone of sessions.", _utc),
+        Variable("integer_datetimes", "on", "Times are integers.", fixed=True),
+        Variable("standard_conforming_strings", "on", "Backslashes are ordinary in strings.", _one_of("on")),
+        Variable("is_superuser", "on", "Whether the user may do everything.", fixed=True),
+        Variable("session_authorization", "root", "The user.", fixed=True),
+        Variable("in_hot_standby", "off", "Whether the server only reads.", fixed=True),
+        Variable("application_name", "", "What the client calls itself."),
+        Variable("search_path", '"$user", public', "Schemas in which names are looked up."),
+        Variable("extra_float_digits", "1", "Kept for clients."),
+        Variable("client_min_messages", "notice", "Kept for clients."),
+        Variable("bytea_output", "hex", "Format of binary values.", _one_of("hex")),
+        Variable("row_security", "on", "Kept for clients."),
+        Variable("max_identifier_length", "63", "Kept for clients.", fixed=True),
+        Variable("lock_timeout", "0", "Kept for clients.", _duration),
+        Variable("idle_in_transaction_session_timeout", "0", "Kept for clients.", _duration),
+        Variable("synchronous_commit", "on", "Kept for clients."),
+        Variable("lc_collate", "C", "Order of text: by code point.", fixed=True),
+        Variable("lc_ctype", "C.UTF-8", "Classification of characters.", fixed=True),
+        Variable("transaction_isolation", "repeatable read", "What a transaction sees.", _one_of(*_LEVELS)),
+        Variable("default_transaction_isolation", "repeatable read", "The same for new ones.", _one_of(*_LEVELS)),
+        Variable("transaction_read_only", "off", "Whether the transaction only reads.", _boolean),
+        Variable("default_transaction_read_only", "off", "The same for new ones.", _boolean),
+        Variable("statement_timeout", "0", "Milliseconds (or with a unit) per statement; 0: no limit.", _duration),
+        Variable("query_epoch", "0", "Epoch that queries read; 0: the newest.", _whole),
+        Variable("query_consistency", "snapshot", "What a query over several relations sees.", _one_of("snapshot")),
+        Variable("monotonic_reads", "on", "No relation is shown older than it was before.", _boolean),
+        Variable("background_ddl", "off", "CREATE MATERIALIZED VIEW returns before it is filled.", _boolean),
+        Variable("rw_implicit_flush", "off", "FLUSH after each INSERT, UPDATE and DELETE.", _boolean),
+        Variable("headrace.read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),
+    )
+}
+"""Every setting by its name in lower case."""
+_ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction isolation level": "transaction_isolation"}
+
+
+class Variables:
+    """The values of one session."""
+
+    def __init__(self, **values: str) -> None:
+        self._values: dict[str, str] = {}
+        self._local: dict[str, str] = {}
+        self._defaults = {name: v.default for name, v in VARIABLES.items()}
+        for name, value in values.items():
+            self._defaults[name.lower()] = value
+
+    def get(self, name: str) -> str:
+        """The value of a setting. Raises `UndefinedObject`."""
+        key = _key(name)
+        if key in self._local:
+            return self._local[key]
+        if key in self._values:
+            return self._values[key]
+        if key not in self._defaults:
+            raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
+        return self._defaults[key]
+
+    def is_on(self, name: str) -> bool:
+        """Whether a boolean setting is on."""
+        return self.get(name) == "on"
+
+    def set(self, name: str, value: str | None, *, local: bool = False) -> None:
+        """Set, or with None put back to the default. Names with a dot need not be known."""
+        key = _key(name)
+        known = VARIABLES.get(key)
+        if known is None and "." not in key:
+            raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
+        if known is not None and known.fixed:
+            raise InvalidParameter(f'parameter "{known.name}" cannot be changed', sqlstate="55P02")
+        if value is None:
+            self._values.pop(key, None)
+            self._local.pop(key, None)
+            return
+        if known is not None and known.check is not None:
+            try:
+                value = known.check(value)
+            except ValueError as error:
+                raise InvalidParameter(
+                    f'invalid value for parameter "{known.name}": "{value}"', hint=str(error)
+                ) from None
+        (self._local if local else self._values)[key] = value
+
+    def end_transaction(self) -> None:
+        """Forget what `SET LOCAL` has set."""
+        self._local.clear()
+
+    def reset(self) -> None:
+        """Put every setting back to its default."""
+        self._values.clear()
+        self._local.clear()
+
+    def all(self) -> Iterator[tuple[Variable, str]]:
+        """Every known setting with its value, by name."""
+        for key in sorted(VARIABLES):
+            yield replace(VARIABLES[key]), self.get(key)
+
+    def reported(self) -> dict[str, str]:
+        """What clients are told."""
+        return {name: self.get(name) for name in _REPORTED if name.lower() in self._defaults}
+
+    def search_path(self) -> tuple[str, ...]:
+        """The schemas of the search path; `"$user"` does not exist."""
+        parts = [part.strip().strip('"') for part in self.get("search_path").split(",")]
+        return tuple(p for p in parts if p and p not in ("$user", "pg_catalog")) or ("public",)
+
+
+def _key(name: str) -> str:
+    key = name.lower()
+    return _ALIASES.get(key, key)

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.config import Settings
+from headrace.session.database import Database, connect
+
+
+@pytest.fixture(scope="module")
+def database(spark: SparkSession) -> Iterator[Database]:
+    settings = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
+    with connect(spark=spark, settings=settings) as found:
+        yield found
