@@ -1,0 +1,253 @@
+"""Values in PostgreSQL's binary format: out for results, in for parameters."""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.common.columns import split_top_level
+from headrace.errors import InvalidText, NotSupported
+from headrace.sql.types import pg_type, render_text, typmod
+
+_EPOCH_DATE: Final = dt.date(2000, 1, 1).toordinal()
+_EPOCH_DAYS: Final = 10_957
+"""Days from 1970-01-01 to 2000-01-01."""
+_EPOCH_MICROS: Final = _EPOCH_DAYS * 86_400_000_000
+_NUMERIC_NEGATIVE, _NUMERIC_NAN = 0x4000, 0xC000
+
+_Encoder = Callable[[Any], bytes]
+
+
+def render_binary(array: pa.Array, type: str) -> list[bytes | None]:
+    """Each value of a column of Spark type `type` in binary format; None for NULL."""
+    if type == "string":
+        return list(array.cast(pa.binary()).to_pylist())
+    if type in ("timestamp", "timestamp_ntz"):
+        shift = struct.Struct("!q").pack
+        micros = array.cast(pa.timestamp("us", tz=array.type.tz)).cast(pa.int64()).to_pylist()
+        return [None if v is None else shift(v - _EPOCH_MICROS) for v in micros]
+    if type == "date":
+        day = struct.Struct("!i").pack
+        return [None if v is None else day(v - _EPOCH_DAYS) for v in array.cast(pa.int32()).to_pylist()]
+    if type.startswith("map<"):
+        return render_text(array, type)
+    encode = _encoder(type)
+    return [None if v is None else encode(v) for v in array.to_pylist()]
+
+
+def _encoder(type: str) -> _Encoder:
+    """The function that writes one non-NULL Python value of Spark type `type`."""
+    if type in _PACKED:
+        return struct.Struct(_PACKED[type]).pack
+    if type in _ENCODERS:
+        return _ENCODERS[type]
+    if type.startswith("decimal"):
+        scale = (typmod(type) - 4) & 0xFFFF if typmod(type) >= 0 else None
+        return lambda v: numeric_bytes(v, scale)
+    if type.startswith("array<"):
+        return _array_encoder(type)
+    if type.startswith("struct<"):
+        return _record_encoder(type[len("struct<") : -1])
+    if type.startswith("interval"):
+        return _interval
+    raise NotSupported(f"the type {type} has no binary format", hint="Ask for the result in text format.")
+
+
+_PACKED: Final = {
+    "tinyint": "!h", "smallint": "!h", "int": "!i", "bigint": "!q", "float": "!f", "double": "!d", "boolean": "!?",
+}  # fmt: skip
+
+
+def _timestamp(value: dt.datetime) -> bytes:
+    if value.tzinfo is not None:
+        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+    return struct.pack("!q", (value - dt.datetime(2000, 1, 1)) // dt.timedelta(microseconds=1))
+
+
+def _interval(value: dt.timedelta) -> bytes:
+    micros = value // dt.timedelta(microseconds=1)
+    days, clock = divmod(abs(micros), 86_400_000_000)
+    sign = -1 if micros < 0 else 1
+    return struct.pack("!qii", sign * clock, sign * days, 0)
+
+
+_ENCODERS: Final[dict[str, _Encoder]] = {
+    "string": lambda v: str(v).encode(),
+    "void": lambda v: str(v).encode(),
+    "binary": bytes,
+    "date": lambda v: struct.pack("!i", v.toordinal() - _EPOCH_DATE),
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp,
+}
+
+
+def numeric_bytes(number: Decimal, scale: int | None = None) -> bytes:
+    """A decimal in binary format with `scale` digits after the point; None leaves out trailing zeros."""
+    if number.is_nan():
+        return struct.pack("!hhHH", 0, 0, _NUMERIC_NAN, 0)
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)) + "0" * max(exponent, 0)
+    after = max(-exponent, 0)
+    text = text.rjust(after + 1, "0")
+    whole, fraction = text[: len(text) - after], text[len(text) - after :]
+    if scale is None:
+        fraction = fraction.rstrip("0")
+    display_scale = len(fraction) if scale is None else scale
+    fraction = fraction.ljust(display_scale, "0")
+    whole = whole.rjust(-(-len(whole) // 4) * 4, "0")
+    fraction = fraction.ljust(-(-len(fraction) // 4) * 4, "0")
+    groups = [int((whole + fraction)[i : i + 4]) for i in range(0, len(whole) + len(fraction), 4)]
+    weight = len(whole) // 4 - 1
+    while groups and groups[0] == 0:
+        groups.pop(0)
+        weight -= 1
+    while groups and groups[-1] == 0:
+        groups.pop()
+    flag = _NUMERIC_NEGATIVE if sign and groups else 0
+    head = struct.pack("!hhHH", len(groups), weight if groups else 0, flag, display_scale)
+    return head + struct.pack(f"!{len(groups)}h", *groups)
+
+
+def _array_encoder(type: str) -> _Encoder:
+    depth, element = 0, type
+    while element.startswith("array<"):
+        depth, element = depth + 1, element[len("array<") : -1]
+    encode, oid = _element_encoder(element), pg_type(element).oid
+
+    def array_bytes(values: list[Any]) -> bytes:
+        sizes, flat = [len(values)], values
+        for _ in range(depth - 1):
+            lengths = {len(v) if v is not None else -1 for v in flat}
+            if len(lengths) > 1 or -1 in lengths:
+                raise NotSupported("a ragged array has no binary format", hint="Ask for the result in text format.")
+            sizes.append(lengths.pop() if lengths else 0)
+            flat = [item for v in flat for item in v]
+        if not flat:
+            return struct.pack("!iii", 0, 0, oid)
+        has_null = int(any(v is None for v in flat))
+        head = struct.pack("!iii", len(sizes), has_null, oid) + b"".join(struct.pack("!ii", s, 1) for s in sizes)
+        return head + b"".join(_sized(None if v is None else encode(v)) for v in flat)
+
+    return array_bytes
+
+
+def _element_encoder(type: str) -> _Encoder:
+    if type.startswith("map<"):
+        return lambda v: render_text(pa.array([v]), type)[0] or b""
+    return _encoder(type)
+
+
+def _record_encoder(inner: str) -> _Encoder:
+    kinds = [tuple(split_top_level(part.strip(), ":")) for part in split_top_level(inner)] if inner else []
+    fields = [(name.strip("`"), pg_type(kind).oid, _element_encoder(kind.strip())) for name, kind in kinds]
+
+    def record_bytes(record: dict[str, Any]) -> bytes:
+        parts = [struct.pack("!i", len(fields))]
+        for name, oid, encode in fields:
+            v = record[name]
+            parts += [struct.pack("!i", oid), _sized(None if v is None else encode(v))]
+        return b"".join(parts)
+
+    return record_bytes
+
+
+def _sized(data: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if data is None else struct.pack("!i", len(data)) + data
+
+
+def parameter_text(data: bytes, oid: int) -> str:
+    """A parameter in binary format as the text that spells it.
+
+    Raises `InvalidText` (22P03) for bytes that are no such value and `NotSupported` for other types.
+    """
+    decode = _DECODERS.get(oid)
+    if decode is None:
+        raise NotSupported(
+            f"binary parameters of the type with OID {oid} are not supported", hint="Send the parameter as text."
+        )
+    try:
+        return decode(data)
+    except (struct.error, ValueError, OverflowError) as error:
+        raise InvalidText(f"incorrect binary data in bind parameter: {error}", sqlstate="22P03") from None
+
+
+def _number(form: str) -> Callable[[bytes], str]:
+    packed = struct.Struct(form)
+    return lambda data: str(packed.unpack(data)[0])
+
+
+def _boolean(data: bytes) -> str:
+    return "t" if struct.unpack("!B", data)[0] else "f"
+
+
+def _date(data: bytes) -> str:
+    return dt.date.fromordinal(struct.unpack("!i", data)[0] + _EPOCH_DATE).isoformat()
+
+
+def _timestamp_of(suffix: str) -> Callable[[bytes], str]:
+    def decode(data: bytes) -> str:
+        micros = struct.unpack("!q", data)[0]
+        moment = dt.datetime(2000, 1, 1) + dt.timedelta(microseconds=micros)
+        return moment.isoformat(sep=" ") + suffix
+
+    return decode
+
+
+def _numeric(data: bytes) -> str:
+    count, weight, sign, scale = struct.unpack_from("!hhHH", data)
+    if sign == _NUMERIC_NAN:
+        return "NaN"
+    if sign not in (0, _NUMERIC_NEGATIVE):
+        raise ValueError("numeric is not finite")
+    if count < 0 or len(data) != 8 + 2 * count or scale > 0x3FFF:
+        raise ValueError("numeric has a wrong length")
+    groups = struct.unpack_from(f"!{count}h", data, 8)
+    if any(not 0 <= group < 10_000 for group in groups):
+        raise ValueError("numeric has an invalid digit")
+    digits, point = "".join(f"{group:04d}" for group in groups), 4 * (weight + 1)
+    digits = "0" * -point + digits if point < 0 else digits.ljust(point, "0")
+    whole = digits[: max(point, 0)].lstrip("0") or "0"
+    body = whole + ("." + digits[max(point, 0) :].ljust(scale, "0")[:scale] if scale else "")
+    return "-" + body if sign else body
+
+
+def _plain(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _uuid(data: bytes) -> str:
+    if len(data) != 16:
+        raise ValueError("uuid has a wrong length")
+    digits = data.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _jsonb(data: bytes) -> str:
+    if data[:1] != b"\x01":
+        raise ValueError("unknown jsonb version")
+    return data[1:].decode("utf-8")
+
+
+_DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
+    16: _boolean,
+    17: lambda data: "\\x" + data.hex(),
+    20: _number("!q"),
+    21: _number("!h"),
+    23: _number("!i"),
+    26: _number("!I"),
+    700: _number("!f"),
+    701: _number("!d"),
+    1082: _date,
+    1114: _timestamp_of(""),
+    1184: _timestamp_of("+00"),
+    1700: _numeric,
+    2950: _uuid,
+    3802: _jsonb,
+    **dict.fromkeys((18, 19, 25, 114, 705, 1042, 1043), _plain),
+}

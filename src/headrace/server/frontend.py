@@ -1,0 +1,338 @@
+"""What a client sends: the messages, and bytes to and from them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from headrace.server.wire import (
+    MAX_MESSAGE_BYTES,
+    MAX_SMALL_BYTES,
+    MAX_STARTUP_BYTES,
+    ProtocolViolation,
+    Reader,
+    cstring,
+    frame,
+    int16,
+    int32,
+    value,
+)
+
+PROTOCOL_3_0: Final = 3 << 16
+_CANCEL, _SSL, _GSSENC = 80877102, 80877103, 80877104
+_MAX_SECRET_BYTES = 256
+_MAX_ENCRYPTION_REQUESTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SslRequest:
+    """May the connection be encrypted with TLS?"""
+
+    def encode(self) -> bytes:
+        """The packet."""
+        return int32(8) + int32(_SSL)
+
+
+@dataclass(frozen=True, slots=True)
+class GssEncRequest:
+    """May the connection be encrypted with GSSAPI?"""
+
+    def encode(self) -> bytes:
+        """The packet."""
+        return int32(8) + int32(_GSSENC)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """Stop what another connection is doing."""
+
+    pid: int
+    secret: bytes
+
+    def encode(self) -> bytes:
+        """The packet."""
+        return int32(12 + len(self.secret)) + int32(_CANCEL) + int32(self.pid) + self.secret
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """The first real message; `version` is major << 16 | minor."""
+
+    parameters: dict[str, str]
+    version: int = PROTOCOL_3_0
+
+    def encode(self) -> bytes:
+        """The packet."""
+        pairs = b"".join(cstring(name) + cstring(text) for name, text in self.parameters.items())
+        return int32(len(pairs) + 9) + int32(self.version) + pairs + b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A script to run."""
+
+    sql: str
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"Q", cstring(self.sql))
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """Prepare a statement; type OIDs are 0 where left open."""
+
+    name: str
+    sql: str
+    type_oids: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """The message."""
+        oids = b"".join(int32(_signed(oid)) for oid in self.type_oids)
+        return frame(b"P", cstring(self.name) + cstring(self.sql) + int16(_short(len(self.type_oids))) + oids)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Make a portal of a prepared statement; formats are 0 for text, 1 for binary."""
+
+    portal: str
+    statement: str
+    formats: tuple[int, ...] = ()
+    values: tuple[bytes | None, ...] = ()
+    result_formats: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """The message."""
+        parts = [cstring(self.portal), cstring(self.statement), _formats(self.formats)]
+        parts += [int16(_short(len(self.values))), *(value(v) for v in self.values), _formats(self.result_formats)]
+        return frame(b"B", b"".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """What does a statement (`S`) or portal (`P`) take and return?"""
+
+    kind: str
+    name: str
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"D", self.kind.encode() + cstring(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Let go of a statement (`S`) or portal (`P`)."""
+
+    kind: str
+    name: str
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"C", self.kind.encode() + cstring(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run a portal; `max_rows` 0 means all of them."""
+
+    portal: str
+    max_rows: int = 0
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"E", cstring(self.portal) + int32(self.max_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """End of a group of messages: recover from an error, and say when ready."""
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"S", b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Send what there is."""
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"H", b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Goodbye."""
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"X", b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A message whose content does not matter here: function call, password, copy data."""
+
+    kind: str
+    body: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(self.kind.encode(), self.body)
+
+
+FrontendMessage: TypeAlias = (
+    SslRequest
+    | GssEncRequest
+    | CancelRequest
+    | Startup
+    | Query
+    | Parse
+    | Bind
+    | Describe
+    | Close
+    | Execute
+    | Sync
+    | Flush
+    | Terminate
+    | Opaque
+)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+def _short(number: int) -> int:
+    return number - (1 << 16) if number >= 1 << 15 else number
+
+
+def _formats(formats: tuple[int, ...]) -> bytes:
+    return int16(_short(len(formats))) + b"".join(int16(f) for f in formats)
+
+
+def _read_formats(body: Reader) -> tuple[int, ...]:
+    formats = tuple(body.int16() for _ in range(body.count(2)))
+    if any(f not in (0, 1) for f in formats):
+        raise ProtocolViolation("unknown format code in bind message", hint="0 is text and 1 is binary.")
+    return formats
+
+
+def _parse(body: Reader) -> Parse:
+    name, sql = body.cstring(), body.cstring()
+    return Parse(name, sql, tuple(body.int32() & 0xFFFFFFFF for _ in range(body.count(4))))
+
+
+def _bind(body: Reader) -> Bind:
+    portal, statement, formats = body.cstring(), body.cstring(), _read_formats(body)
+    values = tuple(body.value() for _ in range(body.count(4)))
+    return Bind(portal, statement, formats, values, _read_formats(body))
+
+
+def _target(body: Reader) -> tuple[str, str]:
+    kind = body.take(1)
+    if kind not in (b"S", b"P"):
+        raise ProtocolViolation("describe and close take a statement (S) or a portal (P)")
+    return kind.decode(), body.cstring()
+
+
+_DECODERS: dict[int, Callable[[Reader], FrontendMessage]] = {
+    ord("Q"): lambda body: Query(body.cstring()),
+    ord("P"): _parse,
+    ord("B"): _bind,
+    ord("D"): lambda body: Describe(*_target(body)),
+    ord("C"): lambda body: Close(*_target(body)),
+    ord("E"): lambda body: Execute(body.cstring(), body.int32()),
+    ord("S"): lambda body: Sync(),
+    ord("H"): lambda body: Flush(),
+    ord("X"): lambda body: Terminate(),
+    **{ord(kind): (lambda body, kind=kind: Opaque(kind, body.rest())) for kind in "Fpdcf"},  # type: ignore[misc]
+}
+_LONG = frozenset(b"QPBFd")
+
+
+class FrontendDecoder:
+    """Bytes from a client in, messages out. The first packets have no type byte, up to and including `Startup`."""
+
+    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES):
+        self._buffer = bytearray()
+        self._max_message_bytes = max_message_bytes
+        self._encryption_requests = 0
+        self.started = False
+        """Whether the start-up packet has been seen."""
+
+    def feed(self, data: bytes) -> Iterator[FrontendMessage]:
+        """Take in bytes; the messages that are now complete.
+
+        Raises `ProtocolViolation`; nothing can be read from the connection after that.
+        """
+        self._buffer += data
+        while True:
+            message = self._typed() if self.started else self._startup()
+            if message is None:
+                return
+            yield message
+
+    def _startup(self) -> FrontendMessage | None:
+        if len(self._buffer) < 4:
+            return None
+        length = int.from_bytes(self._buffer[:4], "big")
+        if not 8 <= length <= MAX_STARTUP_BYTES:
+            raise ProtocolViolation("invalid length of start-up packet", hint="This port speaks PostgreSQL's protocol.")
+        if len(self._buffer) < length:
+            return None
+        body = Reader(bytes(self._buffer[4:length]))
+        del self._buffer[:length]
+        return self._startup_message(body)
+
+    def _startup_message(self, body: Reader) -> FrontendMessage:
+        code = body.int32()
+        if code in (_SSL, _GSSENC):
+            body.end()
+            self._encryption_requests += 1
+            if self._encryption_requests > _MAX_ENCRYPTION_REQUESTS:
+                raise ProtocolViolation("too many encryption requests")
+            return SslRequest() if code == _SSL else GssEncRequest()
+        if code == _CANCEL:
+            pid = body.int32()
+            if not 4 <= body.left <= _MAX_SECRET_BYTES:
+                raise ProtocolViolation("invalid length of cancel request")
+            return CancelRequest(pid, body.rest())
+        self.started = True
+        if code >> 16 != 3:
+            raise ProtocolViolation(f"unsupported frontend protocol {code >> 16}.{code & 0xFFFF}: this server has 3.0")
+        return Startup(_startup_parameters(body), code)
+
+    def _typed(self) -> FrontendMessage | None:
+        buffer = self._buffer
+        if not buffer:
+            return None
+        kind = buffer[0]
+        decode = _DECODERS.get(kind)
+        if decode is None:
+            raise ProtocolViolation(f"invalid frontend message type {kind}")
+        if len(buffer) < 5:
+            return None
+        length = int.from_bytes(buffer[1:5], "big")
+        longest = self._max_message_bytes if kind in _LONG else min(MAX_SMALL_BYTES, self._max_message_bytes)
+        if not 4 <= length <= longest:
+            raise ProtocolViolation(f"invalid message length {length}: at most {longest} bytes are taken")
+        if len(buffer) <= length:
+            return None
+        body = Reader(bytes(buffer[5 : length + 1]))
+        del buffer[: length + 1]
+        message = decode(body)
+        body.end()
+        return message
+
+
+def _startup_parameters(body: Reader) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    while name := body.cstring():
+        parameters[name] = body.cstring()
+    body.end()
+    return parameters

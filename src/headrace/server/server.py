@@ -1,0 +1,188 @@
+"""The server: accepts clients, routes cancel requests, stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import itertools
+import secrets
+import threading
+from types import TracebackType
+from typing import Any, Final
+
+import structlog
+
+from headrace.errors import HeadraceError, ShuttingDown
+from headrace.server.connection import Connection, MakeSession
+from headrace.server.peer import Peer
+from headrace.server.worker import Worker
+from headrace.session.result import SessionLike
+
+_log = structlog.get_logger("headrace.server")
+_BACKLOG: Final = 128
+_SECRET_BYTES: Final = 4
+
+
+class PgServer:
+    """Serves sessions over the PostgreSQL protocol. `start` and `stop` belong to one event loop.
+
+    `make_session` gets the client's start-up parameters and is called in a thread of the connection's own, as are
+    all calls of the session but `cancel`.
+    """
+
+    def __init__(
+        self,
+        make_session: MakeSession,
+        host: str = "127.0.0.1",
+        port: int = 4566,
+        *,
+        max_connections: int = 100,
+        startup_timeout_s: float = 60.0,
+        stop_grace_s: float = 5.0,
+    ):
+        self._make_session = make_session
+        self._host = host
+        self._port = port
+        self._max_connections = max_connections
+        self._startup_timeout_s = startup_timeout_s
+        self._stop_grace_s = stop_grace_s
+        self._pids = itertools.count(1)
+        self._peers: dict[int, tuple[Peer, bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._stopping = False
+
+    @property
+    def port(self) -> int:
+        """The TCP port; the one that was picked, after `start` with port 0."""
+        return self._port
+
+    @property
+    def host(self) -> str:
+        """The address listened on."""
+        return self._host
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` if the address is taken."""
+        self._server = await asyncio.start_server(self._accept, self._host, self._port, backlog=_BACKLOG)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Accept no more, tell the clients (57P01), close their sessions; those that hang are cut off."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        error = ShuttingDown("terminating connection due to administrator command")
+        for peer, _ in list(self._peers.values()):
+            peer.send_away(error)
+        if self._tasks:
+            _, hanging = await asyncio.wait(self._tasks, timeout=self._stop_grace_s)
+            for peer, _ in list(self._peers.values()):
+                peer.abort()
+            for task in hanging:
+                task.cancel()
+            if hanging:
+                await asyncio.wait(hanging, timeout=self._stop_grace_s)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._stopping:
+            writer.close()
+            return
+        pid, secret = next(self._pids), secrets.token_bytes(_SECRET_BYTES)
+        connection = Connection(self._open_session, pid, secret, self._cancel)
+        peer = Peer(reader, writer, connection, Worker(f"pg-{pid}"))
+        self._peers[pid] = (peer, secret)
+        self._tasks.add(task)
+        try:
+            await peer.run(self._startup_timeout_s)
+        finally:
+            del self._peers[pid]
+            self._tasks.discard(task)
+
+    def _open_session(self, parameters: dict[str, str]) -> SessionLike:
+        if self._stopping:
+            raise ShuttingDown("the database system is shutting down")
+        if sum(peer.connection.session is not None for peer, _ in list(self._peers.values())) >= self._max_connections:
+            raise HeadraceError(
+                "sorry, too many clients already",
+                hint=f"At most {self._max_connections} clients are served (max_connections).",
+                sqlstate="53300",
+            )
+        return self._make_session(parameters)
+
+    def _cancel(self, pid: int, secret: bytes) -> None:
+        """Cancel what another connection runs, if the secret is right. Called in a worker's thread."""
+        peer, expected = self._peers.get(pid, (None, b""))
+        if peer is None or not hmac.compare_digest(secret, expected):
+            _log.warning("cancel request with a wrong key", pid=pid)
+            return
+        session = peer.connection.session
+        if session is not None and peer.busy:
+            session.cancel()
+
+
+class ServerThread:
+    """A server with an event loop in a thread of its own; also a context manager."""
+
+    def __init__(self, server: PgServer):
+        self.server = server
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pg-server", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return self.server.port
+
+    def start(self) -> None:
+        """Return once clients can connect. Raises `OSError` if the address is taken."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.server.start(), self._loop).result()
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server and its thread; calling it again does nothing."""
+        if not self._thread.is_alive():
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result()
+        finally:
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> ServerThread:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def run_server_in_thread(
+    make_session: MakeSession, host: str = "127.0.0.1", port: int = 0, **options: Any
+) -> ServerThread:
+    """A started server; `options` are those of `PgServer`. Port 0 picks a free one."""
+    thread = ServerThread(PgServer(make_session, host, port, **options))
+    thread.start()
+    return thread
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop()
+    return asyncio.new_event_loop()

@@ -1,0 +1,227 @@
+"""A session that keeps its tables in memory: small SQL, real values, real cancellation."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.common.columns import arrow_type
+from headrace.errors import (
+    DivisionByZero,
+    NotSupported,
+    QueryCanceled,
+    SyntaxFault,
+    TransactionError,
+    UndefinedTable,
+)
+from headrace.session.result import Notice, Result, ResultColumn
+from headrace.sql.datatypes import parse_type
+from headrace.sql.values import parse_text
+
+ITEM = re.compile(
+    r"\s*(?:\$(?P<n>\d+)|'(?P<text>(?:[^']|'')*)'|(?P<null>null)|(?P<bool>true|false)|(?P<number>-?\d+(?:\.\d+)?))"
+    r"(?:::(?P<type>[a-z_]\w*(?: precision)?(?:\(\d+,\d+\))?(?:\[\])*))?(?:\s+as\s+(?P<name>\w+))?\s*(?P<end>,|$)",
+    re.IGNORECASE,
+)
+
+
+@dataclass
+class Item:
+    name: str
+    type: str
+    parameter: int | None
+    text: str | None
+
+
+@dataclass
+class Database:
+    """What the sessions share, and what tests look at."""
+
+    tables: dict[str, tuple[list[ResultColumn], list[tuple[object, ...]]]] = field(default_factory=dict)
+    opened: int = 0
+    closed: int = 0
+    cancelled: int = 0
+    produced: int = 0
+    waiting: threading.Event = field(default_factory=threading.Event)
+    all_closed: threading.Event = field(default_factory=threading.Event)
+
+    def session(self, parameters: dict[str, str]) -> MemorySession:
+        if parameters.get("database") == "missing":
+            raise UndefinedTable('database "missing" does not exist', sqlstate="3D000", hint="Use dev.")
+        self.opened += 1
+        self.all_closed.clear()
+        return MemorySession(self, parameters)
+
+
+class MemorySession:
+    def __init__(self, database: Database, parameters: dict[str, str]):
+        self.database = database
+        self.transaction_status = "I"
+        self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
+        self._cancel = threading.Event()
+
+    def execute(self, sql: str) -> Iterator[Result]:
+        for statement in split(sql):
+            yield self._run(statement, [])
+
+    def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> MemoryPrepared:
+        (statement,) = split(sql)
+        return MemoryPrepared(self, statement, parameter_types)
+
+    def cancel(self) -> None:
+        self.database.cancelled += 1
+        self._cancel.set()
+
+    def close(self) -> None:
+        self.database.closed += 1
+        if self.database.closed == self.database.opened:
+            self.database.all_closed.set()
+
+    def _run(self, sql: str, parameters: Sequence[str | None], types: Sequence[str | None] = ()) -> Result:
+        self._cancel.clear()
+        try:
+            if self.transaction_status == "E" and not re.match(r"rollback|commit", sql, re.I):
+                raise TransactionError("current transaction is aborted", sqlstate="25P02")
+            return self._statement(sql, parameters, types)
+        except BaseException:
+            if self.transaction_status == "T":
+                self.transaction_status = "E"
+            raise
+
+    def _statement(self, sql: str, parameters: Sequence[str | None], types: Sequence[str | None]) -> Result:
+        word = sql.split(None, 1)[0].lower()
+        if word in ("begin", "commit", "rollback"):
+            self.transaction_status = "T" if word == "begin" else "I"
+            return Result(word.upper())
+        if found := re.fullmatch(r"notify '(.*)'", sql, re.I):
+            return Result("NOTIFY", notices=[Notice(found[1])])
+        if found := re.fullmatch(r"set (\w+) = '(.*)'", sql, re.I):
+            self.parameters = {**self.parameters, found[1]: found[2]}
+            return Result("SET")
+        if re.fullmatch(r"crash", sql, re.I):
+            raise RuntimeError("something broke")
+        if found := re.fullmatch(r"create table (\w+) \((.*)\)", sql, re.I):
+            pairs = (part.split(None, 1) for part in found[2].split(","))
+            self.database.tables[found[1]] = ([ResultColumn(n, parse_type(t)) for n, t in pairs], [])
+            return Result("CREATE_TABLE")
+        if found := re.fullmatch(r"insert into (\w+) values \((.*)\)", sql, re.I):
+            return self._insert(found[1], found[2], parameters)
+        if word == "select":
+            return self._select(sql, parameters, types)
+        raise SyntaxFault(f'syntax error at or near "{word}"', position=1, hint="See the manual.", detail="No rule.")
+
+    def _insert(self, name: str, values: str, parameters: Sequence[str | None]) -> Result:
+        columns, rows = self._table(name)
+        texts = [parameters[i.parameter] if i.parameter is not None else i.text for i in items(values, [])]
+        pairs = zip(texts, columns, strict=True)
+        rows.append(tuple(None if text is None else parse_text(text, column.type) for text, column in pairs))
+        return Result("INSERT 0 1")
+
+    def _table(self, name: str) -> tuple[list[ResultColumn], list[tuple[object, ...]]]:
+        if name not in self.database.tables:
+            raise UndefinedTable(f'relation "{name}" does not exist', position=15)
+        return self.database.tables[name]
+
+    def columns(self, sql: str, types: Sequence[str | None]) -> list[ResultColumn] | None:
+        if not sql.lower().startswith("select"):
+            return None
+        if re.match(r"select (generate_series|pg_sleep|1/0|wide)\b", sql, re.I):
+            return [ResultColumn("generate_series", "bigint")] if "generate" in sql else [ResultColumn("x", "string")]
+        if found := re.fullmatch(r"select \* from (\w+)", sql, re.I):
+            return self._table(found[1])[0]
+        return [ResultColumn(i.name, i.type) for i in items(sql[len("select") :], types)]
+
+    def _select(self, sql: str, parameters: Sequence[str | None], types: Sequence[str | None]) -> Result:
+        columns = self.columns(sql, types)
+        assert columns is not None
+        if found := re.fullmatch(r"select generate_series\((\d+), *(\d+|\$1)\)", sql, re.I):
+            last = int(parameters[0] or 0) if found[2] == "$1" else int(found[2])
+            return Result("SELECT", columns, self._series(int(found[1]), last))
+        if found := re.fullmatch(r"select wide\((\d+), *(\d+)\)", sql, re.I):
+            return Result("SELECT", columns, self._wide(int(found[1]), int(found[2])))
+        if re.match(r"select 1/0", sql, re.I):
+            return Result("SELECT", columns, self._divide())
+        if re.match(r"select pg_sleep", sql, re.I):
+            self.database.waiting.set()
+            if self._cancel.wait(60):
+                raise QueryCanceled("canceling statement due to user request")
+        if found := re.fullmatch(r"select \* from (\w+)", sql, re.I):
+            return Result("SELECT", columns, iter([batch(columns, self._table(found[1])[1])]))
+        if columns[0].name == "x" and "sleep" in sql:
+            return Result("SELECT", columns, iter([batch(columns, [("",)])]))
+        row = []
+        for item in items(sql[len("select") :], types):
+            text = parameters[item.parameter] if item.parameter is not None else item.text
+            row.append(None if text is None else parse_text(text, item.type))
+        return Result("SELECT", columns, iter([batch(columns, [tuple(row)])]))
+
+    def _series(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        for start in range(first, last + 1, 10_000):
+            if self._cancel.is_set():
+                raise QueryCanceled("canceling statement due to user request")
+            numbers = pa.array(range(start, min(start + 10_000, last + 1)), pa.int64())
+            self.database.produced += len(numbers)
+            yield pa.record_batch([numbers], names=["generate_series"])
+
+    def _wide(self, count: int, width: int) -> Iterator[pa.RecordBatch]:
+        for _ in range(count):
+            if self._cancel.is_set():
+                raise QueryCanceled("canceling statement due to user request")
+            self.database.produced += 1
+            yield pa.record_batch([pa.array(["x" * width])], names=["x"])
+
+    def _divide(self) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array(["fine"])], names=["x"])
+        raise DivisionByZero("division by zero")
+
+
+class MemoryPrepared:
+    def __init__(self, session: MemorySession, sql: str, types: Sequence[str | None]):
+        self._session = session
+        self._sql = sql
+        count = max([int(n) for n in re.findall(r"\$(\d+)", sql)], default=0)
+        given = [*types, *[None] * count][:count]
+        casts = {
+            int(n) - 1: parse_type(t) for n, t in re.findall(r"\$(\d+)::([a-z_]\w*(?:\(\d+,\d+\))?(?:\[\])*)", sql)
+        }
+        self.parameter_types = [given[i] or casts.get(i) or "string" for i in range(count)]
+        self.columns = session.columns(sql, self.parameter_types)
+        if session.transaction_status != "E" and sql.lower().startswith("copyright"):
+            raise NotSupported("no")
+
+    def execute(self, parameters: Sequence[str | None]) -> Result:
+        return self._session._run(self._sql, parameters, self.parameter_types)
+
+
+def split(sql: str) -> list[str]:
+    """Statements at semicolons that stand outside of quotes."""
+    parts = re.findall(r"(?:'[^']*'|[^;'])+", sql)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def items(text: str, types: Sequence[str | None]) -> list[Item]:
+    found, at = [], 0
+    while at < len(text):
+        match = ITEM.match(text, at)
+        if match is None:
+            raise SyntaxFault(f'syntax error at or near "{text[at:].strip()}"', position=8 + at)
+        parameter = int(match["n"]) - 1 if match["n"] else None
+        guess = "boolean" if match["bool"] else "string"
+        if match["number"]:
+            guess = "double" if "." in match["number"] else "int"
+        if parameter is not None and parameter < len(types):
+            guess = types[parameter] or guess
+        kind = parse_type(match["type"]) if match["type"] else guess
+        literal = match["text"].replace("''", "'") if match["text"] is not None else match["number"] or match["bool"]
+        found.append(Item(match["name"] or "?column?", kind, parameter, None if match["null"] else literal))
+        at = match.end()
+    return found
+
+
+def batch(columns: list[ResultColumn], rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+    arrays = [pa.array([row[i] for row in rows], arrow_type(c.type)) for i, c in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, names=[c.name for c in columns])

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.server import backend, frontend
+from headrace.server.backend import BackendDecoder
+from headrace.server.frontend import FrontendDecoder
+from headrace.server.wire import ProtocolViolation, frame, int32
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+filled = text.filter(bool)
+oid = st.integers(0, 2**32 - 1)
+values = st.lists(st.none() | st.binary(max_size=20), max_size=5).map(tuple)
+formats = st.lists(st.sampled_from([0, 1]), max_size=5).map(tuple)
+int_32 = st.integers(-(2**31), 2**31 - 1)
+target = st.sampled_from("SP")
+
+typed_frontend = st.one_of(
+    st.builds(frontend.Query, text),
+    st.builds(frontend.Parse, text, text, st.lists(oid, max_size=5).map(tuple)),
+    st.builds(frontend.Bind, text, text, formats, values, formats),
+    st.builds(frontend.Describe, target, text),
+    st.builds(frontend.Close, target, text),
+    st.builds(frontend.Execute, text, int_32),
+    st.builds(frontend.Sync),
+    st.builds(frontend.Flush),
+    st.builds(frontend.Terminate),
+    st.builds(frontend.Opaque, st.sampled_from("Fpdcf"), st.binary(max_size=30)),
+)
+startup_frontend = st.one_of(
+    st.builds(frontend.CancelRequest, int_32, st.binary(min_size=4, max_size=256)),
+    st.builds(frontend.Startup, st.dictionaries(filled, text, max_size=4), st.integers(3 << 16, (3 << 16) + 9)),
+)
+fields = st.builds(
+    backend.Field, text, st.integers(0, 2**31 - 1), st.integers(-2, 100), int_32, st.sampled_from([0, 1])
+)
+backends = st.one_of(
+    st.just(backend.AuthenticationOk()),
+    st.builds(backend.NegotiateProtocolVersion, st.integers(0, 9), st.lists(text, max_size=3).map(tuple)),
+    st.builds(backend.ParameterStatus, text, text),
+    st.builds(backend.BackendKeyData, int_32, st.binary(max_size=32)),
+    st.builds(backend.ReadyForQuery, st.sampled_from("ITE")),
+    st.builds(backend.RowDescription, st.lists(fields, max_size=4).map(tuple)),
+    st.builds(backend.DataRow, values),
+    st.builds(backend.ParameterDescription, st.lists(oid, max_size=4).map(tuple)),
+    st.builds(backend.CommandComplete, text),
+    st.builds(backend.Report, st.sampled_from("EN"), st.dictionaries(st.sampled_from("SVCMDHP"), text)),
+    st.sampled_from("123nsI").map(backend.Bare),
+)
+
+
+def started() -> FrontendDecoder:
+    decoder = FrontendDecoder()
+    list(decoder.feed(frontend.Startup({"user": "u"}).encode()))
+    return decoder
+
+
+def in_pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@settings(deadline=None)
+@given(st.lists(typed_frontend, max_size=6), st.lists(st.integers(0, 2000), max_size=5))
+def test_what_a_client_encodes_is_decoded_whatever_the_pieces(messages, cuts):
+    decoder, data = started(), b"".join(message.encode() for message in messages)
+    assert [m for piece in in_pieces(data, cuts) for m in decoder.feed(piece)] == messages
+
+
+@settings(deadline=None)
+@given(startup_frontend)
+def test_startup_packets_round_trip(message):
+    assert list(FrontendDecoder().feed(message.encode())) == [message]
+
+
+def test_encryption_requests_come_before_startup_and_not_for_ever():
+    decoder = FrontendDecoder()
+    data = frontend.SslRequest().encode() + frontend.GssEncRequest().encode()
+    assert list(decoder.feed(data)) == [frontend.SslRequest(), frontend.GssEncRequest()]
+    with pytest.raises(ProtocolViolation, match="too many"):
+        list(decoder.feed(frontend.SslRequest().encode()))
+
+
+@settings(deadline=None)
+@given(st.lists(backends, max_size=6), st.lists(st.integers(0, 2000), max_size=5))
+def test_what_a_server_encodes_is_decoded_whatever_the_pieces(messages, cuts):
+    decoder, data = BackendDecoder(), b"".join(message.encode() for message in messages)
+    assert [m for piece in in_pieces(data, cuts) for m in decoder.feed(piece)] == messages
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300), st.booleans())
+def test_random_bytes_are_messages_or_a_violation(data, after_startup):
+    decoder = started() if after_startup else FrontendDecoder()
+    try:
+        list(decoder.feed(data))
+    except ProtocolViolation as violation:
+        assert violation.sqlstate == "08P01"
+
+
+@settings(deadline=None)
+@given(st.sampled_from("QPBDCESHXFpdcf"), st.binary(max_size=100))
+def test_random_bodies_of_real_messages_are_messages_or_a_violation(kind, body):
+    try:
+        (message,) = started().feed(frame(kind.encode(), body))
+    except ProtocolViolation:
+        return
+    assert list(started().feed(message.encode())) == [message]
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=100))
+def test_random_startup_bodies_are_messages_or_a_violation(body):
+    with contextlib.suppress(ProtocolViolation):
+        list(FrontendDecoder().feed(int32(len(body) + 4) + body))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300))
+def test_random_bytes_from_a_server_are_messages_or_a_violation(data):
+    with contextlib.suppress(ProtocolViolation):
+        list(BackendDecoder().feed(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"Q" + int32(3),
+        b"Q" + int32((64 << 20) + 1),
+        b"Q" + int32(-1),
+        b"S" + int32(30_001),
+        b"\x00",
+        b"z",
+        frame(b"Q", b"select 1"),
+        frame(b"Q", b"select 1\0more"),
+        frame(b"S", b"x"),
+        frame(b"D", b"Xname\0"),
+        frame(b"B", b"\0\0" + b"\xff\xff"),
+        frame(b"B", b"\0\0" + b"\0\0" + b"\0\1" + int32(-2)),
+        frame(b"B", b"\0\0" + b"\0\1\0\2" + b"\0\0" + b"\0\0"),
+    ],
+)
+def test_each_malformed_message_is_a_violation(data):
+    with pytest.raises(ProtocolViolation):
+        list(started().feed(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        int32(7) + b"\0\0\0",
+        int32(10_001),
+        int32(8) + int32(2 << 16),
+        int32(9) + int32(3 << 16) + b"u",
+        int32(12) + int32(80877102) + int32(1),
+        int32(9) + int32(80877103) + b"x",
+    ],
+)
+def test_each_malformed_startup_packet_is_a_violation(data):
+    with pytest.raises(ProtocolViolation):
+        list(FrontendDecoder().feed(data))
+
+
+def test_a_long_message_is_taken_up_to_the_limit():
+    decoder = FrontendDecoder(max_message_bytes=1000)
+    list(decoder.feed(frontend.Startup({"user": "u"}).encode()))
+    assert list(decoder.feed(frontend.Query("x" * 995).encode())) == [frontend.Query("x" * 995)]
+    with pytest.raises(ProtocolViolation, match="at most 1000 bytes"):
+        list(decoder.feed(frontend.Query("x" * 996).encode()))
+
+
+def test_text_that_is_no_utf8_is_kept_for_the_connection_to_refuse():
+    (message,) = started().feed(frame(b"Q", b"select '\xff'\0"))
+    assert message == frontend.Query("select '\udcff'")
+    assert message.encode() == frame(b"Q", b"select '\xff'\0")

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_session import Database
+from test_codec import typed_frontend
+
+from headrace.server import backend, frontend
+from headrace.server.backend import BackendDecoder, Bare, Report
+from headrace.server.connection import Connection
+from headrace.server.frontend import Bind, Close, Describe, Execute, Flush, Opaque, Parse, Query, Sync
+from headrace.server.wire import ProtocolViolation
+
+SECRET = b"abcd"
+
+
+class Line:
+    """A client without a socket."""
+
+    def __init__(self, database: Database | None = None):
+        self.database = database or Database()
+        self.cancelled: list[tuple[int, bytes]] = []
+        self.connection = Connection(
+            self.database.session, 7, SECRET, lambda pid, secret: self.cancelled.append((pid, secret))
+        )
+        self._decoder = BackendDecoder()
+
+    def say(self, *messages) -> list:
+        return [m for data in self.connection.receive(messages) for m in self._decoder.feed(data)]
+
+    def kinds(self, *messages) -> list[str]:
+        return [m.kind if isinstance(m, Bare | Report) else type(m).__name__ for m in self.say(*messages)]
+
+
+@pytest.fixture
+def line() -> Line:
+    line = Line()
+    line.say(frontend.Startup({"user": "root", "database": "dev"}))
+    return line
+
+
+def state(messages: list) -> str:
+    codes = [m.fields["C"] for m in messages if isinstance(m, Report) and m.kind == "E"]
+    assert len(codes) == 1
+    return codes[0]
+
+
+def test_startup_reports_settings_and_key():
+    line = Line()
+    assert list(line.connection.receive([frontend.SslRequest()])) == [b"N"]
+    assert list(line.connection.receive([frontend.GssEncRequest()])) == [b"N"]
+    said = line.say(frontend.Startup({"user": "root", "database": "dev", "application_name": "me"}))
+    settings = {m.name: m.value for m in said if isinstance(m, backend.ParameterStatus)}
+    assert settings["server_version"] == "13.14.0"
+    assert (settings["client_encoding"], settings["application_name"]) == ("UTF8", "me")
+    assert said[0] == backend.AuthenticationOk()
+    assert said[-2:] == [backend.BackendKeyData(7, SECRET), backend.ReadyForQuery("I")]
+
+
+def test_a_newer_minor_version_is_negotiated_down():
+    said = Line().say(frontend.Startup({"user": "root", "_pq_.x": "1"}, (3 << 16) + 2))
+    assert said[0] == backend.NegotiateProtocolVersion(0, ("_pq_.x",))
+    assert said[-1] == backend.ReadyForQuery("I")
+
+
+@pytest.mark.parametrize(("parameters", "code"), [({"user": "u", "database": "missing"}, "3D000"), ({}, "28000")])
+def test_a_client_is_turned_away(parameters, code):
+    line = Line()
+    (report,) = line.say(frontend.Startup(parameters))
+    assert (report.fields["S"], report.fields["C"]) == ("FATAL", code)
+    assert line.connection.closed
+
+
+def test_a_cancel_request_is_passed_on():
+    line = Line()
+    assert line.say(frontend.CancelRequest(3, b"wxyz")) == []
+    assert line.connection.closed
+    assert line.cancelled == [(3, b"wxyz")]
+
+
+def test_simple_query(line):
+    said = line.say(Query("select 1 as a, 'x'::text as b; create table t (a int)"))
+    assert [f.name for f in said[0].fields] == ["a", "b"]
+    assert [f.type_oid for f in said[0].fields] == [23, 25]
+    assert said[1:] == [
+        backend.DataRow((b"1", b"x")),
+        backend.CommandComplete("SELECT 1"),
+        backend.CommandComplete("CREATE_TABLE"),
+        backend.ReadyForQuery("I"),
+    ]
+
+
+@pytest.mark.parametrize("sql", ["", " ; ", "-- nothing", "/* nothing */;"])
+def test_an_empty_query(line, sql):
+    assert line.kinds(Query(sql)) == ["I", "ReadyForQuery"]
+    assert line.kinds(Parse("", sql), Bind("", ""), Describe("P", ""), Execute(""), Sync()) == [
+        "1", "2", "n", "I", "ReadyForQuery",
+    ]  # fmt: skip
+
+
+def test_an_error_ends_the_script_and_carries_its_fields(line):
+    said = line.say(Query("notify 'one'; oops; notify 'two'"))
+    assert [m.fields["M"] for m in said if isinstance(m, Report)] == ["one", 'syntax error at or near "oops"']
+    error = said[-2].fields
+    assert error == {
+        "S": "ERROR", "V": "ERROR", "C": "42601", "M": 'syntax error at or near "oops"', "D": "No rule.",
+        "H": "See the manual.", "P": "1",
+    }  # fmt: skip
+    assert said[-1] == backend.ReadyForQuery("I")
+
+
+def test_an_error_after_rows(line):
+    assert line.kinds(Query("select 1/0")) == ["RowDescription", "DataRow", "E", "ReadyForQuery"]
+
+
+def test_an_unexpected_error_is_an_internal_one_with_its_text(line):
+    said = line.say(Query("crash"))
+    assert (state(said), said[0].fields["M"]) == ("XX000", "something broke")
+    assert line.kinds(Query("select 1"))[-1] == "ReadyForQuery"
+
+
+def test_changed_settings_are_reported(line):
+    assert backend.ParameterStatus("TimeZone", "UTC+1") in line.say(Query("set TimeZone = 'UTC+1'"))
+    assert "ParameterStatus" not in line.kinds(Query("set TimeZone = 'UTC+1'"))
+
+
+def test_transaction_status_follows_the_session(line):
+    assert line.say(Query("begin"))[-1] == backend.ReadyForQuery("T")
+    assert line.say(Query("oops"))[-1] == backend.ReadyForQuery("E")
+    assert state(line.say(Query("select 1"))) == "25P02"
+    assert line.say(Query("rollback"))[-1] == backend.ReadyForQuery("I")
+
+
+def test_extended_query_with_parameters(line):
+    number = struct.pack("!i", 41)
+    said = line.say(
+        Parse("s", "select $1::int as a, $2 as b", (23, 0)),
+        Describe("S", "s"),
+        Bind("p", "s", (1, 0), (number, b"x"), (1, 0)),
+        Describe("P", "p"),
+        Execute("p"),
+        Sync(),
+    )
+    assert said[0] == backend.PARSE_COMPLETE
+    assert said[1] == backend.ParameterDescription((23, 25))
+    assert [(f.name, f.format) for f in said[2].fields] == [("a", 0), ("b", 0)]
+    assert said[3] == backend.BIND_COMPLETE
+    assert [(f.name, f.format) for f in said[4].fields] == [("a", 1), ("b", 0)]
+    assert said[5:] == [
+        backend.DataRow((number, b"x")),
+        backend.CommandComplete("SELECT 1"),
+        backend.ReadyForQuery("I"),
+    ]
+
+
+def test_one_format_code_stands_for_all_and_null_is_null(line):
+    line.say(Parse("", "select $1::int, $2::bool"))
+    said = line.say(Bind("", "", (), (b"5", None), (1,)), Execute(""), Sync())
+    assert said[1] == backend.DataRow((struct.pack("!i", 5), None))
+
+
+def test_what_a_client_declares_is_what_it_is_told(line):
+    said = line.say(Parse("", "select $1", (1043,)), Describe("S", ""), Sync())
+    assert said[1] == backend.ParameterDescription((1043,))
+
+
+def test_a_portal_is_read_in_parts(line):
+    line.say(Query("begin"))
+    line.say(Parse("", "select generate_series(1, 25000)"), Bind("p", ""), Sync())
+    counts, tags = [], []
+    while not tags:
+        said = line.say(Execute("p", 9000), Flush())
+        counts.append(sum(isinstance(m, backend.DataRow) for m in said))
+        tags = [m.tag for m in said if isinstance(m, backend.CommandComplete)]
+        assert tags or said[-1] == backend.PORTAL_SUSPENDED
+    assert (counts, tags) == ([9000, 9000, 7000], ["SELECT 7000"])
+    assert line.kinds(Execute("p"), Sync()) == ["CommandComplete", "ReadyForQuery"]
+
+
+def test_a_portal_that_is_full_at_its_last_row_is_suspended_once_more(line):
+    line.say(Query("begin"))
+    line.say(Parse("", "select generate_series(1, 2)"), Bind("p", ""))
+    assert line.kinds(Execute("p", 2)) == ["DataRow", "DataRow", "s"]
+    assert line.say(Execute("p", 2)) == [backend.CommandComplete("SELECT 0")]
+
+
+def test_portals_end_with_their_transaction_and_statements_do_not(line):
+    line.say(Parse("s", "select 1"), Bind("p", "s"), Sync())
+    assert state(line.say(Execute("p"), Sync())) == "34000"
+    assert line.kinds(Bind("p", "s"), Execute("p"), Sync()) == ["2", "DataRow", "CommandComplete", "ReadyForQuery"]
+
+
+def test_a_command_runs_once(line):
+    line.say(Query("create table t (a int)"), Parse("", "insert into t values ($1)"))
+    said = line.say(Bind("", "", (), (b"1",)), Execute(""), Execute(""), Sync())
+    assert said[1] == backend.CommandComplete("INSERT 0 1")
+    assert state(said) == "55000"
+    assert line.database.tables["t"][1] == [(1,)]
+
+
+def test_after_an_error_everything_up_to_sync_is_skipped(line):
+    line.say(Query("create table t (a int)"))
+    said = line.say(
+        Parse("", "oops"), Bind("", ""), Execute(""), Query("insert into t values (1)"), Flush(), Describe("S", "x")
+    )
+    assert state(said) == "42601"
+    assert line.say(Sync()) == [backend.ReadyForQuery("I")]
+    assert line.database.tables["t"][1] == []
+    assert line.kinds(Query("select 1"))[-1] == "ReadyForQuery"
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ([Bind("", "nothing")], "26000"),
+        ([Describe("S", "nothing")], "26000"),
+        ([Describe("P", "nothing")], "34000"),
+        ([Execute("nothing")], "34000"),
+        ([Parse("s", "select 1"), Parse("s", "select 2")], "42P05"),
+        ([Parse("", "select 1"), Bind("p", ""), Bind("p", "")], "42P03"),
+        ([Parse("", "select $1"), Bind("", "")], "08P01"),
+        ([Parse("", "select $1"), Bind("", "", (0, 0), (b"1",))], "08P01"),
+        ([Parse("", "select 1"), Bind("", "", (), (), (0, 0))], "08P01"),
+        ([Parse("", "select $1"), Bind("", "", (), (b"\xff",))], "22021"),
+        ([Parse("", "select $1"), Bind("", "", (), (b"a\0",))], "22021"),
+        ([Parse("", "select $1", (23,)), Bind("", "", (1,), (b"abc",))], "22P03"),
+        ([Parse("", "select '\udcff'")], "22021"),
+        ([Parse("", "copy t from stdin")], "0A000"),
+    ],
+)
+def test_errors_of_the_extended_protocol(line, messages, code):
+    assert state(line.say(*messages)) == code
+    assert line.say(Sync()) == [backend.ReadyForQuery("I")]
+    assert not line.connection.closed
+
+
+def test_closing_what_is_not_there_is_fine(line):
+    assert line.kinds(Close("S", "x"), Close("P", "x"), Sync()) == ["3", "3", "ReadyForQuery"]
+    line.say(Parse("s", "select 1"), Close("S", "s"))
+    assert state(line.say(Bind("", "s"))) == "26000"
+
+
+def test_a_plan_whose_columns_have_changed_is_refused(line):
+    line.say(Query("create table t (a int)"), Parse("s", "select * from t"))
+    line.say(Query("create table t (a int, b text)"))
+    assert state(line.say(Bind("", "s"), Execute(""), Sync())) == "0A000"
+
+
+@pytest.mark.parametrize("sql", ["copy t from stdin", " /* x */ COPY t TO STDOUT", "-- x\ncopy t from stdin"])
+def test_copy_is_refused(line, sql):
+    said = line.say(Query(sql))
+    assert state(said) == "0A000"
+    assert said[0].fields["H"]
+    assert line.say(Opaque("d", b"1\n"), Opaque("c", b"")) == []
+
+
+def test_a_function_call_is_refused_and_the_connection_ready(line):
+    said = line.say(Opaque("F", b"abc"))
+    assert (state(said), said[-1]) == ("0A000", backend.ReadyForQuery("I"))
+
+
+def test_a_violation_is_told_and_ends_the_connection(line):
+    said = line.say(ProtocolViolation("what?"), Query("select 1"))
+    assert (len(said), said[0].fields["S"], state(said)) == (1, "FATAL", "08P01")
+    assert line.connection.closed
+
+
+def test_a_password_was_not_asked_for(line):
+    assert state(line.say(Opaque("p", b"x\0"))) == "08P01"
+    assert line.connection.closed
+
+
+def test_rows_come_no_faster_than_they_are_taken(line):
+    stream = line.connection.receive([Query("select generate_series(1, 1000000)")])
+    next(stream)
+    assert line.database.produced == 10_000
+    next(stream)
+    assert line.database.produced == 10_000
+    stream.close()
+    line.connection.close()
+    assert line.database.closed == 1
+
+
+def test_wide_rows_are_sent_in_bounded_pieces(line):
+    for data in line.connection.receive([Query("select wide(20, 100000)")]):
+        assert len(data) < 200_000
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(typed_frontend, max_size=8))
+def test_any_messages_leave_the_connection_ready_or_closed(messages):
+    line = Line()
+    line.say(frontend.Startup({"user": "root"}))
+    line.say(*messages)
+    if not line.connection.closed:
+        assert isinstance(line.say(Sync())[-1], backend.ReadyForQuery)
+        assert line.say(Query("select 1"))[-2] == backend.CommandComplete("SELECT 1")
