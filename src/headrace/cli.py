@@ -1,0 +1,209 @@
+"""The `headrace` command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace import __version__
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.config import Settings
+    from headrace.session.database import Database
+    from headrace.shell.link import Link
+
+app = typer.Typer(
+    name="headrace",
+    help="A streaming SQL database whose pipelines run on Apache Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+Host = Annotated[str, typer.Option(help="Address of the server.")]
+Port = Annotated[int, typer.Option(help="TCP port of the server.", min=0, max=65535)]
+Master = Annotated[str | None, typer.Option(help="Spark master URL; by default Spark runs in this process.")]
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"headrace {__version__}")
+
+
+@app.command()
+def serve(
+    data: Annotated[Path, typer.Option(help="Directory that holds the database; created if it is missing.")],
+    host: Host = "127.0.0.1",
+    port: Port = 4566,
+    master: Master = None,
+    barrier_interval_ms: Annotated[
+        int | None, typer.Option(help="Milliseconds between two ticks.", min=10, show_default="1000")
+    ] = None,
+) -> None:
+    """Serve a database over the PostgreSQL protocol until SIGTERM or Ctrl-C."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    database = _open(data, master, barrier_interval_ms)
+    try:
+        _end_with(database, stop)
+        _serve_until(stop, database, host, port)
+    except OSError as error:
+        raise _Failure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    finally:
+        database.close()
+    if database.coordinator.failure is not None:
+        raise database.coordinator.failure
+
+
+def _end_with(database: Database, stop: threading.Event) -> None:
+    """Stop serving as soon as the database has stopped by itself."""
+
+    def watch() -> None:
+        database.coordinator.failed.wait()
+        stop.set()
+
+    threading.Thread(target=watch, name="headrace-watch", daemon=True).start()
+
+
+def _serve_until(stop: threading.Event, database: Database, host: str, port: int) -> None:
+    from headrace.server.server import run_server_in_thread
+
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        print(f"warning: without passwords yet, whoever reaches {host}:{port} can read and change all", file=sys.stderr)
+    with run_server_in_thread(lambda parameters: database.session(), host, port) as running:
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost", "") else host
+        print(
+            f"headrace {__version__} accepting connections on {host}:{running.port} "
+            f"(psql -h {shown} -p {running.port} -d dev -U root)",
+            flush=True,
+        )
+        stop.wait()
+
+
+@app.command()
+def sql(
+    data: Annotated[
+        Path | None, typer.Option(help="Open the database in this directory instead of connecting to a server.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 4566,
+    dbname: Annotated[str, typer.Option("--dbname", "-d", help="Database to connect to.")] = "dev",
+    user: Annotated[str, typer.Option("--user", "-U", help="User to connect as.")] = "root",
+    command: Annotated[str | None, typer.Option("--command", "-c", help="Run this and leave.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Run this file and leave; - is stdin.")] = None,
+    master: Master = None,
+) -> None:
+    """Run SQL: at a prompt, or from -c, -f or a pipe, where the first error ends it with exit code 1."""
+    if data is not None:
+        database = _open(data, master, None)
+        try:
+            from headrace.shell.link import EmbeddedLink
+
+            good = _run_sql(EmbeddedLink(database.session()), dbname, command, file)
+        finally:
+            database.close()
+    else:
+        from headrace.server.client import PgClient
+        from headrace.shell.link import RemoteLink
+
+        client = PgClient(host, port, user=user, dbname=dbname, application_name="headrace")
+        good = _run_sql(RemoteLink(client), dbname, command, file)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _run_sql(link: Link, dbname: str, command: str | None, file: Path | None) -> bool:
+    from headrace.shell.shell import Options, Shell
+
+    prompting = command is None and file is None and sys.stdin.isatty()
+    options = Options(timing=prompting, colour=sys.stderr.isatty())
+    shell = Shell(link, sys.stdout, sys.stderr, options)
+    try:
+        if prompting:
+            from headrace.shell.interactive import interact
+
+            interact(shell, dbname)
+            return True
+        return shell.run_script(command if command is not None else _script(file))
+    finally:
+        link.close()
+
+
+def _script(file: Path | None) -> str:
+    if file is None or str(file) == "-":
+        return sys.stdin.read()
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _Failure(f"cannot read {file}: {error}") from error
+
+
+@app.command(context_settings=_PASS_ON)
+def demo(context: typer.Context) -> None:
+    """Run a demonstration; `headrace demo --help` lists what there is."""
+    _require_java()
+    from headrace.demo import main as run_demo
+
+    raise typer.Exit(run_demo(context.args) or 0)
+
+
+class _Failure(HeadraceError):
+    """The command cannot go on; its message is all the user needs."""
+
+
+def _require_java() -> None:
+    from headrace.common.java import require_java
+
+    require_java()
+
+
+def _open(data: Path, master: str | None, barrier_interval_ms: int | None) -> Database:
+    _require_java()
+    _log_to_stderr()
+    from headrace.session.database import connect
+
+    return connect(data, master=master, settings=_settings(data, barrier_interval_ms))
+
+
+def _settings(data: Path, barrier_interval_ms: int | None) -> Settings:
+    from pydantic import ValidationError
+
+    from headrace.config import Settings
+
+    changes: dict[str, Any] = {} if barrier_interval_ms is None else {"barrier_interval_ms": barrier_interval_ms}
+    try:
+        return Settings(data_dir=data, **changes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise _Failure(f"invalid value for the setting {name}: {first['msg']}") from error
+
+
+def _log_to_stderr() -> None:
+    import structlog
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+def main() -> None:
+    """The entry point: runs the command; an error is one line on stderr and exit code 1."""
+    try:
+        app()
+    except HeadraceError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        print(f"headrace: {error.message}{hint}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The interactive shell: statements and backslash commands in, aligned tables out."""

@@ -1,0 +1,124 @@
+"""Where the shell's statements go: a server, or a database in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.server.client import PgClient, Reply, texts
+from headrace.session.result import Notice, Result, SessionLike
+
+_RIGHT_ALIGNED_OIDS = frozenset((20, 21, 23, 26, 700, 701, 1700))
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column as the shell shows it."""
+
+    name: str
+    numeric: bool = False
+
+
+@dataclass
+class Outcome:
+    """One statement's outcome. `headings` is None where there are no rows; `notices` is complete after the rows."""
+
+    headings: list[Heading] | None
+    rows: Iterator[list[str | None]]
+    tag: str
+    notices: list[Notice] = field(default_factory=list)
+
+
+class Link(Protocol):
+    """A way to run statements."""
+
+    @property
+    def transaction_status(self) -> str:
+        """`I`, `T` or `E`."""
+        ...
+
+    def run(self, sql: str) -> Iterator[Outcome]:
+        """Run a script; one outcome for each statement. Closing the iterator cancels the rest."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class RemoteLink:
+    """Statements go to a server."""
+
+    def __init__(self, client: PgClient):
+        self._client = client
+
+    @property
+    def transaction_status(self) -> str:
+        """`I`, `T` or `E`."""
+        return self._client.transaction_status
+
+    def run(self, sql: str) -> Iterator[Outcome]:
+        """Run a script."""
+        for reply in self._client.query(sql):
+            yield _outcome_of_reply(reply)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class EmbeddedLink:
+    """Statements go to a session of this process."""
+
+    def __init__(self, session: SessionLike):
+        self._session = session
+
+    @property
+    def transaction_status(self) -> str:
+        """`I`, `T` or `E`."""
+        return self._session.transaction_status
+
+    def run(self, sql: str) -> Iterator[Outcome]:
+        """Run a script."""
+        finished = False
+        try:
+            for result in self._session.execute(sql):
+                yield _outcome_of_result(result)
+            finished = True
+        except Exception:
+            finished = True
+            raise
+        finally:
+            if not finished:
+                self._session.cancel()
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+def _outcome_of_reply(reply: Reply) -> Outcome:
+    if reply.description is None:
+        return Outcome(None, iter(()), reply.tag, reply.notices)
+    headings = [Heading(f.name, f.type_oid in _RIGHT_ALIGNED_OIDS) for f in reply.description.fields]
+    return Outcome(headings, map(texts, reply.rows), reply.tag, reply.notices)
+
+
+def _outcome_of_result(result: Result) -> Outcome:
+    from headrace.sql.types import pg_type
+
+    if result.columns is None:
+        return Outcome(None, iter(()), result.tag, result.notices)
+    headings = [Heading(c.name, pg_type(c.type).oid in _RIGHT_ALIGNED_OIDS) for c in result.columns]
+    return Outcome(headings, _text_rows(result), result.tag, result.notices)
+
+
+def _text_rows(result: Result) -> Iterator[list[str | None]]:
+    from headrace.sql.types import render_text
+
+    columns = result.columns or []
+    for batch in result.batches:
+        rendered = [render_text(batch.column(i), column.type) for i, column in enumerate(columns)]
+        for row in zip(*rendered, strict=True):
+            yield texts(row)

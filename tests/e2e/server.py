@@ -1,0 +1,186 @@
+"""A real `headrace serve` process: started, killed, stopped, talked to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+HOST = "127.0.0.1"
+START_S = 120.0
+STOP_S = 90.0
+_READY = re.compile(rb"accepting connections on [^ ]+:(\d+) ")
+# Small, and in a hurry: everything that a server does now and then happens all the time.
+QUICK = {
+    "HEADRACE_SPARK_DRIVER_MEMORY_MB": "768",
+    "HEADRACE_BARRIER_INTERVAL_MS": "100",
+    "HEADRACE_COMPACTION_INTERVAL_MS": "200",
+    "HEADRACE_COMPACTION_TRIGGER_RUNS": "4",
+    "HEADRACE_VACUUM_INTERVAL_MS": "500",
+    "HEADRACE_VACUUM_GRACE_MS": "1000",
+    "HEADRACE_GROUP_RETRY_INITIAL_MS": "100",
+    "HEADRACE_GROUP_RETRY_MAX_MS": "1000",
+}
+
+
+class Server:
+    """`headrace serve` on a data directory, one life after another."""
+
+    def __init__(self, folder: Path, data: Path | None = None, settings: Mapping[str, str] | None = None):
+        self.data = data or folder / "db"
+        self.log = folder / f"{self.data.name}.log"
+        self.port = 0
+        self._scratch = folder / "scratch"
+        self._settings = {**QUICK, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read_from = 0
+
+    # ---- life
+
+    def start(self, faults: str = "", wait: bool = True) -> Server:
+        """Start, with fault points armed, and wait until clients can connect."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._read_from = self.log.stat().st_size if self.log.exists() else 0
+        environment = {**os.environ, **self._settings, "TMPDIR": str(self._scratch), "HEADRACE_FAULTS": faults}
+        with self.log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.cli", "serve", "--data", str(self.data), "--port", "0"],
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        """Wait for the line that says that clients can connect."""
+
+        def ready() -> bool:
+            found = _READY.search(self.log_text().encode())
+            self.port = int(found.group(1)) if found else 0
+            return found is not None or self.exit_code() is not None
+
+        wait_for(ready, START_S, "the server to come up")
+        assert self.port, f"the server ended with exit code {self.exit_code()}:\n{self.log_text()[-4000:]}"
+
+    def exit_code(self) -> int | None:
+        """How the process ended; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def wait_exit(self, timeout_s: float = STOP_S) -> int:
+        """Wait until the process has ended by itself; its exit code, -9 after a SIGKILL."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._end_group()
+        return code
+
+    def kill(self, whole_group: bool = True) -> None:
+        """SIGKILL: to the server and its Java process, or to the server alone, whose Java process then ends itself."""
+        assert self._process is not None
+        if whole_group:
+            self._signal(signal.SIGKILL)
+        else:
+            self._process.kill()
+        self._process.wait()
+        if whole_group:
+            self._end_group()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        assert self._process is not None
+        self._process.terminate()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.terminate()
+        return self.wait_exit()
+
+    def close(self) -> None:
+        """Leave nothing running, whatever state it is in."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _end_group(self) -> None:
+        """What the process started ends with it; should something be left, end it."""
+        self._signal(signal.SIGKILL)
+
+    def log_text(self) -> str:
+        """What this life has written to stdout and stderr."""
+        with self.log.open("rb") as file:
+            file.seek(self._read_from)
+            return file.read().decode("utf-8", "replace")
+
+    # ---- clients
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """A psycopg connection; autocommit unless told otherwise."""
+        options = {"autocommit": True, **options}
+        return psycopg.connect(host=HOST, port=self.port, user="root", dbname="dev", connect_timeout=30, **options)
+
+    def rows(self, sql: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of one query, on a connection of its own."""
+        with self.connect() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+    def execute(self, *statements: str) -> None:
+        """Run statements, on a connection of their own."""
+        with self.connect() as connection:
+            for sql in statements:
+                connection.execute(sql)
+
+    def flush(self, tries: int = 20) -> None:
+        """FLUSH, also while jobs fail and are retried."""
+        for left in reversed(range(tries)):
+            try:
+                self.execute("FLUSH")
+                return
+            except psycopg.errors.OperationalError:
+                if not left or self.exit_code() is not None:
+                    raise
+
+    def psql(self, *arguments: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run psql against the server."""
+        command = ["psql", "-X", "-h", HOST, "-p", str(self.port), "-U", "root", "-d", "dev", *arguments]
+        environment = {**os.environ, "PAGER": "cat", "PGCONNECT_TIMEOUT": "30"}
+        return subprocess.run(
+            command, input=script, capture_output=True, text=True, timeout=120, check=False, env=environment
+        )
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll until something is true."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.05)
+
+
+def differences(server: Server, view: str, definition: str) -> str | None:
+    """What a view has too much and too little against its definition, both read in one snapshot; None if nothing."""
+    rows = server.rows(
+        f"SELECT 0 AS side, v.* FROM (SELECT * FROM {view}) v UNION ALL SELECT 1, d.* FROM ({definition}) d"
+    )
+    kept = Counter(row[1:] for row in rows if row[0] == 0)
+    wanted = Counter(row[1:] for row in rows if row[0] == 1)
+    if kept == wanted:
+        return None
+    return f"{view}: too many {list((kept - wanted).items())[:5]}, missing {list((wanted - kept).items())[:5]}"

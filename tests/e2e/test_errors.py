@@ -1,0 +1,294 @@
+"""What goes wrong, and what goes on: bad statements, poison rows, bad files, lost clients, a full disk, two servers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from server import Server, differences, wait_for
+
+STATE_BYTES = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def small_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool]]:
+    """A data directory, and whether its state lies on a small file system of its own."""
+    data = tmp_path_factory.mktemp("errors") / "db"
+    state = data / "state"
+    state.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={STATE_BYTES}", "tmpfs", str(state)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield data, mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+@pytest.fixture(scope="module")
+def server(small_state: tuple[Path, bool]) -> Iterator[Server]:
+    data, _ = small_state
+    found = Server(data.parent, data)
+    try:
+        found.start()
+        found.execute(
+            "CREATE TABLE log (word text, n int)",
+            "INSERT INTO log VALUES ('a', 1), ('a', 1), ('b', 2), ('12', 3)",
+            "CREATE MATERIALIZED VIEW words AS SELECT word, count(*) AS c, sum(n) AS s FROM log GROUP BY word",
+        )
+        yield found
+    finally:
+        found.close()
+
+
+def jobs(server: Server) -> dict[str, tuple[str, str | None]]:
+    """Status and error of every job, as SHOW JOBS tells them."""
+    return {row[1]: (row[2], row[4]) for row in server.rows("SHOW JOBS")}
+
+
+def wait_for_status(server: Server, view: str, status: str) -> None:
+    wait_for(lambda: jobs(server)[view][0] == status, 60, f"{view} to be {status}")
+
+
+def refused(connection: psycopg.Connection[Any], sql: str) -> psycopg.Error:
+    """The error of a statement that must fail; the connection is good for more afterwards."""
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(sql)
+    assert connection.execute("SELECT 1").fetchone() == (1,)
+    return caught.value
+
+
+# ---- statements
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate", "at", "says"),
+    [
+        ("SELEC 1", "42601", "SELEC", "SELEC"),
+        ("SELECT word FROM log WHERE", "42601", None, "syntax"),
+        ("SELECT (1 FROM log", "42601", "FROM", "FROM"),
+        ("SELECT * FROM lgo", "42P01", "lgo", 'relation "lgo" does not exist'),
+        ("SELECT wrd FROM log", "42703", "wrd", 'column "wrd" does not exist'),
+        ("SELECT l.x FROM log l", "42703", None, "x"),
+        ("INSERT INTO nowhere VALUES (1)", "42P01", "nowhere", "nowhere"),
+        ("INSERT INTO log (word, m) VALUES ('a', 1)", "42703", "m", '"m"'),
+        ("INSERT INTO log VALUES ('a', 'x')", "22P02", None, "x"),
+        ("SELECT nofun(1)", "42883", "nofun", "nofun"),
+        ("SELECT word + ARRAY[1] FROM log", None, None, ""),
+        ("SELECT sum(word), n FROM log", None, None, ""),
+        ("CREATE TABLE log (a int)", "42P07", None, "log"),
+        ("CREATE TABLE t (a nosuchtype)", "42704", None, "nosuchtype"),
+        ("CREATE MATERIALIZED VIEW bad AS SELECT nope FROM log", "42703", "nope", "nope"),
+        ("DROP TABLE log", "2BP01", None, "cannot drop table log"),
+        ("DROP TABLE nowhere", "42P01", None, "nowhere"),
+        ("INSERT INTO words VALUES ('a', 1, 1)", "42809", None, "words"),
+        ("SET nosuchsetting = 1", "42704", None, "nosuchsetting"),
+        ("CREATE SOURCE s (a int) WITH (connector = 'nothing')", "22023", None, "nothing"),
+    ],
+)
+def test_a_bad_statement_says_what_and_where(
+    connection: psycopg.Connection[Any], sql: str, sqlstate: str | None, at: str | None, says: str
+) -> None:
+    error = refused(connection, sql)
+    assert sqlstate is None or error.sqlstate == sqlstate, error
+    assert error.sqlstate not in ("XX000", "HR020"), error
+    assert says in (error.diag.message_primary or "")
+    if at is not None:
+        assert error.diag.statement_position == str(sql.index(at) + 1)
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate"),
+    [
+        ("SELECT 1 / 0", "22012"),
+        ("SELECT word, 10 / (n - 2) FROM log", "22012"),
+        ("SELECT word::int FROM log", "22P02"),
+        ("SELECT sum(word::int) FROM log", "22P02"),
+        ("SELECT (n + 2147483640)::int + 100 FROM log", "22003"),
+        ("SELECT ('2024-13-0' || n)::date FROM log", "22007"),
+        ("UPDATE log SET n = n / 0", "22012"),
+        ("DELETE FROM log WHERE word::int > 0", "22P02"),
+    ],
+)
+def test_an_expression_that_fails_on_a_row(connection: psycopg.Connection[Any], sql: str, sqlstate: str) -> None:
+    assert refused(connection, sql).sqlstate == sqlstate
+    assert connection.execute("SELECT count(*) FROM log").fetchone() == (4,)
+
+
+# ---- running views
+
+
+def test_a_failing_view_is_alone_and_recovers(server: Server) -> None:
+    """PC-41, PC-42, PC-43: a poison row stops its view, whose last snapshot stays readable, and nothing else."""
+    server.execute(
+        "CREATE TABLE nums (k int PRIMARY KEY, d int)",
+        "INSERT INTO nums VALUES (1, 1), (2, 2)",
+        "CREATE MATERIALIZED VIEW ratios AS SELECT k, 10 / d AS q FROM nums",
+        "CREATE MATERIALIZED VIEW steady AS SELECT count(*) AS c FROM nums",
+        "CREATE MATERIALIZED VIEW below AS SELECT sum(q) AS s FROM ratios",
+        "FLUSH",
+        "INSERT INTO nums VALUES (3, 0)",
+    )
+    with server.connect() as connection:
+        heard: list[str] = []
+        connection.add_notice_handler(lambda d: heard.append(d.message_primary or ""))
+        error = refused(connection, "FLUSH")
+        assert error.sqlstate == "22012" and '"ratios" is failing' in str(error)
+        status, reason = jobs(server)["ratios"]
+        assert status == "failing" and "ivision" in (reason or "")
+        wait_for(lambda: server.rows("SELECT c FROM steady") == [(3,)], 60, "the other view to go on")
+        assert jobs(server)["steady"] == ("running", None) and jobs(server)["below"] == ("running", None)
+        assert not heard
+        assert sorted(connection.execute("SELECT k, q FROM ratios").fetchall()) == [(1, 10), (2, 5)]
+        assert len(heard) == 1 and '"ratios" is failing since' in heard[0]
+        assert connection.execute("SELECT s FROM below").fetchone() == (15,)
+        connection.execute("INSERT INTO nums VALUES (4, 5)")
+        connection.execute("DELETE FROM nums WHERE k = 3")
+        wait_for_status(server, "ratios", "running")
+        connection.execute("FLUSH")
+        assert sorted(connection.execute("SELECT k, q FROM ratios").fetchall()) == [(1, 10), (2, 5), (4, 2)]
+        assert connection.execute("SELECT s FROM below").fetchone() == (17,)
+    kinds = [r[0] for r in server.rows("SELECT kind FROM headrace_catalog.events WHERE message LIKE '%ratios%'")]
+    assert "job_failed" in kinds and "job_recovered" in kinds
+    server.execute("DROP MATERIALIZED VIEW below", "DROP MATERIALIZED VIEW ratios", "DROP MATERIALIZED VIEW steady")
+
+
+def test_a_view_that_fails_at_once_is_not_created(server: Server) -> None:
+    with server.connect() as connection:
+        error = refused(connection, "CREATE MATERIALIZED VIEW never AS SELECT word::int AS w FROM log")
+        assert error.sqlstate == "22P02"
+        assert refused(connection, "SELECT * FROM never").sqlstate == "42P01"
+    assert "never" not in jobs(server)
+
+
+def test_malformed_files_follow_on_error(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v\n1,10\n2,20\n")
+    for policy in ("fail", "skip", "null"):
+        server.execute(
+            f"CREATE SOURCE src_{policy} (k int, v int) WITH "
+            f"(connector = 'files', path = '{tmp_path}', format = 'csv', on_error = '{policy}')",
+            f"CREATE MATERIALIZED VIEW got_{policy} AS SELECT k, v FROM src_{policy}",
+        )
+    hidden = tmp_path / ".2.csv.tmp"
+    hidden.write_text("k,v\n3,thirty\nfour,40\n5,50\n")
+    hidden.rename(tmp_path / "2.csv")
+    wait_for_status(server, "got_fail", "failing")
+    good = [(1, 10), (2, 20)]
+
+    def rows(view: str) -> list[tuple[Any, ...]]:
+        return sorted(server.rows(f"SELECT k, v FROM {view}"), key=repr)
+
+    wait_for(lambda: len(rows("got_skip")) == 3 and len(rows("got_null")) == 5, 60, "the tolerant views to go on")
+    assert rows("got_skip") == [*good, (5, 50)]
+    assert set(rows("got_null")) == {*good, (3, None), (None, 40), (5, 50)}
+    assert rows("got_fail") == good
+    reason = jobs(server)["got_fail"][1] or ""
+    assert "2.csv" in reason and "thirty" in reason, reason
+    assert jobs(server)["got_skip"][0] == jobs(server)["got_null"][0] == "running"
+    events = server.rows("SELECT message, detail FROM headrace_catalog.events WHERE kind = 'row_errors'")
+    assert any("got_skip" in m and "2 rows" in m and "thirty" in d for m, d in events), events
+    for policy in ("fail", "skip", "null"):
+        server.execute(f"DROP MATERIALIZED VIEW got_{policy}", f"DROP SOURCE src_{policy}")
+
+
+# ---- clients and the disk
+
+
+def test_a_client_that_disappears_harms_nobody(server: Server) -> None:
+    lost = server.connect()
+    lost.execute("CREATE TABLE wide AS SELECT g AS n, repeat('x', 200) AS t FROM generate_series(1, 20000) AS g")
+    lost.pgconn.send_query(b"SELECT a.n, a.t, b.t AS u FROM wide a JOIN wide b ON a.n % 1000 = b.n % 1000")
+    with socket.socket(fileno=os.dup(lost.pgconn.socket)) as raw:
+        assert select.select([raw], [], [], 60)[0]
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        lost.close()
+    with server.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM wide").fetchone() == (20_000,)
+        assert connection.execute("SELECT sum(n % 10) FROM wide").fetchone() == (90_000,)
+        connection.execute("INSERT INTO log VALUES ('later', 7)")
+        connection.execute("FLUSH")
+        assert connection.execute("SELECT s FROM words WHERE word = 'later'").fetchone() == (7,)
+        connection.execute("DELETE FROM log WHERE word = 'later'")
+        connection.execute("DROP TABLE wide")
+    assert "Traceback" not in server.log_text()
+
+
+def test_a_full_disk_stops_writes_until_there_is_room(server: Server, small_state: tuple[Path, bool]) -> None:
+    data, mounted = small_state
+    if not mounted:
+        pytest.skip("a file system of its own for the state takes root and mount(8)")
+    server.execute(
+        "CREATE SOURCE ticks (k int, v int) WITH (connector = 'datagen', rows_per_second = '200', "
+        "fields.k.min = '0', fields.k.max = '9')",
+        "CREATE MATERIALIZED VIEW counts AS SELECT k, count(*) AS c, sum(v) AS s FROM ticks GROUP BY k",
+    )
+    ballast = data / "state" / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size) == size:
+                    pass
+    try:
+        with server.connect() as connection:
+            assert refused(connection, "INSERT INTO log VALUES ('full', 1)").sqlstate == "53100"
+            wait_for_status(server, "counts", "failing")
+            assert "space" in (jobs(server)["counts"][1] or "").lower()
+            assert sum(r[1] for r in connection.execute("SELECT k, c FROM counts").fetchall()) >= 0
+            assert connection.execute("SELECT count(*) FROM log WHERE word = 'full'").fetchone() == (0,)
+    finally:
+        ballast.unlink()
+    wait_for_status(server, "counts", "running")
+    server.execute("INSERT INTO log VALUES ('room', 1)", "FLUSH")
+    assert server.rows("SELECT c FROM words WHERE word = 'room'") == [(1,)]
+    definition = "SELECT k, count(*) AS c, sum(v) AS s FROM ticks GROUP BY k"
+    assert differences(server, "counts", definition) is None
+    server.execute("DELETE FROM log WHERE word = 'room'", "DROP MATERIALIZED VIEW counts", "DROP SOURCE ticks")
+
+
+# ---- the process
+
+
+def test_a_second_server_fences_the_first_and_sigterm_ends_cleanly(tmp_path: Path) -> None:
+    """PC-6: what is acknowledged by a fenced server is refused; the newer one has all that was acknowledged."""
+    first, second = Server(tmp_path / "a", tmp_path / "db"), Server(tmp_path / "b", tmp_path / "db")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    try:
+        first.start()
+        first.execute(
+            "CREATE TABLE t (a int)",
+            "INSERT INTO t VALUES (1), (2)",
+            "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS c, sum(a) AS s FROM t",
+        )
+        idle = first.connect()
+        second.start()
+        assert first.wait_exit(30) == 1
+        assert "another process" in first.log_text(), first.log_text()
+        with pytest.raises(psycopg.Error) as caught:
+            idle.execute("INSERT INTO t VALUES (99)")
+        assert caught.value.sqlstate in ("57P01", None)
+        second.execute("INSERT INTO t VALUES (3)", "FLUSH")
+        assert second.rows("SELECT * FROM v") == [(3, 6)]
+        waiting = second.connect()
+        second.execute("INSERT INTO t VALUES (4)")
+        assert second.stop() == 0
+        assert "Traceback" not in second.log_text(), second.log_text()
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            waiting.execute("SELECT 1")
+        second.start()
+        second.flush()
+        assert sorted(second.rows("SELECT a FROM t")) == [(1,), (2,), (3,), (4,)]
+        assert second.rows("SELECT * FROM v") == [(4, 10)]
+    finally:
+        first.close()
+        second.close()
