@@ -1,0 +1,83 @@
+"""The public names: exported, documented, and errors as their own documentation says."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from types import ModuleType
+
+import pytest
+
+import headrace
+from headrace import errors
+from headrace.errors import HeadraceError
+
+_LINE = re.compile(r"^    (?P<indent> *)(?P<name>[A-Z]\w+) +(?P<state>[0-9A-Z]{5})\b", re.MULTILINE)
+
+
+def error_classes() -> list[type[HeadraceError]]:
+    found = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, HeadraceError)]
+    return [c for c in found if c.__module__ == errors.__name__]
+
+
+def documented_errors() -> dict[str, tuple[str, str | None]]:
+    """By name the SQLSTATE and the parent, as the tree in the module's docstring has them."""
+    above: list[str] = []
+    found: dict[str, tuple[str, str | None]] = {}
+    for match in _LINE.finditer(errors.__doc__ or ""):
+        depth = len(match["indent"]) // 2
+        del above[depth:]
+        found[match["name"]] = (match["state"], above[-1] if above else None)
+        above.append(match["name"])
+    return found
+
+
+def test_the_tree_of_errors_lists_exactly_the_classes() -> None:
+    assert documented_errors().keys() == {c.__name__ for c in error_classes()}
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda c: c.__name__)
+def test_an_error_is_as_documented(kind: type[HeadraceError]) -> None:
+    state, parent = documented_errors()[kind.__name__]
+    assert kind.sqlstate == state
+    assert parent == (None if kind is HeadraceError else kind.__bases__[0].__name__)
+    assert kind.__doc__
+
+
+def test_an_error_carries_what_it_was_given() -> None:
+    error = errors.NotSupported("no", hint="do this", detail="because", position=3)
+    assert (error.message, error.hint, error.detail, error.position) == ("no", "do this", "because", 3)
+    assert str(error) == "no"
+    assert HeadraceError("odd", sqlstate="42P99").sqlstate == "42P99"
+    assert HeadraceError.sqlstate == "XX000"
+
+
+def test_every_exported_name_exists_and_is_documented() -> None:
+    assert headrace.__all__ == ["Database", "__version__", "connect"]
+    for name in headrace.__all__:
+        value = getattr(headrace, name)
+        assert name.startswith("__") or inspect.getdoc(value)
+    assert headrace.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        headrace.nothing
+
+
+def test_the_public_methods_of_a_database_are_documented() -> None:
+    for name, member in inspect.getmembers(headrace.Database):
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            assert inspect.getdoc(member), f"Database.{name} has no docstring"
+
+
+def module_names() -> list[str]:
+    return [m.name for m in pkgutil.walk_packages(headrace.__path__, "headrace.")]
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_a_module_exports_what_it_says(name: str) -> None:
+    module: ModuleType = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    for exported in getattr(module, "__all__", []):
+        assert hasattr(module, exported), f"{name}.__all__ has {exported}, which is not there"
