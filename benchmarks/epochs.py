@@ -1,0 +1,128 @@
+"""Epochs beside Structured Streaming's micro-batches, in one Spark.
+
+`python benchmarks/epochs.py [overhead] [join] [state]`, all three by default:
+
+overhead  1,000 changed rows: a join and an aggregate here, one aggregate there (RocksDB state store)
+join      two streams of 100,000 rows an epoch over a million distinct keys, joined
+state     1,000 changed rows over 10^5, 10^6, 10^7 rows of state, join and aggregate
+"""
+
+from __future__ import annotations
+
+import sys
+
+import bench
+import numpy as np
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+ROUNDS, PER_ROUND, WARM_UP = 3, 10, 8
+JOIN_AND_AGGREGATE = "SELECT u.g, count(*) AS n, sum(t.v) AS s FROM t JOIN u ON t.a = u.a GROUP BY u.g"
+
+
+def _facts(rng: np.random.Generator, keys: int, rows: int) -> dict[str, np.ndarray]:
+    return {"a": rng.integers(0, keys, rows), "v": rng.integers(0, 1000, rows)}
+
+
+def _tables(db: object) -> None:
+    db.sql("CREATE TABLE t (a bigint, v bigint)")  # type: ignore[attr-defined]
+    db.sql("CREATE TABLE u (a bigint, g bigint)")  # type: ignore[attr-defined]
+
+
+def overhead(spark: SparkSession) -> None:
+    rng = np.random.default_rng(1)
+    keys = 10_000
+    with bench.database(spark) as db:
+        _tables(db)
+        bench.write(db, "u", {"a": np.arange(keys), "g": np.arange(keys) % 100})
+        bench.write(db, "t", _facts(rng, keys, 100_000))
+        db.sql(f"CREATE MATERIALIZED VIEW m AS {JOIN_AND_AGGREGATE}")
+        peer = bench.Stream(spark, {"t": "a long, v long"})
+        groups = peer.source("t").groupBy((F.col("a") % 100).alias("g"))
+        peer.put("t", _facts(rng, keys, 100_000))
+        peer.start(groups.agg(F.count("*"), F.sum("v")), "update")
+        peer.drain()
+        ours: list[float] = []
+        for _ in range(WARM_UP):
+            bench.epoch_s(db, "m", [("t", _facts(rng, keys, 1000))])
+            peer.put("t", _facts(rng, keys, 1000))
+        skip = len(peer.drain())
+        for _ in range(ROUNDS):
+            ours += [bench.epoch_s(db, "m", [("t", _facts(rng, keys, 1000))]) for _ in range(PER_ROUND)]
+            for _ in range(PER_ROUND):
+                peer.put("t", _facts(rng, keys, 1000))
+            theirs = peer.drain()[skip:]
+        peer.close()
+    a, b = bench.median(ours), bench.median(theirs)
+    rows = [["headrace, join + aggregate", f"{a * 1e3:.0f}"], ["Structured Streaming, aggregate", f"{b * 1e3:.0f}"]]
+    bench.show(
+        "An epoch of 1,000 changed rows", ["", "median ms"], [*rows, ["ratio (target: at most 0.7)", f"{a / b:.2f}"]]
+    )
+
+
+def join(spark: SparkSession) -> None:
+    rng = np.random.default_rng(2)
+    keys, rows, epochs = 1_000_000, 100_000, 10
+
+    def left() -> dict[str, np.ndarray]:
+        return {"a": rng.integers(0, keys, rows), "v": np.arange(rows)}
+
+    def right() -> dict[str, np.ndarray]:
+        return {"b": rng.integers(0, keys, rows), "g": np.arange(rows)}
+
+    with bench.database(spark) as db:
+        db.sql("CREATE TABLE t (a bigint, v bigint)")
+        db.sql("CREATE TABLE u (b bigint, g bigint)")
+        db.sql("CREATE MATERIALIZED VIEW m AS SELECT t.a, t.v, u.g FROM t JOIN u ON t.a = u.b")
+        peer = bench.Stream(spark, {"t": "a long, v long", "u": "b long, g long"})
+        t, u = peer.source("t"), peer.source("u")
+        peer.put("t", left())
+        peer.put("u", right())
+        peer.start(t.join(u, t.a == u.b), "append")
+        peer.drain()
+        ours = []
+        for _ in range(epochs):
+            ours.append(bench.epoch_s(db, "m", [("t", left()), ("u", right())]))
+            peer.put("t", left())
+            peer.put("u", right())
+            theirs = peer.drain()
+        peer.close()
+    a, b = 2 * rows / bench.median(ours[2:]), 2 * rows / bench.median(theirs[2:])
+    figures = [
+        ["headrace", f"{a:,.0f}"],
+        ["Structured Streaming", f"{b:,.0f}"],
+        ["ratio (target: at least 5)", f"{a / b:.1f}"],
+    ]
+    bench.show("A join of two streams, 2 x 100,000 rows an epoch, 10^6 keys", ["", "rows/s"], figures)
+
+
+def state(spark: SparkSession) -> None:
+    sizes = [100_000, 1_000_000, 10_000_000]
+    medians = []
+    for size in sizes:
+        rng = np.random.default_rng(3)
+        keys = size // 10
+        with bench.database(spark) as db:
+            _tables(db)
+            bench.write(db, "u", {"a": np.arange(keys), "g": np.arange(keys) % 10_000})
+            for _ in range(0, size, 1_000_000):
+                bench.write(db, "t", _facts(rng, keys, min(size, 1_000_000)))
+            db.sql(f"CREATE MATERIALIZED VIEW m AS {JOIN_AND_AGGREGATE}")
+            epochs = [bench.epoch_s(db, "m", [("t", _facts(rng, keys, 1000))]) for _ in range(WARM_UP + 20)]
+            medians.append(bench.median(epochs[WARM_UP:]))
+            print(f"{size:,} rows: {medians[-1] * 1e3:.0f} ms", flush=True)
+    rows = [[f"{s:,}", f"{m * 1e3:.0f}", f"{m / medians[0]:.2f}"] for s, m in zip(sizes, medians)]
+    title = "An epoch of 1,000 changed rows over growing state (target: last at most 1.5 times the first)"
+    bench.show(title, ["rows of state", "median ms", "ratio"], rows)
+
+
+def main() -> None:
+    spark = bench.session()
+    chosen = sys.argv[1:] or ["overhead", "join", "state"]
+    for name in chosen:
+        {"overhead": overhead, "join": join, "state": state}[name](spark)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
