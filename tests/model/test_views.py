@@ -28,7 +28,7 @@ def substantial(case: Case) -> bool:
 def test_every_operator(spark: SparkSession, name: str) -> None:
     @hypothesis_seed(zlib.crc32(name.encode()))
     @settings(_FIXED, max_examples=PER_QUERY)
-    @given(cases(POOL[name], max_epochs=3))
+    @given(cases(POOL[name], max_epochs=4))
     def law(case: Case) -> None:
         assume(substantial(case))
         run_case(spark, case)
@@ -40,7 +40,7 @@ def test_every_operator(spark: SparkSession, name: str) -> None:
 def test_compositions(spark: SparkSession, seed: int) -> None:
     @hypothesis_seed(seed)
     @settings(_FIXED, max_examples=1)
-    @given(cases(max_epochs=3))
+    @given(cases(max_epochs=4))
     def law(case: Case) -> None:
         assume(substantial(case))
         run_case(spark, case)
