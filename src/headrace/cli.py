@@ -32,6 +32,11 @@ Host = Annotated[str, typer.Option(help="Address of the server.")]
 Port = Annotated[int, typer.Option(help="TCP port of the server.", min=0, max=65535)]
 Master = Annotated[str | None, typer.Option(help="Spark master URL; by default Spark runs in this process.")]
 
+State = Annotated[
+    str | None,
+    typer.Option(help="Where the state lives, such as s3://bucket/prefix; by default in the data directory."),
+]
+
 
 @app.command()
 def version() -> None:
@@ -45,6 +50,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 4566,
     master: Master = None,
+    state: State = None,
     barrier_interval_ms: Annotated[
         int | None, typer.Option(help="Milliseconds between two ticks.", min=10, show_default="1000")
     ] = None,
@@ -53,7 +59,7 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    database = _open(data, master, barrier_interval_ms)
+    database = _open(data, master, barrier_interval_ms, state)
     try:
         _end_with(database, stop)
         _serve_until(stop, database, host, port)
@@ -102,10 +108,11 @@ def sql(
     command: Annotated[str | None, typer.Option("--command", "-c", help="Run this and leave.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Run this file and leave; - is stdin.")] = None,
     master: Master = None,
+    state: State = None,
 ) -> None:
     """Run SQL: at a prompt, or from -c, -f or a pipe, where the first error ends it with exit code 1."""
     if data is not None:
-        database = _open(data, master, None)
+        database = _open(data, master, state=state)
         try:
             from headrace.shell.link import EmbeddedLink
 
@@ -167,12 +174,12 @@ def _require_java() -> None:
     require_java()
 
 
-def _open(data: Path, master: str | None, barrier_interval_ms: int | None) -> Database:
+def _open(data: Path, master: str | None, barrier_interval_ms: int | None = None, state: str | None = None) -> Database:
     _require_java()
     _log_to_stderr()
     from headrace.session.database import connect
 
-    return connect(data, master=master, settings=_settings(data, barrier_interval_ms))
+    return connect(data, master=master, state=state, settings=_settings(data, barrier_interval_ms))
 
 
 def _settings(data: Path, barrier_interval_ms: int | None) -> Settings:

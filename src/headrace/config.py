@@ -39,6 +39,17 @@ class Settings(BaseSettings):
     # Where things are
     data_dir: Path = _start(Path("headrace-data"), "Directory that holds the catalog and the state.")
     catalog_url: str | None = _start(None, "Database URL of the catalog; unset means a SQLite file in data_dir.")
+    state_url: str | None = _start(
+        None, "Where the state lives: a directory, s3://bucket/prefix, gs:// or az://; unset means state in data_dir."
+    )
+    state_options: dict[str, str] = _start(
+        {}, "Options of an object store (endpoint, region, allow_http ...), as a JSON object; never credentials."
+    )
+    cache_dir: Path | None = _start(
+        None,
+        "Directory for unpacked copies of remote objects, on every host; unset means cache in data_dir.",
+    )
+    cache_mb: int = _start(4096, "Most disk space of that cache, MiB.", ge=16)
     host: str = _start("127.0.0.1", "Address the server listens on.")
     port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", ge=0, le=65535)
     max_connections: int = _start(100, "Client connections accepted at once.", ge=1)
@@ -88,7 +99,8 @@ class Settings(BaseSettings):
     )
     catalog_busy_timeout_ms: int = _start(10_000, "Milliseconds that a catalog access waits for another process.", ge=0)
     memory_budget_mb: int = _runtime(1024, "Memory for deltas in flight, merge buffers and the run cache, MiB.", ge=64)
-    io_concurrency: int = _start(8, "Storage requests under way at once per process.", ge=1)
+    io_concurrency: int = _start(8, "Requests to an object store under way at once per process.", ge=1)
+    io_timeout_ms: int = _start(30_000, "Milliseconds after which a request to an object store is tried again.", ge=100)
 
     # Queries
     statement_timeout_ms: int = _runtime(0, "Milliseconds after which a statement is cancelled; 0 means never.", ge=0)

@@ -242,14 +242,14 @@ def test_a_view_without_input_runs_no_epoch(db: Database) -> None:
     """PC-15: ticks move the frontier of an idle view, run nothing and write nothing."""
     t, other = db.table("t"), db.table("other")
     v = db.view("v", t)
-    calls, files = len(db.runner_of(v).calls), len(list(db.core.root.rglob("*.run")))
+    calls, files = len(db.runner_of(v).calls), len(list(Path(db.core.root).rglob("*.run")))
     for _ in range(3):
         epoch = db.c.flush(WAIT_S)
         assert db.status(v).frontier >= epoch
     db.insert(other, 1)
     db.c.flush(WAIT_S)
     assert len(db.runner_of(v).calls) == calls
-    assert len(list(db.core.root.rglob("*.run"))) == files + 1
+    assert len(list(Path(db.core.root).rglob("*.run"))) == files + 1
 
 
 def test_a_stuck_group_delays_no_other(db: Database) -> None:
@@ -399,11 +399,12 @@ def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
             db.insert(t, i)
         db.insert(gone, 1)
         snapshot = db.c.snapshot([t])
-        orphan = db.core.root / "99" / "orphan.run"
+        root = Path(db.core.root)
+        orphan = root / "99" / "orphan.run"
         orphan.parent.mkdir()
         orphan.write_bytes(b"x")
-        (db.core.root / "99" / ".half.run.01234567.tmp").write_bytes(b"x")
-        writing = db.core.root / "98" / "abc-1.run"
+        (root / "99" / ".half.run.01234567.tmp").write_bytes(b"x")
+        writing = root / "98" / "abc-1.run"
         writing.parent.mkdir()
         writing.write_bytes(b"x")
         db.c.drop([gone])
@@ -416,7 +417,7 @@ def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
         snapshot.close()
         db.c.vacuum()
         db.c.vacuum()
-        left = {p.relative_to(db.core.root).as_posix() for p in db.core.root.rglob("*") if p.is_file()}
+        left = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
         assert left == {r.ref.path for r in db.catalog.state.runs.values()}
         assert db.read(t) == [list(range(6))]
     finally:

@@ -57,7 +57,7 @@ def prepare(core: Core, job: Job, attempt: Attempt, pin: int) -> tuple[EpochPara
         from_epoch=attempt.committed,
         to_epoch=attempt.target,
         first=attempt.first,
-        root=str(core.root),
+        root=core.root,
         prefix=prefix_of(attempt, job),
         sync=core.settings.run_fsync,
         tables={i: TableInput(refs) for i, refs in found.tables.items()},

@@ -82,7 +82,7 @@ class Compactor:
                 if committed:
                     fault_point("compaction.commit.after")
                 elif made is not None:
-                    (core.root / made.path).unlink(missing_ok=True)
+                    core.store.delete(made.path)
             return int(committed)
         except CorruptObject:
             # Reported by the readers that need the object; here it must only not spread.

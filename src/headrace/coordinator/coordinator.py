@@ -21,7 +21,7 @@ from headrace.config import Settings
 from headrace.coordinator.changes import TableChange
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
-from headrace.coordinator.lifecycle import STOP_WAIT_S, Lifecycle, prepare_root
+from headrace.coordinator.lifecycle import STOP_WAIT_S, Lifecycle
 from headrace.coordinator.maintenance import Maintenance
 from headrace.coordinator.reads import Reads, Snapshot
 from headrace.coordinator.tables import WriteResult, write
@@ -31,6 +31,7 @@ from headrace.dataflow.runner import EpochRunner
 from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, UndefinedObject
 from headrace.plan.planner import Planner, ViewPlan
 from headrace.state.schema import TableSchema
+from headrace.state.stores import StoreRoot
 
 T = TypeVar("T")
 
@@ -95,6 +96,11 @@ class Coordinator:
         return self._core.failure
 
     @property
+    def root(self) -> StoreRoot:
+        """Where the state lives."""
+        return self._core.root
+
+    @property
     def failed(self) -> threading.Event:
         """Set when the coordinator has stopped by itself."""
         return self._core.failed
@@ -103,7 +109,7 @@ class Coordinator:
 
     def start(self) -> None:
         """Recover what the catalog holds, and start all threads. Raises `Fenced`, `StorageError`."""
-        prepare_root(self._core.root)
+        self._core.store.prepare()
         self._life.recover()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))

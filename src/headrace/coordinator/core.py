@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.catalog.catalog import Catalog
@@ -24,9 +23,18 @@ from headrace.coordinator.pins import Pins
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import Fenced, HeadraceError, JobFailed, ShuttingDown, StorageError, UndefinedTable
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    InvalidParameter,
+    JobFailed,
+    ShuttingDown,
+    StorageError,
+    UndefinedTable,
+)
 from headrace.plan.planner import ViewPlan
 from headrace.state.schema import TableSchema
+from headrace.state.stores import StoreRoot, store_of
 
 ROWS = "view/rows"
 """The state table that holds a relation's rows, of views and tables alike."""
@@ -202,6 +210,21 @@ class FairSlots:
             self._lock.notify_all()
 
 
+def state_root(settings: Settings) -> StoreRoot:
+    """Where a database with these settings keeps its state. Raises `InvalidParameter`."""
+    url = settings.state_url or str(settings.data_dir / "state")
+    if url.startswith("memory:"):
+        raise InvalidParameter("state in memory is not seen by Spark's workers", hint="give a directory for state_url")
+    return StoreRoot(
+        url=url,
+        options=tuple(sorted(settings.state_options.items())),
+        cache_dir=str((settings.cache_dir or settings.data_dir / "cache").absolute()),
+        cache_bytes=settings.cache_mb << 20,
+        concurrency=settings.io_concurrency,
+        timeout_ms=settings.io_timeout_ms,
+    )
+
+
 class Core:
     """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark."""
 
@@ -209,7 +232,8 @@ class Core:
         self.settings = settings
         self.catalog = catalog
         self.clock = clock
-        self.root = Path(settings.data_dir) / "state"
+        self.root = state_root(settings)
+        self.store = store_of(self.root)
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         """Notified when an epoch becomes complete, a group commits or fails, or a job is altered."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -367,8 +366,3 @@ def _rows_bound(record: ObjectRecord, remaps: Sequence[RemapRecord]) -> dict[int
         if rows is not None:
             found[remap.epoch] = rows
     return found
-
-
-def prepare_root(root: Path) -> None:
-    """Make the state's folder."""
-    root.mkdir(parents=True, exist_ok=True)

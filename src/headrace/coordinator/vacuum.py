@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core
 
 
 class Vacuum:
-    """One pass after another over the state's folder; called by one thread at a time.
+    """One pass after another over all objects of the state; called by one thread at a time.
 
     An object goes once nothing has referred to it for the grace period: no run of the catalog, no snapshot, no running
     epoch or merge. So a reader that took its runs from the catalog just before they were replaced has at least
@@ -30,7 +26,7 @@ class Vacuum:
         """
         core, grace_s = self._core, self._core.settings.vacuum_grace_ms / 1000
         now_s = core.clock.monotonic_s()
-        found = dict(_objects(core.root))
+        found = {o.path: o.modified_s for o in core.store.list() if o.path.endswith((".run", ".tmp"))}
         # In this order: what is being written is either still so here, or in the catalog below.
         writing, pinned = core.pins.prefixes(), core.pins.paths()
         with core.catalog.reading() as state:
@@ -43,11 +39,11 @@ class Vacuum:
             old = core.clock.now_ms() / 1000 - found[path] >= grace_s
             if since_s is not None and now_s - since_s >= grace_s and old:
                 fault_point("vacuum.delete.before")
-                (core.root / path).unlink(missing_ok=True)
+                core.store.delete(path)
                 fault_point("vacuum.delete.after")
                 deleted += 1
         self._unreferenced = {p: self._unreferenced.get(p, now_s) for p in loose}
-        _remove_empty_folders(core.root)
+        core.store.tidy()
         return deleted
 
 
@@ -57,40 +53,3 @@ def _visible_name(path: str) -> str:
     if name.startswith(".") and name.endswith(".tmp"):
         name = name[1:].removesuffix(".tmp").rpartition(".")[0]
     return f"{folder}/{name}" if folder else name
-
-
-def _objects(root: Path) -> Iterator[tuple[str, float]]:
-    """Every object below the root, by its name, with the time of its last change, Unix seconds."""
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.endswith((".run", ".tmp")):
-                path = Path(folder) / name
-                try:
-                    changed = path.stat().st_mtime
-                except FileNotFoundError:
-                    continue
-                yield path.relative_to(root).as_posix(), changed
-
-
-def _remove_empty_folders(root: Path) -> None:
-    """Folders of attempts, `<job>/<epoch>-<attempt>`, that have become empty and are a minute old."""
-    for job in _subfolders(root):
-        for folder in _subfolders(job):
-            try:
-                if _age_s(folder) > 60 and not any(folder.iterdir()):
-                    folder.rmdir()
-            except OSError:
-                continue
-
-
-def _age_s(path: Path) -> float:
-    import time
-
-    return time.time() - path.stat().st_mtime
-
-
-def _subfolders(path: Path) -> list[Path]:
-    try:
-        return [p for p in path.iterdir() if p.is_dir()]
-    except OSError:
-        return []

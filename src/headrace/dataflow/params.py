@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.state.schema import RunRef
+from headrace.state.stores import Root, root_from_json, root_to_json
 
 PROPERTY = "headrace.epoch"
 
@@ -47,7 +48,7 @@ class EpochParams:
     to_epoch: int
     first: bool
     """The job has no committed epoch yet."""
-    root: str
+    root: Root
     """Root of the state store."""
     prefix: str
     """Folder, relative to the root, for the objects of this attempt."""
@@ -63,7 +64,7 @@ class EpochParams:
             {
                 "attempt": self.attempt,
                 "epochs": [self.from_epoch, self.to_epoch, self.first],
-                "out": [self.root, self.prefix, self.sync],
+                "out": [root_to_json(self.root), self.prefix, self.sync],
                 "tables": {i: [r.to_json() for r in t.refs] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs]] for n, s in self.state.items()},
@@ -86,7 +87,7 @@ def decode(text: str) -> EpochParams:
         from_epoch=from_epoch,
         to_epoch=to_epoch,
         first=first,
-        root=root,
+        root=root_from_json(root),
         prefix=prefix,
         sync=sync,
         tables={int(i): TableInput(_refs(refs)) for i, refs in data["tables"].items()},

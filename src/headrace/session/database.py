@@ -119,7 +119,7 @@ class Database:
             self.catalog.close()
             raise
         cores = settings.parallelism or int(spark.sparkContext.defaultParallelism) // 2
-        self.engine = Engine(spark, str(settings.data_dir / "state"), max(1, cores))
+        self.engine = Engine(spark, self.coordinator.root, max(1, cores))
         self._main = self.session()
         if owns_spark:
             threading.Thread(target=self._watch_spark, name="headrace-spark", daemon=True).start()
@@ -282,15 +282,20 @@ def connect(
     *,
     spark: SparkSession | None = None,
     master: str | None = None,
+    state: str | Path | None = None,
     settings: Settings | None = None,
 ) -> Database:
     """Open the database in a directory, which is created if need be; without one, in a temporary directory.
 
-    Spark is started in this process unless a session (classic, not Connect) or a master is given.
+    `state` is where the state lives instead of in that directory: another one, or a prefix in an object store such as
+    `s3://bucket/prefix`; the same has to be given each time. Spark is started in this process unless a session
+    (classic, not Connect) or a master is given.
     """
     scratch = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else None
     directory = scratch or Path(path or ".")
-    chosen = (settings or Settings()).model_copy(update={"data_dir": directory})
+    chosen = (settings or Settings()).model_copy(
+        update={"data_dir": directory, **({} if state is None else {"state_url": str(state)})}
+    )
     directory.mkdir(parents=True, exist_ok=True)
     log_file = None if path is None else Path(chosen.data_dir) / "spark.log"
     session = spark or local_session(

@@ -24,6 +24,7 @@ from headrace.plan.failures import translate
 from headrace.session.leaves import RelationFunction, SourceFunction
 from headrace.session.names import quoted
 from headrace.session.result import ResultColumn
+from headrace.state.stores import Root
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot, SnapshotTable
@@ -40,7 +41,7 @@ _SLICE_ROWS = 1_000_000
 class Engine:
     """Spark sessions for queries. Safe to use from several threads."""
 
-    def __init__(self, spark: SparkSession, root: str, parallelism: int):
+    def __init__(self, spark: SparkSession, root: Root, parallelism: int):
         self.root = root
         self.parallelism = parallelism
         self._small = _session(spark, parallelism, "10485760")

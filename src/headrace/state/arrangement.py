@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from headrace.state.kernels import concat, consolidate, expand_ranges, int64_val
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.run import OPEN_RUNS, Run, RunCache
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.stores import Root
 
 CHUNK_ROWS = 262_144
 """Rows that a scan holds in memory at a time, about."""
@@ -42,7 +42,7 @@ class Arrangement:
         self,
         schema: TableSchema,
         refs: Sequence[RunRef],
-        root: str | os.PathLike[str],
+        root: Root,
         *,
         as_of: int | None = None,
         cache: RunCache = OPEN_RUNS,
@@ -63,12 +63,12 @@ class Arrangement:
         """The rows whose `__k` is among `keys` (sorted, unique), consolidated, sorted by `__k`, `__h`."""
         parts: list[pa.RecordBatch] = []
         touched, final = 0, True
-        for ref in self.refs:
-            low, high = np.searchsorted(keys, ref.k_min), np.searchsorted(keys, ref.k_max, side="right")
-            if low == high:
-                continue
-            run = self._cache.get(self._root, ref)
-            found = self._fetch_run(run, keys[low:high])
+        low = np.searchsorted(keys, [r.k_min for r in self.refs])
+        high = np.searchsorted(keys, [r.k_max for r in self.refs], side="right")
+        within = [i for i in range(len(self.refs)) if low[i] < high[i]]
+        runs = self._cache.get_all(self._root, [self.refs[i] for i in within])
+        for i, run in zip(within, runs):
+            found = self._fetch_run(run, keys[low[i] : high[i]])
             if found:
                 touched += 1
                 final = final and not self._has_epochs(run)
@@ -77,6 +77,9 @@ class Arrangement:
         return rows if touched < 2 and final else consolidate(rows, self.schema)
 
     def _fetch_run(self, run: Run, keys: Ints) -> list[pa.RecordBatch]:
+        likely = run.may_hold(keys)
+        if likely is not None:
+            keys = keys[likely]
         first = run.batch_first_k
         low = np.searchsorted(keys, first, side="left")
         high = np.append(np.searchsorted(keys, first[1:], side="right"), len(keys))
@@ -99,7 +102,7 @@ class Arrangement:
         Holds about `chunk_rows` rows of all runs in memory at a time. A single run without `__e` is passed
         through without a copy.
         """
-        runs = [self._cache.get(self._root, r) for r in self.refs if overlaps(r, k_from, k_to)]
+        runs = self._cache.get_all(self._root, [r for r in self.refs if overlaps(r, k_from, k_to)])
         whole = spans(runs, k_from, k_to)
         if len(whole) == 1 and not self._has_epochs(whole[0].run):
             yield from _limited(whole[0], chunk_rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +13,7 @@ from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
 from headrace.state.kernels import concat, consolidate, int64_values
 from headrace.state.run import Run, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.stores import Root
 
 FAN_IN = 8
 """Runs of one size tier that are merged together, and the ratio of size between tiers."""
@@ -54,7 +54,7 @@ def _tier(size: int, fan_in: int, tier_bytes: int) -> int:
 def merge(
     refs: Sequence[RunRef],
     schema: TableSchema,
-    root: str | os.PathLike[str],
+    root: Root,
     out_path: str,
     safe_epoch: int,
     *,
@@ -71,9 +71,7 @@ def merge(
     """
     if len({r.table_id for r in refs}) != 1:
         raise ValueError("only runs of one table can be merged")
-    runs = [Run.open(root, r) for r in refs if overlaps(r, k_from, k_to)]
-    for run in runs:
-        run.verify()
+    runs = [Run.open(root, r, verify=True) for r in refs if overlaps(r, k_from, k_to)]
     highest = max(r.epoch_hi for r in refs)
     floor = max((min(r.epoch_hi, safe_epoch) for r in refs if r.epoch_lo <= safe_epoch), default=safe_epoch)
     epoch = floor if highest <= safe_epoch else None

@@ -8,13 +8,16 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.errors import CorruptObject, DiskFull, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FLUSH_BYTES = 1 << 20
+ALIGNMENT = 64
+"""Sections start at multiples of this many bytes, as Arrow wants its buffers."""
 
 
 @contextmanager
@@ -33,8 +36,42 @@ def storage_errors(doing: str, name: str) -> Iterator[None]:
         raise StorageError(f"{doing} object {name} failed: {reason}") from error
 
 
+@dataclass(frozen=True)
+class Extent:
+    """Where a section lies in its object: `length` bytes as they are, or packed into `packed` of them."""
+
+    offset: int
+    length: int
+    packed: int | None = None
+
+
+class ObjectSink(Protocol):
+    """A new object of several sections, written front to back; it is there only when `commit` has returned.
+
+    A context manager: leaving it without `commit` leaves nothing behind.
+    """
+
+    path: str
+
+    def __enter__(self) -> ObjectSink: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def begin(self) -> None:
+        """Start a section."""
+
+    def write(self, data: Any) -> int:
+        """Append bytes, or anything with the buffer protocol, to the section; returns their number."""
+
+    def end(self) -> Extent:
+        """End the section; returns where it is."""
+
+    def commit(self) -> None:
+        """Make the object durable and give it its name, which must be free."""
+
+
 class ObjectWriter:
-    """A new object, written front to back; it appears under its name only when `commit` returns.
+    """A new object on the local disk; it appears under its name only when `commit` returns.
 
     A context manager: leaving it without `commit` removes what was written. Raises `DiskFull` and `StorageError`.
     """
@@ -42,6 +79,7 @@ class ObjectWriter:
     def __init__(self, root: str | os.PathLike[str], path: str, *, fsync: bool = True) -> None:
         self.path = path
         self.position = 0
+        self._start = 0
         self._target = Path(root) / path
         self._temporary = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.tmp")
         self._fsync = fsync
@@ -70,9 +108,14 @@ class ObjectWriter:
         self.position += len(view)
         return len(view)
 
-    def align(self, size: int) -> None:
-        """Fill up with zeros to a multiple of `size` bytes."""
-        self.write(bytes(-self.position % size))
+    def begin(self) -> None:
+        """Start a section, at a multiple of `ALIGNMENT` bytes, so that it can be mapped."""
+        self.write(bytes(-self.position % ALIGNMENT))
+        self._start = self.position
+
+    def end(self) -> Extent:
+        """End the section; returns where it is."""
+        return Extent(self._start, self.position - self._start)
 
     def commit(self) -> None:
         """Make the object durable and give it its name. The name must be free."""

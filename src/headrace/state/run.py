@@ -5,20 +5,21 @@ An object holds one or more sections, each the rows of one state table. A sectio
     Arrow IPC file        record batches of exactly `batch_rows` rows, the last one smaller; uncompressed
     padding to 8 bytes
     sparse index          int64 (`__k`[, `__h`]) of every `index_stride`-th row, from row 0
-    description           JSON: table, rows, epoch and key range, batch_rows, index_stride
+    key filter            Bloom filters of the batches' keys, see `kernels/bloom.py`; none in a small run
+    description           JSON: table, rows, epoch and key range, batch_rows, index_stride, bytes of the key filter
     tail (32 bytes)       lengths of the above, CRC-32 of everything before it, magic number
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 import threading
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,19 +28,22 @@ import pyarrow as pa
 
 from headrace.errors import CorruptObject
 from headrace.state.kernels import concat, conform, int64_values
-from headrace.state.kernels.equality import Ints
-from headrace.state.objects import ObjectWriter, map_object
+from headrace.state.kernels.bloom import KeyFilter, Words, filter_words
+from headrace.state.kernels.equality import Bools, Ints
+from headrace.state.objects import ObjectSink
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.stores import Root, store_of
 
 RUN_BATCH_ROWS = 65_536
 """Rows per record batch of a run."""
 INDEX_STRIDE = 4_096
 """Rows per entry of the sparse index; divides `RUN_BATCH_ROWS`."""
+FILTER_MIN_ROWS = 4_096
+"""Rows below which a run has no key filter: looking for the keys themselves costs no more."""
 
 _MAGIC = b"HEADRUN1"
 _LENGTHS = struct.Struct("<QIII")
 _TAIL = struct.Struct("<QIIII8s")
-_ALIGNMENT = 64
 
 Point = tuple[int, ...]
 """A place in the order of rows: (`__k`,) or (`__k`, `__h`)."""
@@ -58,9 +62,7 @@ class Section:
     epoch: int | None = None
 
 
-def write_run(
-    root: str | os.PathLike[str], path: str, sections: Iterable[Section], *, fsync: bool = True
-) -> list[RunRef]:
+def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool = True) -> list[RunRef]:
     """Write an object with one section per table; returns where they are, in order.
 
     A section without rows leaves nothing, and an object without sections is not written. `path` is relative to
@@ -68,12 +70,11 @@ def write_run(
     `StorageError`, and `ValueError` for rows out of order.
     """
     refs: list[RunRef] = []
-    with ObjectWriter(root, path, fsync=fsync) as out:
+    with store_of(root).create(path, fsync=fsync) as out:
         for section in sections:
             batches = _rechunk(section)
             first = next(batches, None)
             if first is not None:
-                out.align(_ALIGNMENT)
                 refs.append(_SectionWriter(out, section).finish(first, batches))
         if refs:
             out.commit()
@@ -105,19 +106,22 @@ class _SectionWriter:
 
     closed = False
 
-    def __init__(self, out: ObjectWriter, section: Section) -> None:
+    def __init__(self, out: ObjectSink, section: Section) -> None:
         self._out = out
         self._section = section
-        self._start = out.position
+        self._length = 0
         self._crc = 0
         self._rows = 0
         self._index: list[Ints] = []
+        self._filters: list[Words] = []
         self._last: Point | None = None
         self._epochs = None if section.epoch is None else (section.epoch, section.epoch)
 
     def write(self, data: Any) -> int:
         self._crc = zlib.crc32(data, self._crc)
-        return self._out.write(data)
+        count = self._out.write(data)
+        self._length += count
+        return count
 
     def flush(self) -> None:
         pass
@@ -131,6 +135,7 @@ class _SectionWriter:
             raise ValueError(f"rows of table {self._section.table_id} for object {self._out.path} are not sorted")
         self._last = tuple(int(key[-1]) for key in keys)
         self._index.append(np.column_stack([key[::INDEX_STRIDE] for key in keys]))
+        self._filters.append(filter_words(keys[0]))
         self._rows += batch.num_rows
         if self._section.epoch is None:
             epochs = int64_values(batch.column(self._section.schema.width))
@@ -141,25 +146,37 @@ class _SectionWriter:
 
     def finish(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> RunRef:
         """Write everything."""
+        self._out.begin()
         with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
             self._add(first)
             writer.write_batch(first)
             for batch in rest:
                 self._add(batch)
                 writer.write_batch(batch)
-        body = self._out.position - self._start
+        body = self._length
         index = np.concatenate(self._index)
+        keys = KeyFilter.encode(self._filters) if self._rows >= FILTER_MIN_ROWS else b""
         self.write(bytes(-body % 8))
         self.write(index.tobytes())
-        description = json.dumps(self._description(index)).encode()
+        self.write(keys)
+        facts = self._facts(index)
+        layout = {"batch_rows": RUN_BATCH_ROWS, "index_stride": INDEX_STRIDE, "filter_bytes": len(keys)}
+        description = json.dumps({**facts, **layout}).encode()
         self.write(description)
-        lengths = _LENGTHS.pack(body, len(index), index.shape[1], len(description))
-        self.write(lengths)
+        self.write(_LENGTHS.pack(body, len(index), index.shape[1], len(description)))
         self._out.write(struct.pack("<I8s", self._crc, _MAGIC))
-        return self._reference(index)
+        extent = self._out.end()
+        return RunRef(
+            path=self._out.path,
+            offset=extent.offset,
+            length=extent.length,
+            packed=extent.packed,
+            crc32=self._crc,
+            **facts,
+        )
 
-    def _description(self, index: Ints) -> dict[str, int]:
-        low, high = self._range()
+    def _facts(self, index: Ints) -> dict[str, int]:
+        low, high = self._epochs or (0, 0)
         return {
             "table_id": self._section.table_id,
             "rows": self._rows,
@@ -167,18 +184,7 @@ class _SectionWriter:
             "epoch_hi": high,
             "k_min": int(index[0, 0]),
             "k_max": self._last[0] if self._last else 0,
-            "batch_rows": RUN_BATCH_ROWS,
-            "index_stride": INDEX_STRIDE,
         }
-
-    def _reference(self, index: Ints) -> RunRef:
-        facts = self._description(index)
-        del facts["batch_rows"], facts["index_stride"]
-        length = self._out.position - self._start
-        return RunRef(path=self._out.path, offset=self._start, length=length, crc32=self._crc, **facts)
-
-    def _range(self) -> tuple[int, int]:
-        return self._epochs or (0, 0)
 
 
 def _in_order(last: Point | None, keys: Sequence[Ints]) -> bool:
@@ -199,8 +205,9 @@ class Run:
         self._view = view
         body, entries, columns, described, self._crc, magic = _TAIL.unpack(view[-_TAIL.size :])
         index_start = body + -body % 8
-        description_start = index_start + entries * columns * 8
-        if magic != _MAGIC or description_start + described + _TAIL.size != len(view):
+        filter_start = index_start + entries * columns * 8
+        description_start = len(view) - _TAIL.size - described
+        if magic != _MAGIC or filter_start > description_start:
             raise CorruptObject(f"object {ref.path} does not hold a run at byte {ref.offset}")
         if ref.crc32 is not None and ref.crc32 != self._crc:
             raise CorruptObject(f"object {ref.path} holds another run than expected at byte {ref.offset}")
@@ -212,6 +219,10 @@ class Run:
             self.index_stride: int = description["index_stride"]
             self.batch_rows: int = description["batch_rows"]
             self._reader = pa.ipc.open_file(pa.py_buffer(view[:body]))
+            # Runs written before there were filters do not mention them.
+            if description.get("filter_bytes", 0) != description_start - filter_start:
+                raise ValueError("the key filter has another size than described")
+            self._filter = KeyFilter.decode(view[filter_start:description_start])
         except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
             raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
         self.batch_first_k: Ints = self.index[:: self.batch_rows // self.index_stride, 0]
@@ -221,14 +232,27 @@ class Run:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str], ref: RunRef) -> Run:
-        """Map a section and check its length and its ends, not its checksum.
+    def open(cls, root: Root, ref: RunRef, *, verify: bool = False) -> Run:
+        """Map a section and check its length and its ends; its checksum only with `verify`, or where it is downloaded.
 
-        Raises `CorruptObject` where the object is missing, truncated or something else.
+        Raises `CorruptObject` where the object is missing, truncated or something else, and `StorageError`.
         """
         if ref.length <= _TAIL.size:
             raise CorruptObject(f"object {ref.path} is truncated")
-        return cls(ref, map_object(root, ref.path, ref.offset, ref.length))
+        store = store_of(root)
+        try:
+            return cls._opened(store.open(ref, lambda view: cls(ref, view).verify()), ref, verify)
+        except CorruptObject:
+            if not store.distrust(ref):
+                raise
+            return cls._opened(store.open(ref, lambda view: cls(ref, view).verify()), ref, verify)
+
+    @classmethod
+    def _opened(cls, view: memoryview, ref: RunRef, verify: bool) -> Run:
+        run = cls(ref, view)
+        if verify:
+            run.verify()
+        return run
 
     def verify(self) -> None:
         """Read the whole section and compare its checksum. Raises `CorruptObject`."""
@@ -271,6 +295,12 @@ class Run:
             values = self._k[i] = int64_values(self.batch(i).column(0))
         return values
 
+    def may_hold(self, keys: Ints) -> Bools | None:
+        """Which of the keys, sorted, can be in the run, by its filter: never false for one that is; None: no filter."""
+        if self._filter is None:
+            return None
+        return self._filter.may_hold(keys, np.searchsorted(self.batch_first_k, keys, side="right") - 1)
+
     def lower_bound(self, point: Point) -> int:
         """Number of rows that lie before `point`: the position where it would be inserted on the left."""
         blocks = bisect_left(range(len(self.index)), point, key=lambda i: tuple(self.index[i].tolist()))
@@ -299,15 +329,15 @@ class RunCache:
 
     def __init__(self, capacity: int = 512) -> None:
         self._capacity = capacity
-        self._runs: OrderedDict[tuple[str, str, int], Run] = OrderedDict()
+        self._runs: OrderedDict[tuple[Root, str, int], Run] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def get(self, root: str | os.PathLike[str], ref: RunRef) -> Run:
+    def get(self, root: Root, ref: RunRef) -> Run:
         """The run, opened if need be. Raises what `Run.open` does."""
-        name = (os.fspath(root), ref.path, ref.offset)
+        name = (root, ref.path, ref.offset)
         with self._lock:
             run = self._runs.get(name)
             if run is not None and run.ref == ref:
@@ -320,6 +350,15 @@ class RunCache:
             while len(self._runs) > self._capacity:
                 self._runs.popitem(last=False)
         return run
+
+    def get_all(self, root: Root, refs: Sequence[RunRef]) -> list[Run]:
+        """The runs, in order; those of an object store are opened side by side. Raises what `Run.open` does."""
+        with self._lock:
+            missing = sum((root, r.path, r.offset) not in self._runs for r in refs)
+        if missing < 2 or store_of(root).root.is_local:
+            return [self.get(root, r) for r in refs]
+        with ThreadPoolExecutor(min(missing, store_of(root).root.concurrency)) as threads:
+            return list(threads.map(lambda ref: self.get(root, ref), refs))
 
     def clear(self) -> None:
         """Forget all runs. Batches handed out stay valid."""

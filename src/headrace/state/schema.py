@@ -83,7 +83,7 @@ class RunRef:
     """Object name relative to the store's root."""
     offset: int
     length: int
-    """Byte range of the section inside the object."""
+    """Where the section starts in the object, and its bytes, unpacked."""
     rows: int
     epoch_lo: int
     epoch_hi: int
@@ -92,6 +92,8 @@ class RunRef:
     k_max: int
     crc32: int | None = None
     """CRC-32 of the section's bytes up to its tail."""
+    packed: int | None = None
+    """Bytes that the section takes in the object if it is stored compressed (zstd); None if it is stored as is."""
 
     @property
     def constant_epoch(self) -> bool:

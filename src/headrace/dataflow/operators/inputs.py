@@ -15,6 +15,7 @@ from headrace.dataflow.params import SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.stores import Root
 
 ERROR_SAMPLES = 20
 """Row errors that a task reports in full; all are counted."""
@@ -104,7 +105,7 @@ class SnapshotScan:
 
     schema: TableSchema
     refs: tuple[RunRef, ...]
-    root: str
+    root: Root
     as_of: int
     names: tuple[str, ...]
     parallelism: int

@@ -31,11 +31,12 @@ def hash_columns(columns: Sequence[pa.Array]) -> Ints:
     with np.errstate(over="ignore"):
         result = np.full(len(columns[0]), _SEED, dtype=np.uint64)
         for column in columns:
-            result = _mix(result * _M1 + _values(column))
+            result = mix(result * _M1 + _values(column))
         return result.view(np.int64)
 
 
-def _mix(x: Words) -> Words:
+def mix(x: Words) -> Words:
+    """A bijection of 64-bit words that spreads every bit over all others (the finalizer of SplitMix64)."""
     x = x ^ (x >> np.uint64(30))
     x = x * _M1
     x = x ^ (x >> np.uint64(27))
@@ -53,9 +54,9 @@ def _values(array: pa.Array) -> Words:
     if t.is_struct(kind):
         result = np.full(len(array), _SEED, dtype=np.uint64)
         for i in range(kind.num_fields):
-            result = _mix(result * _M1 + _values(array.field(i)))
+            result = mix(result * _M1 + _values(array.field(i)))
     elif t.is_map(kind):
-        result = _segments(_offsets(array), _mix(_values(array.keys) * _M2 + _values(array.items)))
+        result = _segments(_offsets(array), mix(_values(array.keys) * _M2 + _values(array.items)))
     elif t.is_list(kind) or t.is_large_list(kind):
         result = _segments(_offsets(array), _values(array.values))
     elif t.is_string(kind) or t.is_binary(kind):
@@ -63,7 +64,7 @@ def _values(array: pa.Array) -> Words:
     elif t.is_large_string(kind) or t.is_large_binary(kind):
         result = _bytes(array, np.int64)
     elif t.is_floating(kind):
-        result = _mix(canonical_bits(array).astype(np.uint64))
+        result = mix(canonical_bits(array).astype(np.uint64))
     elif t.is_primitive(kind) or t.is_decimal(kind):
         result = _fixed(array)
     else:
@@ -75,10 +76,10 @@ def _values(array: pa.Array) -> Words:
 def _fixed(array: pa.Array) -> Words:
     words = fixed_width(array)
     if words.ndim == 1:
-        return _mix(words.astype(np.uint64))
+        return mix(words.astype(np.uint64))
     result = np.full(len(array), _SEED, dtype=np.uint64)
     for i in range(words.shape[1]):
-        result = _mix(result * _M1 + words[:, i].astype(np.uint64))
+        result = mix(result * _M1 + words[:, i].astype(np.uint64))
     return result
 
 
@@ -120,7 +121,7 @@ def _segments(offsets: Ints, elements: npt.NDArray[Any]) -> Words:
 
 def _combined(elements: Words, within: Ints, ends: Ints, counts: Ints, lengths: Ints) -> Words:
     """For each stretch, which ends before `ends`: a sum over elements mixed with their positions, and the length."""
-    mixed = _mix(elements + within.astype(np.uint64) * _POSITION + _SEED)
+    mixed = mix(elements + within.astype(np.uint64) * _POSITION + _SEED)
     sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(mixed, dtype=np.uint64)))
     total: Words = sums[ends] - sums[ends - counts]
-    return _mix(total + lengths.astype(np.uint64) * _M2)
+    return mix(total + lengths.astype(np.uint64) * _M2)

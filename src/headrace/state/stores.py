@@ -1,0 +1,237 @@
+"""Where state lives: a directory, or a prefix in an object store, behind one interface.
+
+In a directory sections are stored as they are and mapped. In an object store they are stored compressed; what a
+process reads or writes is also kept, unpacked, in a cache on the local disk, which all processes of a host share,
+and mapped from there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import InvalidParameter, StorageError
+from headrace.state.iopool import IoMetrics, IoPool
+from headrace.state.objects import ObjectSink, ObjectWriter, map_object
+from headrace.state.remote import RemoteSections
+from headrace.state.schema import RunRef
+from headrace.state.transport import StoredObject, Transport, open_transport
+
+LIST_DEADLINE_MS = 3_600_000
+"""Listing a large store takes many requests in turn."""
+
+Check = Callable[[memoryview], None]
+"""Raises `CorruptObject` for a section that is damaged."""
+
+
+@dataclass(frozen=True)
+class StoreRoot:
+    """Where the state of a database is, as it travels to tasks. Holds no credentials."""
+
+    url: str
+    """A path, or `file:///path`, `s3://bucket/prefix`, `gs://...`, `az://account/container/prefix`, `memory://name`."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Of the object store, such as its endpoint: see `transport.OPTIONS`."""
+    cache_dir: str = ""
+    """Directory of the cache for remote objects, shared by all processes of a host; "" is one for each user."""
+    cache_bytes: int = 4 << 30
+    concurrency: int = 8
+    """Requests under way at once per process."""
+    timeout_ms: int = 30_000
+    """A single request is given up after this time, and tried again."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is a directory."""
+        return "://" not in self.url or self.url.startswith("file://")
+
+    def __fspath__(self) -> str:
+        """The directory. Raises `TypeError` where this is an object store."""
+        if not self.is_local:
+            raise TypeError(f"{self.url} is no directory")
+        return unquote(urlsplit(self.url).path) if "://" in self.url else self.url
+
+
+Root = str | os.PathLike[str] | StoreRoot
+"""What names a store: a path or URL, or all there is to know of it."""
+
+
+def store_root(root: Root) -> StoreRoot:
+    """The root with everything that was left open at its default."""
+    return root if isinstance(root, StoreRoot) else StoreRoot(os.fspath(root))
+
+
+def root_to_json(root: Root) -> Any:
+    """A root as JSON values; `root_from_json` is the inverse, up to defaults."""
+    return asdict(store_root(root))
+
+
+def root_from_json(data: dict[str, Any]) -> StoreRoot:
+    """The inverse of `root_to_json`."""
+    return StoreRoot(**{**data, "options": tuple((k, v) for k, v in data["options"])})
+
+
+class ObjectStore(Protocol):
+    """All that headrace asks of storage. Paths are relative to the root. Safe to use from several threads.
+
+    Methods raise `StorageError`, `DiskFull` where room is needed, and `CorruptObject` as they say.
+    """
+
+    root: StoreRoot
+    metrics: IoMetrics
+
+    def prepare(self) -> None:
+        """Make the root ready, or find out early that it cannot be reached."""
+
+    def create(self, path: str, *, fsync: bool = True) -> ObjectSink:
+        """A new object. Its `commit` raises `StorageError` if there is one of that name."""
+
+    def open(self, ref: RunRef, check: Check) -> memoryview:
+        """A section, mapped. `check` is called before an unpacked copy is kept.
+
+        Raises `CorruptObject` if the object is missing, short or damaged.
+        """
+
+    def distrust(self, ref: RunRef) -> bool:
+        """A mapped section turned out to be damaged: forget a copy of it. Whether opening it again may help."""
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """All objects below a folder, temporary files of writers included."""
+
+    def head(self, path: str) -> StoredObject | None:
+        """What is known of an object; None if there is none."""
+
+    def delete(self, path: str) -> None:
+        """Remove an object; nothing where there is none."""
+
+    def tidy(self) -> None:
+        """Remove what deleting leaves behind."""
+
+
+class _Store:
+    """What all kinds of stores have in common: requests through the I/O pool."""
+
+    def __init__(self, root: StoreRoot, pool: IoPool | None = None, transport: Transport | None = None) -> None:
+        self.root = root
+        self.pool = pool or IoPool(root.concurrency)
+        self.metrics = self.pool.metrics
+        self._given = transport
+
+    @cached_property
+    def transport(self) -> Transport:
+        """Made at the first request: most workers of a local store send none."""
+        url = Path(self.root).absolute().as_uri() if self.root.is_local else self.root.url
+        return self._given or open_transport(url, dict(self.root.options), self.root.timeout_ms)
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """See `ObjectStore`."""
+        found = self.pool.run(
+            f"listing {self.root.url}", lambda: self.transport.list(prefix), deadline_ms=LIST_DEADLINE_MS
+        )
+        return iter(found)
+
+    def head(self, path: str) -> StoredObject | None:
+        """See `ObjectStore`."""
+        try:
+            return self.pool.run(f"looking for object {path}", lambda: self.transport.head(path))
+        except FileNotFoundError:
+            return None
+
+    def delete(self, path: str) -> None:
+        """See `ObjectStore`."""
+        self.pool.run(f"deleting object {path}", lambda: self.transport.delete(path))
+
+
+class LocalStore(_Store):
+    """A directory. Written and mapped by headrace itself: obstore's local store neither flushes to the device nor maps."""
+
+    def prepare(self) -> None:
+        """See `ObjectStore`."""
+        try:
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the directory {self.root.url}: {error.strerror}") from error
+
+    def create(self, path: str, *, fsync: bool = True) -> ObjectSink:
+        """See `ObjectStore`."""
+        return ObjectWriter(self.root, path, fsync=fsync)
+
+    def open(self, ref: RunRef, check: Check) -> memoryview:
+        """See `ObjectStore`."""
+        return map_object(self.root, ref.path, ref.offset, ref.length)
+
+    def distrust(self, ref: RunRef) -> bool:
+        """See `ObjectStore`."""
+        return False
+
+    def tidy(self) -> None:
+        """Remove folders of attempts, `<job>/<epoch>-<attempt>`, that are empty and a minute old."""
+        for job in _folders(Path(self.root)):
+            for folder in _folders(job):
+                try:
+                    if time.time() - folder.stat().st_mtime > 60 and not any(folder.iterdir()):
+                        folder.rmdir()
+                except OSError:
+                    continue
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [p for p in path.iterdir() if p.is_dir()]
+    except OSError:
+        return []
+
+
+class RemoteStore(_Store):
+    """A prefix in an object store, with a cache on the local disk."""
+
+    def __init__(self, root: StoreRoot, pool: IoPool | None = None, transport: Transport | None = None) -> None:
+        super().__init__(root, pool, transport)
+        self.transport  # noqa: B018  # a wrong URL or option is reported here, not by the first task
+        cache_dir = root.cache_dir or os.path.join(tempfile.gettempdir(), f"headrace-cache-{os.getuid()}")
+        self._sections = RemoteSections(root.url, self.transport, self.pool, cache_dir, root.cache_bytes)
+
+    def prepare(self) -> None:
+        """See `ObjectStore`."""
+        self.pool.run(f"listing {self.root.url}", lambda: self.transport.list("headrace"))
+
+    def create(self, path: str, *, fsync: bool = True) -> ObjectSink:
+        """See `ObjectStore`; an object store is durable by itself."""
+        return self._sections.create(path)
+
+    def open(self, ref: RunRef, check: Check) -> memoryview:
+        """See `ObjectStore`."""
+        return self._sections.open(ref, check)
+
+    def distrust(self, ref: RunRef) -> bool:
+        """See `ObjectStore`."""
+        self._sections.discard(ref)
+        return True
+
+    def tidy(self) -> None:
+        """Object stores have no folders."""
+
+
+def store_of(root: Root) -> ObjectStore:
+    """The process's store for a root. Raises `InvalidParameter` for one that is none."""
+    return _opened(store_root(root))
+
+
+@lru_cache(maxsize=64)
+def _opened(root: StoreRoot) -> ObjectStore:
+    if not root.is_local:
+        return RemoteStore(root)
+    if "://" in root.url and urlsplit(root.url).netloc not in ("", "localhost"):
+        raise InvalidParameter(f"{root.url} is no directory of this host", hint="file:///path")
+    return LocalStore(root)
+
+
+# Threads and connections do not survive a fork.
+os.register_at_fork(after_in_child=_opened.cache_clear)
