@@ -109,7 +109,8 @@ class IoPool:
         self._tasks: queue.SimpleQueue[_Task[Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._idle = 0
+        self._pending = 0
+        """Calls that are queued or run on one of the threads counted in `_threads`."""
 
     def run(self, doing: str, call: Callable[[], T], *, deadline_ms: int | None = None) -> T:
         """The call's result. `doing` says in a message what was done: "reading object x"."""
@@ -121,8 +122,8 @@ class IoPool:
         task = _Task(call, doing, self._monotonic_s() + limit_s, Future[T]())
         with self._lock:
             self._tasks.put(task)
-            if self._idle < self._tasks.qsize() and self._threads < self._concurrency:
-                self._add_thread()
+            self._pending += 1
+            self._add_threads()
         return lambda: self._result(task)
 
     def _result(self, task: _Task[T]) -> T:
@@ -137,26 +138,27 @@ class IoPool:
             if started and not task.abandoned:
                 task.abandoned = True
                 self._threads -= 1
+                self._pending -= 1
+                self._add_threads()
         self.metrics.add(failures=1)
         raise StorageError(f"{task.doing} failed: no answer in time", hint="it is tried again with the next epoch")
 
-    def _add_thread(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._work, name="headrace-io", daemon=True).start()
+    def _add_threads(self) -> None:
+        """As many as there is work for. The caller holds the lock."""
+        while self._threads < min(self._pending, self._concurrency):
+            self._threads += 1
+            threading.Thread(target=self._work, name="headrace-io", daemon=True).start()
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._idle += 1
+        abandoned = False
+        while not abandoned:
             task = self._tasks.get()
-            with self._lock:
-                self._idle -= 1
             if task.future.set_running_or_notify_cancel():
                 self._perform(task)
             with self._lock:
-                if task.abandoned:
-                    return
-            del task
+                abandoned = task.abandoned
+                self._pending -= not abandoned
+            del task  # with its result, while this thread waits
 
     def _perform(self, task: _Task[Any]) -> None:
         try:

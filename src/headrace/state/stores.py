@@ -150,7 +150,7 @@ class _Store:
 
 
 class LocalStore(_Store):
-    """A directory. Written and mapped by headrace itself: obstore's local store neither flushes to the device nor maps."""
+    """A directory. Sections are not written and read by obstore: it neither flushes to the device nor maps."""
 
     def prepare(self) -> None:
         """See `ObjectStore`."""

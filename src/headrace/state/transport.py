@@ -64,7 +64,7 @@ class Transport(Protocol):
 
 def open_transport(url: str, options: Mapping[str, str], timeout_ms: int) -> Transport:
     """The transport for `file:`, `s3:`, `gs:`, `az:` or `memory:`. Raises `InvalidParameter`."""
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0]
     _check(scheme, url, options)
     from obstore import exceptions, store
 

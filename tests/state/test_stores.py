@@ -1,0 +1,241 @@
+"""Stores of every kind through one interface; faults are injected below the I/O pool."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from faulty_transport import FaultyTransport
+from remote_cases import SCHEMA, batch, rows_of, write
+
+from headrace.errors import CorruptObject, InvalidParameter, StorageError
+from headrace.state import remote as remote_module
+from headrace.state import stores
+from headrace.state.iopool import IoPool, RetryPolicy
+from headrace.state.run import Run, Section, write_run
+from headrace.state.stores import RemoteStore, StoreRoot, root_from_json, root_to_json, store_of
+from headrace.state.transport import open_transport
+
+
+class Panic(BaseException):
+    """As the panics of native libraries are: not an `Exception`."""
+
+
+class Faulty:
+    """A store in memory with a faulty transport, whose pool does not sleep."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.root = StoreRoot(f"memory://{name}", cache_dir=str(folder / "cache"))
+        self.transport = FaultyTransport(open_transport(self.root.url, {}, 1000))
+        self.store = RemoteStore(self.root, IoPool(4, RetryPolicy(attempts=4), sleep_s=lambda s: None), self.transport)
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        for file in Path(self.root.cache_dir).iterdir():
+            file.unlink()
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
+    made = Faulty(tmp_path, request.node.name)
+    real = stores._opened
+    monkeypatch.setattr(stores, "_opened", lambda root: made.store if root == made.root else real(root))
+    yield made
+
+
+def test_roots_travel_as_json_and_pickles() -> None:
+    root = StoreRoot("s3://b/p", (("endpoint", "http://x"), ("region", "r")), "/c", 5, 2, 100)
+    assert root_from_json(json.loads(json.dumps(root_to_json(root)))) == root
+    assert pickle.loads(pickle.dumps(root)) == root
+    assert root_from_json(root_to_json("/a b/c")) == StoreRoot("/a b/c")
+
+
+def test_a_directory_is_one_by_path_and_by_url(tmp_path: Path) -> None:
+    folder = tmp_path / "a b#c%41"
+    ref = write(StoreRoot(str(folder)), "1/x.run")
+    assert rows_of(StoreRoot(folder.as_uri()), ref).num_rows == 1000
+    for root in (folder, str(folder), folder.as_uri(), StoreRoot(str(folder))):
+        assert [o.path for o in store_of(root).list()] == ["1/x.run"]
+    with pytest.raises(TypeError, match="no directory"):
+        StoreRoot("s3://b").__fspath__()
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        (StoreRoot("ftp://x/y"), "no object store"),
+        (StoreRoot("file://elsewhere/y"), "no directory of this host"),
+        (StoreRoot("s3://b/p", (("secret_access_key", "x"),)), 'unknown option "secret_access_key"'),
+        (StoreRoot("memory://x", (("region", "x"),)), 'unknown option "region"'),
+    ],
+)
+def test_what_is_no_store_is_refused(root: StoreRoot, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        store_of(root)
+
+
+def test_a_directory_lists_and_deletes(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "new")
+    store.prepare()
+    assert list(store.list()) == []
+    ref = write(StoreRoot(str(tmp_path / "new")), "1/2/x.run")
+    (tmp_path / "new/1/.y.run.01234567.tmp").write_bytes(b"abc")
+    assert {(o.path, o.size) for o in store.list()} == {("1/2/x.run", ref.length), ("1/.y.run.01234567.tmp", 3)}
+    assert [o.path for o in store.list("1/2")] == ["1/2/x.run"]
+    head = store.head(ref.path)
+    assert head is not None and head.size == ref.length
+    store.delete(ref.path)
+    store.delete(ref.path)
+    assert store.head(ref.path) is None
+
+
+def test_an_object_is_one_request_and_the_next_reader_needs_none(faulty: Faulty) -> None:
+    parts = [Section(t, SCHEMA, [batch(500, t)], 3) for t in (1, 2, 3)]
+    refs = write_run(faulty.root, "1/x.run", parts)
+    assert [rows_of(faulty.root, r).num_rows for r in refs] == [500] * 3
+    assert dict(faulty.transport.requests) == {"put": 1}
+    metrics = faulty.store.metrics
+    assert (metrics.cache_hits, metrics.cache_misses) == (3, 0)
+    (stored,) = faulty.store.list()
+    assert stored.size == metrics.bytes_written == sum(r.packed or 0 for r in refs) < sum(r.length for r in refs)
+
+
+def test_a_cold_reader_fetches_each_section_once(faulty: Faulty) -> None:
+    refs = write_run(faulty.root, "1/x.run", [Section(t, SCHEMA, [batch(500, t)], 3) for t in (1, 2)])
+    faulty.forget()
+    for _ in range(2):
+        assert pa.Table.from_batches(Run.open(faulty.root, refs[1]).batches).to_batches() == [batch(500, 2)]
+    assert faulty.transport.requests["get"] == 1
+    assert faulty.store.metrics.bytes_read == refs[1].packed
+
+
+def test_a_large_section_comes_down_in_parts(faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_module, "GET_BYTES", 4096)
+    ref = write(faulty.root, "1/x.run", 5000)
+    faulty.forget()
+    assert ref.packed is not None
+    assert rows_of(faulty.root, ref).num_rows == 5000
+    assert faulty.transport.requests["get"] == -(-ref.packed // 4096) > 5
+
+
+def test_a_large_object_goes_up_in_parts(faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_module, "SINGLE_PUT_BYTES", 1000)
+    ref = write(faulty.root, "1/x.run", 5000)
+    faulty.forget()
+    assert rows_of(faulty.root, ref).num_rows == 5000
+    with pytest.raises(StorageError, match=r"object 1/x\.run exists already"):
+        write(faulty.root, "1/x.run", 5000)
+
+
+def test_a_name_is_never_used_twice(faulty: Faulty) -> None:
+    ref = write(faulty.root, "1/x.run", seed=1)
+    with pytest.raises(StorageError, match=r"object 1/x\.run exists already"):
+        write(faulty.root, "1/x.run", seed=2)
+    faulty.forget()
+    assert rows_of(faulty.root, ref).to_batches() == [batch(1000, 1)]
+
+
+def test_an_upload_whose_answer_was_lost_has_happened(faulty: Faulty) -> None:
+    """The second try finds the object there; it is ours, because it holds the same bytes."""
+    faulty.transport.fail("put", ConnectionError("reset"), after=True)
+    ref = write(faulty.root, "1/x.run")
+    faulty.forget()
+    assert rows_of(faulty.root, ref).num_rows == 1000
+
+
+def test_a_retry_does_not_take_the_object_of_another_for_its_own(faulty: Faulty) -> None:
+    write(faulty.root, "1/x.run", seed=1)
+    faulty.transport.fail("put", ConnectionError("reset"))
+    with pytest.raises(StorageError, match="exists already"):
+        write(faulty.root, "1/x.run", seed=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [(ConnectionError("503"), False), (Panic("broken"), False), (Panic("broken"), True), (PermissionError("no"), True)],
+)
+def test_a_failed_upload_leaves_no_trace_on_the_disk(faulty: Faulty, error: BaseException, after: bool) -> None:
+    faulty.transport.fail("put", *[error] * (4 if isinstance(error, ConnectionError) else 1), after=after)
+    with pytest.raises(StorageError, match=r"writing object 1/x\.run failed") as caught:
+        write(faulty.root, "1/x.run")
+    assert not isinstance(caught.value, CorruptObject)
+    assert list(Path(faulty.root.cache_dir).iterdir()) == []
+    assert rows_of(faulty.root, write(faulty.root, "1/y.run")).num_rows == 1000
+
+
+def test_transient_read_errors_are_no_corruption(faulty: Faulty) -> None:
+    ref = write(faulty.root, "1/x.run")
+    faulty.forget()
+    faulty.transport.fail("get", *[TimeoutError("slow")] * 3)
+    assert rows_of(faulty.root, ref).num_rows == 1000
+    assert faulty.store.metrics.retries == 3
+    faulty.forget()
+    faulty.transport.fail("get", *[ConnectionError("gone")] * 4)
+    with pytest.raises(StorageError, match=r"reading object 1/x\.run failed: gone") as caught:
+        rows_of(faulty.root, ref)
+    assert not isinstance(caught.value, CorruptObject)
+
+
+def test_a_torn_answer_is_asked_for_again(faulty: Faulty) -> None:
+    ref = write(faulty.root, "1/x.run")
+    faulty.forget()
+    faulty.transport.torn_bytes.append(10)
+    assert rows_of(faulty.root, ref).num_rows == 1000
+    faulty.forget()
+    faulty.transport.torn_bytes.extend([10, 10, 10, 10])
+    with pytest.raises(CorruptObject, match=r"object 1/x\.run is truncated"):
+        rows_of(faulty.root, ref)
+
+
+def _replace(faulty: Faulty, path: str, data: bytes) -> None:
+    faulty.transport.inner.put(path, data, create=False)
+
+
+def test_a_damaged_object_is_named_and_never_cached(faulty: Faulty) -> None:
+    ref = write(faulty.root, "1/x.run")
+    assert ref.packed is not None
+    whole = bytes(faulty.transport.inner.get("1/x.run", 0, ref.packed))
+    for i in (len(whole) // 3, len(whole) // 2, len(whole) - 20):
+        flipped = bytearray(whole)
+        flipped[i] ^= 4
+        _replace(faulty, "1/x.run", bytes(flipped))
+        faulty.forget()
+        with pytest.raises(CorruptObject, match=r"object 1/x\.run"):
+            rows_of(faulty.root, ref)
+        assert not [f for f in Path(faulty.root.cache_dir).iterdir() if f.name != ".lock"]
+    _replace(faulty, "1/x.run", whole[:-1])
+    with pytest.raises(CorruptObject, match=r"object 1/x\.run is truncated"):
+        rows_of(faulty.root, ref)
+    faulty.store.delete("1/x.run")
+    with pytest.raises(CorruptObject, match=r"object 1/x\.run is missing"):
+        rows_of(faulty.root, ref)
+    _replace(faulty, "1/x.run", whole)
+    assert rows_of(faulty.root, ref).num_rows == 1000
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "emptied", "deleted", "swapped tail"])
+def test_a_damaged_copy_is_fetched_again(faulty: Faulty, damage: str) -> None:
+    ref = write(faulty.root, "1/x.run")
+    (copy,) = [f for f in Path(faulty.root.cache_dir).iterdir() if f.name != ".lock"]
+    data = bytearray(copy.read_bytes())
+    copy.unlink()  # not in place: a file that is mapped must not change
+    if damage == "flipped":
+        data[1000] ^= 1
+    elif damage == "swapped tail":
+        data[-12:-8] = b"abcd"
+    if damage != "deleted":
+        copy.write_bytes({"truncated": data[:-1], "emptied": b""}.get(damage, data))
+    assert rows_of(faulty.root, ref).to_batches() == [batch(1000)]
+    assert faulty.transport.requests["get"] == 1
+    assert len([f for f in Path(faulty.root.cache_dir).iterdir() if f.name != ".lock"]) == 1
+
+
+def test_a_missing_bucket_is_found_at_start(faulty: Faulty) -> None:
+    faulty.transport.fail("list", PermissionError("no such bucket"))
+    with pytest.raises(StorageError, match="no such bucket"):
+        faulty.store.prepare()
+    faulty.store.prepare()
