@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptObject
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels.bloom import KeyFilter, filter_words
+from headrace.state.gather import RowAccess
+from headrace.state.kernels.bloom import KeyFilter, Probe, filter_words
 from headrace.state.run import Run, RunCache, Section, write_run
 from headrace.state.schema import TableSchema
 
@@ -33,7 +34,7 @@ def test_there_is_no_false_negative(batches: list[list[int]]) -> None:
     built = KeyFilter.decode(KeyFilter.encode([filter_words(k) for k in keys]))
     assert built is not None
     for i, k in enumerate(keys):
-        assert built.may_hold(k, np.full(len(k), i)).all()
+        assert built.may_hold(Probe.of(k), np.full(len(k), i)).all()
 
 
 def test_few_absent_keys_pass() -> None:
@@ -45,7 +46,7 @@ def test_few_absent_keys_pass() -> None:
         built = KeyFilter.decode(KeyFilter.encode([words]))
         assert built is not None
         absent = np.setdiff1d(rng.integers(-(2**63), 2**63 - 1, 100_000), present)
-        assert built.may_hold(absent, np.zeros(len(absent), dtype=np.int64)).mean() < 0.04
+        assert built.may_hold(Probe.of(absent), np.zeros(len(absent), dtype=np.int64)).mean() < 0.04
 
 
 def _write(root: Path, path: str, keys: np.ndarray) -> Any:
@@ -64,28 +65,26 @@ def test_fetching_with_filters_finds_what_is_there(wanted: set[int], stored: lis
         patch.setattr(run_module, "INDEX_STRIDE", 4)
         patch.setattr(run_module, "FILTER_MIN_ROWS", 1)
         ref = _write(Path(folder), "r", _sorted(stored))
-        assert Run.open(folder, ref).may_hold(_sorted(set(stored))) is not None
+        assert Run.open(folder, ref)._filter is not None
         found = Arrangement(SCHEMA, [ref], folder, cache=RunCache()).fetch(_sorted(wanted))
         assert found.column("id").to_pylist() == [k for k in sorted(stored) if k in wanted]
 
 
-def test_absent_keys_touch_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_keys_are_not_searched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
-    keys = np.unique(rng.integers(-(2**63), 2**63 - 1, 20_000))
+    keys = np.unique(rng.integers(-(2**63), 2**63 - 1, 40_000))
     refs = [_write(tmp_path, str(i), keys[i::4]) for i in range(4)]
-    cache = RunCache()
-    table = Arrangement(SCHEMA, refs, tmp_path, cache=cache)
-    touched: list[int] = []
-    real = Run.batch
-    monkeypatch.setattr(Run, "batch", lambda self, i: touched.append(self.ref.k_min) or real(self, i))
-    probe = keys[8:12:4]
-    assert table.fetch(probe).column("id").to_pylist() == probe.tolist()
-    assert set(touched) == {refs[0].k_min}
+    searched: list[int] = []
+    real = RowAccess.find
+    monkeypatch.setattr(RowAccess, "find", lambda self, k, *rest: searched.append(len(k)) or real(self, k, *rest))
+    probe = keys[4:-4:4]
+    found = Arrangement(SCHEMA, refs, tmp_path, cache=RunCache()).fetch(probe)
+    assert found.column("id").to_pylist() == probe.tolist()
+    assert len(probe) <= sum(searched) < len(probe) * 1.2
 
 
 def test_small_runs_have_no_filter(tmp_path: Path) -> None:
-    run = Run.open(tmp_path, _write(tmp_path, "r", np.arange(100)))
-    assert run.may_hold(np.arange(3)) is None
+    assert Run.open(tmp_path, _write(tmp_path, "r", np.arange(100)))._filter is None
 
 
 def test_runs_from_before_filters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
-from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, take
+from headrace.state.kernels import concat, consolidate, int64_values
+from headrace.state.kernels.bloom import Probe
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.run import OPEN_RUNS, Run, RunCache
 from headrace.state.schema import RunRef, TableSchema
@@ -61,38 +62,28 @@ class Arrangement:
 
     def fetch(self, keys: Ints) -> pa.RecordBatch:
         """The rows whose `__k` is among `keys` (sorted, unique), consolidated, sorted by `__k`, `__h`."""
-        parts: list[pa.RecordBatch] = []
-        touched, final = 0, True
         low = np.searchsorted(keys, [r.k_min for r in self.refs])
         high = np.searchsorted(keys, [r.k_max for r in self.refs], side="right")
         within = [i for i in range(len(self.refs)) if low[i] < high[i]]
         runs = self._cache.get_all(self._root, [self.refs[i] for i in within])
-        for i, run in zip(within, runs):
-            found = self._fetch_run(run, keys[low[i] : high[i]])
-            if found:
-                touched += 1
-                final = final and not self._has_epochs(run)
-                parts += found
-        rows = concat(parts, self._stored)
-        return rows if touched < 2 and final else consolidate(rows, self.schema)
+        probe = Probe.of(keys)
+        found = [(run, self._find(run, probe.part(low[i], high[i]))) for i, run in zip(within, runs)]
+        found = [(run, rows) for run, rows in found if len(rows)]
+        final = len(found) < 2 and not any(self._has_epochs(run) for run, _ in found)
+        rows = concat([self._gather(run, rows) for run, rows in found], self._stored)
+        return rows if final else consolidate(rows, self.schema)
 
-    def _fetch_run(self, run: Run, keys: Ints) -> list[pa.RecordBatch]:
-        likely = run.may_hold(keys)
-        if likely is not None:
-            keys = keys[likely]
-        first = run.batch_first_k
-        low = np.searchsorted(keys, first, side="left")
-        high = np.append(np.searchsorted(keys, first[1:], side="right"), len(keys))
-        parts = []
-        for i in np.flatnonzero(low < high).tolist():
-            rows = _positions(run.k(i), keys[low[i] : high[i]])
-            batch = run.batch(i)
-            visible = self._visible(run, batch)
-            if visible is not None:
-                rows = rows[visible[rows]]
-            if len(rows):
-                parts.append(take(self._without_epoch(batch), rows))
-        return parts
+    def _find(self, run: Run, probe: Probe) -> Ints:
+        """The positions of the visible rows with these keys."""
+        rows = run.find(probe)
+        if self.as_of is None or run.ref.epoch_hi <= self.as_of or not len(rows):
+            return rows
+        return rows[int64_values(run.gather(self.schema.width, rows)) <= self.as_of]
+
+    def _gather(self, run: Run, rows: Ints) -> pa.RecordBatch:
+        at = run.access.positions(rows)
+        arrays = [run.access.gather(i, at) for i in range(self.schema.width)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._stored)
 
     def scan(
         self, k_from: int = K_LOWEST, k_to: int | None = None, *, chunk_rows: int = CHUNK_ROWS
@@ -171,15 +162,6 @@ def with_epochs(run: Run, batch: pa.RecordBatch, schema: TableSchema) -> pa.Reco
         return batch
     epochs = pa.array(np.full(batch.num_rows, run.ref.epoch_lo, dtype=np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=schema.arrow(with_epoch=True))
-
-
-def _positions(k: Ints, keys: Ints) -> Ints:
-    """Where the sorted `k` holds one of the sorted, unique, `keys`."""
-    if len(keys) > len(k):
-        place = np.minimum(np.searchsorted(keys, k), len(keys) - 1)
-        return np.flatnonzero(keys[place] == k)
-    start = np.searchsorted(k, keys, side="left")
-    return expand_ranges(start, np.searchsorted(k, keys, side="right") - start)
 
 
 def _where(batch: pa.RecordBatch, keep: Bools) -> pa.RecordBatch:

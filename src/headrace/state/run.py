@@ -27,17 +27,18 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CorruptObject
+from headrace.state.gather import RowAccess
 from headrace.state.kernels import concat, conform, int64_values
-from headrace.state.kernels.bloom import KeyFilter, Words, filter_words
-from headrace.state.kernels.equality import Bools, Ints
+from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
+from headrace.state.kernels.equality import Ints
 from headrace.state.objects import ObjectSink
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root, store_of
 
 RUN_BATCH_ROWS = 65_536
 """Rows per record batch of a run."""
-INDEX_STRIDE = 4_096
-"""Rows per entry of the sparse index; divides `RUN_BATCH_ROWS`."""
+INDEX_STRIDE = 256
+"""Rows per entry of the sparse index; divides `RUN_BATCH_ROWS`. Few, so that a look-up touches few bytes between."""
 FILTER_MIN_ROWS = 4_096
 """Rows below which a run has no key filter: looking for the keys themselves costs no more."""
 
@@ -225,8 +226,10 @@ class Run:
             self._filter = KeyFilter.decode(view[filter_start:description_start])
         except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
             raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
-        self.batch_first_k: Ints = self.index[:: self.batch_rows // self.index_stride, 0]
+        self._block_first_k = np.ascontiguousarray(self.index[:, 0])
+        self.batch_first_k: Ints = self._block_first_k[:: self.batch_rows // self.index_stride].copy()
         """`__k` of the first row of every batch."""
+        self._access: RowAccess | None = None
         self._batches: list[pa.RecordBatch | None] = [None] * self._reader.num_record_batches
         self._k: list[Ints | None] = [None] * len(self._batches)
         self._lock = threading.Lock()
@@ -295,11 +298,40 @@ class Run:
             values = self._k[i] = int64_values(self.batch(i).column(0))
         return values
 
-    def may_hold(self, keys: Ints) -> Bools | None:
-        """Which of the keys, sorted, can be in the run, by its filter: never false for one that is; None: no filter."""
-        if self._filter is None:
-            return None
-        return self._filter.may_hold(keys, np.searchsorted(self.batch_first_k, keys, side="right") - 1)
+    def find(self, probe: Probe) -> Ints:
+        """The positions, in order, of all rows with one of the keys, which lie within the run's range.
+
+        Batches are not looked at for a key that the filter knows not to be there.
+        """
+        keys = probe.keys
+        if len(keys) > self.ref.rows:
+            return self._among(keys)
+        if self._filter is not None:
+            batches = np.searchsorted(self.batch_first_k, keys, side="right") - 1
+            keys = keys[self._filter.may_hold(probe, batches)]
+        if not len(keys):
+            return np.zeros(0, dtype=np.int64)
+        return self.access.find(keys, self._block_first_k, self.index_stride, self.ref.rows)
+
+    def _among(self, keys: Ints) -> Ints:
+        """The same for more keys than there are rows: each row is looked for among the keys."""
+        found = []
+        for i in range(self.batch_count):
+            k = self.k(i)
+            place = np.minimum(np.searchsorted(keys, k), len(keys) - 1)
+            found.append(np.flatnonzero(keys[place] == k) + i * self.batch_rows)
+        return np.concatenate(found)
+
+    def gather(self, column: int, rows: Ints) -> pa.Array:
+        """The values of one column at these positions."""
+        return self.access.gather(column, self.access.positions(rows))
+
+    @property
+    def access(self) -> RowAccess:
+        """The rows by position, whatever batch they are in."""
+        if self._access is None:
+            self._access = RowAccess(self._view, self.batches, self.batch_rows)
+        return self._access
 
     def lower_bound(self, point: Point) -> int:
         """Number of rows that lie before `point`: the position where it would be inserted on the left."""

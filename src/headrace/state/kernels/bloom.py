@@ -8,6 +8,7 @@ At `BITS_PER_KEY` about 2 of 100 absent keys pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,33 @@ def filter_words(keys: Ints) -> Words:
     """The filter of one batch's sorted keys, which may repeat; at least one word."""
     distinct = keys if len(keys) < 2 else keys[np.append(True, keys[1:] != keys[:-1])]
     words = np.zeros(max(1, -(-len(distinct) * BITS_PER_KEY // 64)), dtype=np.uint64)
-    hashes = _hashes(distinct)
-    np.bitwise_or.at(words, _places(hashes, len(words)), _bits(hashes))
+    probe = Probe.of(distinct)
+    np.bitwise_or.at(words, (probe.upper * len(words)) >> 32, probe.bits)
     return words
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Sorted, unique keys to look for, with what is computed once for all filters."""
+
+    keys: Ints
+    upper: Ints
+    """The upper half of each key's hash, which tells the word, as a fraction of all."""
+    bits: Words
+    """The bits of each key in its word."""
+
+    @classmethod
+    def of(cls, keys: Ints) -> Probe:
+        """The probe for these keys."""
+        hashes = _hashes(keys)
+        return cls(keys, (hashes >> _HALF).view(np.int64), _bits(hashes))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def part(self, low: int, high: int) -> Probe:
+        """The keys at positions `low` to `high`, exclusive, without a copy."""
+        return Probe(self.keys[low:high], self.upper[low:high], self.bits[low:high])
 
 
 class KeyFilter:
@@ -55,22 +80,15 @@ class KeyFilter:
         starts = np.frombuffer(data, np.int64, count + 1, 8)
         return cls(starts, np.frombuffer(data, np.uint64, int(starts[-1]), 16 + 8 * count))
 
-    def may_hold(self, keys: Ints, batches: Ints) -> Bools:
+    def may_hold(self, probe: Probe, batches: Ints) -> Bools:
         """Whether each key can be in the batch of that number: never false for one that is."""
-        hashes = _hashes(keys)
-        bits = _bits(hashes)
-        words = self._words[self._starts[batches] + _places(hashes, self._counts[batches])]
-        result: Bools = (words & bits) == bits
+        words = self._words[self._starts[batches] + ((probe.upper * self._counts[batches]) >> 32)]
+        result: Bools = (words & probe.bits) == probe.bits
         return result
 
 
 def _hashes(keys: Ints) -> Words:
     return mix(keys.view(np.uint64))
-
-
-def _places(hashes: Words, counts: int | Ints) -> Ints:
-    """A word of `counts` for each hash, by its upper half."""
-    return ((hashes >> _HALF).astype(np.int64) * counts) >> 32
 
 
 def _bits(hashes: Words) -> Words:
