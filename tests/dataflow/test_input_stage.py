@@ -39,6 +39,7 @@ def _taken(root: Path, refs: list[RunRef], parallelism: int, first: bool, span: 
         first=first,
         from_epoch=span[0],
         to_epoch=span[1],
+        memory_bytes=0,
     )
     task: Any = SimpleNamespace(params=params)
     stage = InputStage("0", 1, ("a",), SCHEMA, parallelism, OUTPUT)

@@ -146,6 +146,8 @@ class Engine:
         self.ids = {name: 100 + i for i, name in enumerate(self.state)}
         self.epoch = max((r.epoch_hi for t in tables for r in t.refs), default=0)
         self.done = 0
+        self.memory_bytes = 0
+        self.budget_bytes = 1 << 40
 
     def close(self) -> None:
         """Remove what is on the disk."""
@@ -185,6 +187,7 @@ class Engine:
         """Parameters of an attempt at the epoch that takes in all that has changed."""
         return EpochParams(
             attempt, self.done, self.epoch, self.done == 0, str(self.root), f"view/{attempt}", False,
+            spool=str(self.root / "spool"), memory_bytes=self.memory_bytes, budget_bytes=self.budget_bytes,
             tables={t.id: TableInput(tuple(t.refs)) for t in self.tables.values()},
             state={n: StateInput(self.ids[n], tuple(refs)) for n, refs in self.state.items()},
         )  # fmt: skip

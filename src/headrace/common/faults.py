@@ -6,6 +6,7 @@ Armed by the environment variable `HEADRACE_FAULTS`, for instance
 
     kill      SIGKILL to the own process
     fail      raise `StorageError` that names the point
+    full      raise `DiskFull` that names the point
     delay:ms  wait that many milliseconds
     hang      wait until disarmed
 
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.errors import InvalidParameter, StorageError
+from headrace.errors import DiskFull, InvalidParameter, StorageError
 
 ENV_VAR: Final = "HEADRACE_FAULTS"
 """Environment variable that arms fault points in a process and its children."""
@@ -35,6 +36,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "catalog.commit.before": "the edits are written and not yet committed",
     "catalog.commit.after": "the edits are durable and nobody has been told",
     "barrier.bind.after": "the tick's epoch is bound to source offsets, no barrier is injected",
+    "task.spool.before": "a task is about to spool rows on its local disk",
     "task.before_upload": "a task is about to upload its checkpoint object",
     "task.after_upload": "a task has uploaded its checkpoint object and not yet acknowledged",
     "commit.acked": "the last acknowledgement of a group's epoch is in, the commit has not begun",
@@ -55,7 +57,7 @@ KNOWN: Final[Mapping[str, str]] = {
 }
 """Every fault point there is, and where it stands."""
 
-_ACTIONS: Final = ("kill", "fail", "delay", "hang")
+_ACTIONS: Final = ("kill", "fail", "full", "delay", "hang")
 
 
 @dataclass
@@ -74,7 +76,7 @@ _lock = threading.Lock()
 def fault_point(name: str) -> None:
     """Do what the point is armed to do; costs one dictionary test when nothing is armed.
 
-    Raises `StorageError` where the action is `fail`.
+    Raises `StorageError` where the action is `fail`, `DiskFull` where it is `full`.
     """
     if _armed:
         _pass(name)
@@ -86,7 +88,7 @@ def arm(name: str, action: str, *, nth: int | None = None) -> None:
     if name not in KNOWN:
         raise InvalidParameter(f'unknown fault point "{name}"', hint=f"one of: {', '.join(sorted(KNOWN))}")
     if verb not in _ACTIONS or (verb == "delay") != argument.isdecimal() or (nth is not None and nth < 1):
-        raise InvalidParameter(f'unknown fault "{action}" for "{name}"', hint="kill, fail, hang or delay:<ms>")
+        raise InvalidParameter(f'unknown fault "{action}" for "{name}"', hint="kill, fail, full, hang or delay:<ms>")
     with _lock:
         _armed[name] = _Fault(verb, int(argument or 0), nth)
 
@@ -122,6 +124,8 @@ def _pass(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault.action == "fail":
         raise StorageError(f"fault point {name} is armed to fail")
+    elif fault.action == "full":
+        raise DiskFull(f"fault point {name} is armed to find no space left")
     elif fault.action == "delay":
         time.sleep(fault.delay_ms / 1000)
     else:

@@ -163,7 +163,10 @@ class EpochPlan:
         return value if self.weak_hash is None else F.pmod(value, F.lit(self.weak_hash).cast("bigint"))
 
     def _map(self, frame: DataFrame, stages: Sequence[Any], schema: StructType) -> DataFrame:
-        return frame.mapInArrow(partial(run_stages, tuple(stages), self.acknowledge), schema)
+        function = partial(run_stages, tuple(stages), self.acknowledge)
+        # Its name in Spark's plan: what `EpochParams.inner` is made of.
+        function.__name__ = stages[-1].label  # type: ignore[attr-defined]
+        return frame.mapInArrow(function, schema)
 
     def _made(self, op: Operator) -> Made:
         """What an operator with a stage of its own is made of."""

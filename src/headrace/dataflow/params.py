@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
+import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from headrace.state.schema import RunRef
@@ -54,9 +57,24 @@ class EpochParams:
     """Folder, relative to the root, for the objects of this attempt."""
     sync: bool = True
     """Whether objects are forced to the disk before they are acknowledged."""
+    spool: str = ""
+    """Local folder for what does not fit in memory or waits for the end of its task; empty for one of the system's."""
+    memory_bytes: int = 0
+    """What one task may hold in memory before it spills; 0 for no bound."""
+    budget_bytes: int = 0
+    """What must not be exceeded even by rows that cannot be spilled."""
+    inner: tuple[str, ...] = ()
+    """Stages that another Python stage follows in the same Spark task. The runner fills this in from its plan."""
     tables: dict[int, TableInput] = field(default_factory=dict)
     sources: dict[int, SourceInput] = field(default_factory=dict)
     state: dict[str, StateInput] = field(default_factory=dict)
+
+    @property
+    def spool_root(self) -> Path:
+        """The folder for the spools of all attempts."""
+        if self.spool:
+            return Path(self.spool)
+        return Path(tempfile.gettempdir()) / f"headrace-spool-{zlib.crc32(str(self.root).encode()):08x}"
 
     def encode(self) -> str:
         """As JSON text."""
@@ -65,6 +83,8 @@ class EpochParams:
                 "attempt": self.attempt,
                 "epochs": [self.from_epoch, self.to_epoch, self.first],
                 "out": [root_to_json(self.root), self.prefix, self.sync],
+                "bounds": [self.spool, self.memory_bytes, self.budget_bytes],
+                "inner": self.inner,
                 "tables": {i: [r.to_json() for r in t.refs] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs]] for n, s in self.state.items()},
@@ -82,6 +102,7 @@ def decode(text: str) -> EpochParams:
     data = json.loads(text)
     from_epoch, to_epoch, first = data["epochs"]
     root, prefix, sync = data["out"]
+    spool, memory_bytes, budget_bytes = data["bounds"]
     return EpochParams(
         attempt=data["attempt"],
         from_epoch=from_epoch,
@@ -90,6 +111,10 @@ def decode(text: str) -> EpochParams:
         root=root_from_json(root),
         prefix=prefix,
         sync=sync,
+        spool=spool,
+        memory_bytes=memory_bytes,
+        budget_bytes=budget_bytes,
+        inner=tuple(data["inner"]),
         tables={int(i): TableInput(_refs(refs)) for i, refs in data["tables"].items()},
         sources={
             int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark import Accumulator, AccumulatorParam, SparkContext
@@ -16,6 +16,7 @@ from headrace.plan.bridge import Bridge
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.spool import forget_attempt
 
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
@@ -33,8 +34,10 @@ class _Acknowledgements(AccumulatorParam[list[dict[str, Any]]]):
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any):
+    def __init__(self, executed_plan: Any, inner: frozenset[str]):
         self._plan = executed_plan
+        self.inner = tuple(sorted(inner))
+        """Stages that another Python stage follows in the same Spark task."""
         # Without a shuffle the very same RDD can run again and again. With one, Spark would take the last epoch's
         # shuffle files for the next one's: so the plan is cloned, which makes new shuffles.
         self._rdd = None if "Exchange" in str(executed_plan.toString()) else executed_plan.execute()
@@ -57,6 +60,8 @@ class EpochResult:
     row_errors: list[dict[str, Any]] = field(default_factory=list)
     row_error_count: int = 0
     task_count: int = 0
+    spilled_bytes: int = 0
+    """Input of operators that went to local disk and back for want of memory."""
 
 
 class EpochRunner:
@@ -94,7 +99,9 @@ class EpochRunner:
                     self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active
                 )
                 frame = builder.build(self._plan.root, self._plan.schema)
-                physical = self._physical[key] = _PhysicalPlan(frame._jdf.queryExecution().executedPlan())
+                executed = frame._jdf.queryExecution().executedPlan()
+                inner = self._bridge.inner_python_stages(executed)
+                physical = self._physical[key] = _PhysicalPlan(executed, inner)
             return physical
 
     def _active(self, params: EpochParams) -> frozenset[int] | None:
@@ -111,6 +118,7 @@ class EpochRunner:
             try:
                 self._bridge.activate()
                 physical = self.prepare(parallelism, self._active(params))
+                params = replace(params, inner=physical.inner)
                 self._acknowledged.value = []
                 self._context.setLocalProperty("spark.scheduler.pool", self._pool)
                 self._context.setLocalProperty(PROPERTY, params.encode())
@@ -120,6 +128,7 @@ class EpochRunner:
                 raise translate(error) from error
             finally:
                 self._context.setLocalProperty(PROPERTY, None)
+                forget_attempt(params.spool_root, params.attempt)
             return self._result(params, self._acknowledged.value)
 
     def cancel(self, attempt: str) -> None:
@@ -129,26 +138,32 @@ class EpochRunner:
     def _result(self, params: EpochParams, acknowledgements: list[dict[str, Any]]) -> EpochResult:
         result = EpochResult()
         seen: set[tuple[str, int]] = set()
+        written = 0
         for ack in acknowledgements:
             if ack["attempt"] != params.attempt:
                 continue
             refs = [RunRef.from_json(r) for r in ack["refs"]]
-            # Every task of the epoch counts once: state must not mix two attempts at one slice.
-            if refs and (slot := (ack["stage"], ack["partition"])) in seen:
+            # Every task of the epoch counts once: state must not mix two attempts at one slice. That a stage's rows
+            # travel in the object of a later one makes no difference.
+            if ack["rows_written"] and (slot := (ack["stage"], ack["partition"])) in seen:
                 raise JobFailed(
                     f"stage {slot[0]} ran twice for slice {slot[1]} of epoch {params.to_epoch}",
                     hint="the epoch is run again from the last checkpoint",
                 )
-            if refs:
+            if ack["rows_written"]:
                 seen.add((ack["stage"], ack["partition"]))
+            written += ack["rows_written"]
             result.runs += refs
+            result.spilled_bytes += ack["spilled_bytes"]
             result.task_count += 1
             result.row_errors += ack["row_errors"]
             result.row_error_count += ack["row_error_count"]
             if ack["stage"] in self._inputs:
                 result.rows_in += ack["rows_out"]
             if ack["stage"] == "view":
-                result.rows_out += sum(r.rows for r in refs)
+                result.rows_out += ack["rows_written"]
+        if (stored := sum(r.rows for r in result.runs)) != written:
+            raise JobFailed(f"the stages of epoch {params.to_epoch} wrote {written} rows, its objects hold {stored}")
         return result
 
 

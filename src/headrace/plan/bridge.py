@@ -82,6 +82,22 @@ class Bridge:
         """Make the session the calling thread's active one: physical plans ask for it when they are made or cloned."""
         getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(self._session)
 
+    def inner_python_stages(self, executed_plan: Any) -> frozenset[str]:
+        """The names of those `mapInArrow` functions whose output goes to another one within the same Spark task."""
+        inner: set[str] = set()
+        left: list[tuple[Any, bool]] = [(executed_plan, False)]
+        while left:
+            node, followed = left.pop()
+            kind = str(node.nodeName())
+            if "Exchange" in kind:
+                followed = False
+            elif kind == "MapInArrow":
+                if followed:
+                    inner.add(str(node.func().name()))
+                followed = True
+            left += [(child, followed) for child in self.children(node)]
+        return frozenset(inner)
+
     # -- plans ---------------------------------------------------------------------------------------------------
 
     def relation(self, schema: StructType) -> DataFrame:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.pairs import lookup, take_or_null
-from headrace.dataflow.operators.task import Labelled, Task, collect, int64, sliced, state_batch
+from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.state import accumulators
-from headrace.state.kernels import consolidate, rows_equal
+from headrace.state.kernels import concat, consolidate, rows_equal
 from headrace.state.kernels.combine import add_double_double
 from headrace.state.schema import TableSchema
 
@@ -41,7 +41,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class AggregateStage(Labelled):
+class AggregateStage(Labelled, Keyed):
     """State table `groups`. Input rows are `__k`, `__w`, group columns, wire columns `<prefix>_<suffix>`.
 
     A sum of doubles may differ in its last bits between the order in which it grew and that in which its runs are read.
@@ -53,6 +53,7 @@ class AggregateStage(Labelled):
     sums: tuple[Sum, ...]
     output: pa.Schema
     """Group columns, results and their counts, `__w`."""
+    reduces = True
 
     @property
     def is_global(self) -> bool:
@@ -61,11 +62,11 @@ class AggregateStage(Labelled):
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Combine the epoch's rows by group, look up what was there, put out what changed."""
-        batch = collect(batches)
+        parts = [self._delta(part) for part in gathered(batches)]
         first = self.is_global and task.params.first
-        if batch is None and not first:
+        if not parts and not first:
             return
-        delta = self._delta(batch)
+        delta = self._combined(parts)
         k = int64(delta.column("__k"))
         names = [f.name for f in self.schema.key]
         old = task.arrangement("groups", self.schema).fetch(np.unique(k))
@@ -80,10 +81,8 @@ class AggregateStage(Labelled):
         yield from self._changes(delta, before, after, first)
         task.write([("groups", self.schema, self._settled(delta, before, after))])
 
-    def _delta(self, batch: pa.RecordBatch | None) -> pa.RecordBatch:
-        target = self.schema.arrow()
-        if batch is None:
-            return self._zero(target)
+    def _delta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What some rows of the epoch come to by group."""
         columns = {n: batch.column(n) for n in ("__k", "__w", *(f.name for f in self.schema.key))}
         weights = int64(batch.column("__w"))
         for s in self.sums:
@@ -91,10 +90,12 @@ class AggregateStage(Labelled):
             columns.update(zip(s.diffs, accumulators.to_diffs(s.kind, wire, weights)))
             if s.shown is not None:
                 columns[s.shown] = pa.array(np.zeros(len(weights), dtype=np.int64))
-        delta = consolidate(state_batch(self.schema, columns), self.schema)
-        if self.is_global and not delta.num_rows:
-            return self._zero(target)
-        return delta
+        return consolidate(state_batch(self.schema, columns), self.schema)
+
+    def _combined(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+        target = self.schema.arrow()
+        delta = parts[0] if len(parts) == 1 else consolidate(concat(parts, target), self.schema)
+        return self._zero(target) if self.is_global and not delta.num_rows else delta
 
     def _zero(self, target: pa.Schema) -> pa.RecordBatch:
         """The group of a global aggregate without any rows."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.base import open_source
-from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task
+from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Leaf, Task
 from headrace.dataflow.params import SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
@@ -30,7 +30,7 @@ def slice_numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class InputStage(Labelled):
+class InputStage(Labelled, Leaf):
     """The rows of one relation that an epoch takes in: its columns `names`, stored (for a table) as `schema` says."""
 
     operator: str
@@ -83,7 +83,7 @@ class InputStage(Labelled):
 
 
 @dataclass(frozen=True)
-class ConstantStage(Labelled):
+class ConstantStage(Labelled, Leaf):
     """Rows that the query itself states, in the first epoch only. `rows` is an Arrow IPC stream."""
 
     operator: str

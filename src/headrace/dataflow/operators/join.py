@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.pairs import matching_pairs
-from headrace.dataflow.operators.task import Labelled, Task, collect, int64, sliced, state_batch
+from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
 
@@ -34,7 +34,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class JoinStage(Labelled):
+class JoinStage(Labelled, Keyed):
     """State tables `left` and `right`. Input rows are `__s` (0 left, 1 right), `__k`, `__h`, `__w`, keys, slots."""
 
     operator: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from headrace.dataflow.operators.task import Labelled, Task, collect, state_batch
+from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, state_batch
 from headrace.state.kernels import consolidate
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
@@ -17,7 +18,7 @@ TABLE = "rows"
 
 
 @dataclass(frozen=True)
-class MaterializeStage(Labelled):
+class MaterializeStage(Labelled, Keyed):
     """State table `view/rows`. Input rows have `__w` and, at the positions `columns`, the view's columns; no output."""
 
     schema: TableSchema
@@ -26,14 +27,18 @@ class MaterializeStage(Labelled):
     """Only that many different hash values: for tests, that collisions change nothing."""
     operator: str = OPERATOR
 
+    def keys(self, batch: pa.RecordBatch) -> np.ndarray:
+        """The hash of the row, by which the view's own rows are sorted."""
+        hashes = hash_columns([batch.column(i) for i in self.columns])
+        return hashes if self.weak_hash is None else hashes % self.weak_hash
+
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Consolidate the epoch's change and write it."""
         batch = collect(batches)
         if batch is not None:
             data = [batch.column(i) for i in self.columns]
             columns = {f.name: column for f, column in zip(self.schema.key, data)}
-            hashes = hash_columns(data)
-            columns["__k"] = pa.array(hashes if self.weak_hash is None else hashes % self.weak_hash)
+            columns["__k"] = pa.array(self.keys(batch))
             columns["__w"] = batch.column("__w")
             task.write([(TABLE, self.schema, consolidate(state_batch(self.schema, columns), self.schema))])
         yield from ()

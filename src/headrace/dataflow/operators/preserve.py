@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT
 from headrace.dataflow.operators.pairs import lookup
-from headrace.dataflow.operators.task import Task, chunks, collect, int64, state_batch
+from headrace.dataflow.operators.task import Keyed, Task, chunks, collect, int64, state_batch
 from headrace.state.kernels import consolidate
 from headrace.state.schema import TableSchema
 
@@ -25,7 +25,7 @@ Mode = Literal["outer", "semi", "anti", "existence"]
 
 
 @dataclass(frozen=True)
-class PreserveStage:
+class PreserveStage(Keyed):
     """Counts the matches of one side's rows. Input rows are `__k`, `__w`, `__t`, left columns, right columns."""
 
     operator: str

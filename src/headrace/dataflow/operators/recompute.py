@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataflow.operators.task import Labelled, Task, chunks, collect, int64, state_batch
+from headrace.dataflow.operators.task import Keyed, Labelled, Task, chunks, collect, int64, state_batch
 from headrace.errors import HeadraceError
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
@@ -18,7 +18,7 @@ OLD, NEW = 0, 1
 
 
 @dataclass(frozen=True)
-class RecomputeStage(Labelled):
+class RecomputeStage(Labelled, Keyed):
     """State table `rows`. Input rows are `__k`, `__h`, `__w`, keys, values; output rows are values, `__h`, `__side`.
 
     Rows of a partition come out in the order of their hash, which depends on nothing but the rows: an operator that is

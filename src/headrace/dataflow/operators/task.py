@@ -9,19 +9,24 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.faults import fault_point
+from headrace.dataflow.operators.spill import run_bounded
 from headrace.dataflow.params import PROPERTY, EpochParams, decode
 from headrace.state.arrangement import Arrangement
+from headrace.state.memory import MemoryController
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.spool import TaskSpool
 
 OUTPUT_ROWS = 65_536
 """Rows of a batch handed back to Spark."""
+GATHER_ROWS = 1_048_576
+"""Rows that a stage which can reduce its input takes in before it does."""
 
 
-class Task:
-    """One task of one operator in one attempt at an epoch."""
+class Worker:
+    """What the stages share that run in one Python worker for one Spark task: the epoch, its spool, its memory."""
 
-    def __init__(self, operator: str, label: str):
+    def __init__(self) -> None:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -29,15 +34,68 @@ class Task:
         text = context.getLocalProperty(PROPERTY)
         assert text is not None, "the epoch's parameters travel as a local property"
         self.params: EpochParams = decode(text)
-        self.operator = operator
-        self.label = label
         self.partition = int(context.partitionId())
         self.attempt_number = int(context.attemptNumber())
+        # All Python workers of one Spark task see the same task attempt id.
+        self.spool = TaskSpool(self.params.spool_root, self.params.attempt, int(context.taskAttemptId()))
+        self.memory = MemoryController(self.params.memory_bytes)
+        self.buffer = Buffer(self.spool, self.params.memory_bytes)
+
+
+class Buffer:
+    """Rows of state tables on their way into the task's object: in memory, or in the spool once they outgrow it.
+
+    Writes need not wait: what is larger than the limit is spooled at once.
+    """
+
+    def __init__(self, spool: TaskSpool, limit_bytes: int) -> None:
+        self._spool = spool
+        self._limit_bytes = limit_bytes
+        self._held: dict[tuple[str, int], tuple[TableSchema, list[pa.RecordBatch]]] = {}
+        self._bytes = 0
+
+    def add(self, stage: str, table_id: int, schema: TableSchema, batch: pa.RecordBatch) -> None:
+        """Add rows, which must come after those of the table that are there already."""
+        self._held.setdefault((stage, table_id), (schema, []))[1].append(batch)
+        self._bytes += batch.nbytes
+        if self._limit_bytes and self._bytes > self._limit_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Move everything to the spool."""
+        for (stage, table_id), (schema, batches) in self._held.items():
+            for batch in batches:
+                self._spool.append(stage, table_id, schema, batch)
+        self._held.clear()
+        self._bytes = 0
+
+    def sections(self, epoch: int) -> list[Section]:
+        """Everything that the task has written: by other workers, by this one to the spool, and what is held."""
+        spooled = self._spool.sections(epoch)
+        ids = {s.table_id for s in spooled}
+        if any(table in ids for _, table in self._held):
+            self.flush()
+            spooled = self._spool.sections(epoch)
+        return spooled + [Section(table, schema, rows, epoch) for (_, table), (schema, rows) in self._held.items()]
+
+
+class Task:
+    """One task of one operator in one attempt at an epoch."""
+
+    def __init__(self, operator: str, label: str, worker: Worker):
+        self.params = worker.params
+        self.memory = worker.memory
+        self.spool = worker.spool
+        self.operator = operator
+        self.label = label
+        self._worker = worker
         self.rows_in = 0
         self.rows_out = 0
+        self.rows_written = 0
+        """Rows of state tables; the attempt's objects must hold exactly these."""
+        self.spilled_bytes = 0
         self.row_errors: list[dict[str, Any]] = []
         self.row_error_count = 0
-        self.refs: list[RunRef] = []
 
     def arrangement(self, name: str, schema: TableSchema) -> Arrangement:
         """The operator's state table as of the last committed epoch."""
@@ -45,31 +103,27 @@ class Task:
         return Arrangement(schema, state.refs, self.params.root)
 
     def write(self, writes: list[tuple[str, TableSchema, pa.RecordBatch]]) -> None:
-        """Write sorted, consolidated rows of one or more state tables as one object."""
-        sections = [
-            Section(self.params.state[f"{self.operator}/{name}"].table_id, schema, [batch], self.params.to_epoch)
-            for name, schema, batch in writes
-            if batch.num_rows
-        ]
-        if not sections:
-            return
-        fault_point("task.before_upload")
-        path = f"{self.params.prefix}/{self.label}-{self.partition}.{self.attempt_number}.run"
-        self.refs += write_run(self.params.root, path, sections, fsync=self.params.sync)
-        fault_point("task.after_upload")
+        """Write sorted, consolidated rows of state tables; called again, it is with rows of higher keys."""
+        for name, schema, batch in writes:
+            if batch.num_rows:
+                table_id = self.params.state[f"{self.operator}/{name}"].table_id
+                self._worker.buffer.add(self.label, table_id, schema, batch)
+                self.rows_written += batch.num_rows
 
     def acknowledgement(self) -> dict[str, Any]:
-        """What the coordinator learns of a finished task."""
+        """What the coordinator learns of a stage that has come to its end in one task."""
         return {
             "attempt": self.params.attempt,
             "stage": self.label,
-            "partition": self.partition,
-            "task_attempt": self.attempt_number,
+            "partition": self._worker.partition,
+            "task_attempt": self._worker.attempt_number,
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
-            "refs": [r.to_json() for r in self.refs],
+            "rows_written": self.rows_written,
+            "spilled_bytes": self.spilled_bytes,
             "row_errors": self.row_errors,
             "row_error_count": self.row_error_count,
+            "refs": [],
         }
 
 
@@ -84,6 +138,30 @@ class Labelled:
         return self.operator
 
 
+class Keyed:
+    """A stage that treats every `__k` of its input by itself."""
+
+    keyed = True
+    """Whether its input can be taken in one range of keys after another."""
+    reduces = False
+    """Whether it takes in rows of one key in bounded memory, however many there are."""
+
+    def keys(self, batch: pa.RecordBatch) -> np.ndarray:
+        """The int64 key of every input row."""
+        return int64(batch.column("__k"))
+
+
+class Leaf:
+    """A stage whose input only names slices, and which writes no state."""
+
+    keyed = False
+    reduces = False
+
+    def keys(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Not to be called."""
+        raise AssertionError("the input of a leaf has no keys")
+
+
 class Stage(Protocol):
     """An operator's work: constant for the life of a view, so that Spark can keep its plan."""
 
@@ -95,20 +173,66 @@ class Stage(Protocol):
         """Names the stage among those of its plan."""
         ...
 
+    @property
+    def keyed(self) -> bool:
+        """Whether its input can be taken in one range of keys after another."""
+        ...
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it takes in rows of one key in bounded memory, however many there are."""
+        ...
+
+    def keys(self, batch: pa.RecordBatch) -> np.ndarray:
+        """The int64 key of every input row."""
+        ...
+
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Consume the input, update state, put out the resulting delta."""
+        """Consume the input, update state, put out the resulting delta.
+
+        Called once for all input of a task, or for one range of keys after another.
+        """
         ...
 
 
 def run_stages(
     stages: Sequence[Stage], acknowledge: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The function that `mapInArrow` calls: one stage, or several that follow each other without Spark in between."""
-    tasks = [Task(stage.operator, stage.label) for stage in stages]
+    """The function that `mapInArrow` calls: one stage, or several that follow each other without Spark in between.
+
+    What they write goes into one object together with what earlier Python workers of the same Spark task have spooled.
+    If there is a later one it is spooled for that one: `EpochParams.inner` tells.
+    """
+    worker, last = Worker(), stages[-1].label
+    inner = last in worker.params.inner and any(stage.keyed for stage in stages)
+    if inner:
+        worker.spool.begin(last)
+    tasks = [Task(stage.operator, stage.label, worker) for stage in stages]
     for stage, task in zip(stages, tasks):
-        batches = _leaving(task, stage.run(task, _counted(task, batches)))
+        batches = _leaving(task, run_bounded(stage, task, _counted(task, batches)))
     yield from batches
-    acknowledge.add([task.acknowledgement() for task in tasks])
+    acknowledgements = [task.acknowledgement() for task in tasks]
+    if inner:
+        worker.buffer.flush()
+        worker.spool.end(last)
+    elif last not in worker.params.inner:
+        # The workers before this one have come to their ends before this one saw the end of its input.
+        acknowledgements[-1]["refs"] = [ref.to_json() for ref in _upload(worker, last)]
+    acknowledge.add(acknowledgements)
+
+
+def _upload(worker: Worker, label: str) -> list[RunRef]:
+    """Make one object of what the task has written; none if it has written nothing."""
+    params = worker.params
+    sections = worker.buffer.sections(params.to_epoch)
+    refs: list[RunRef] = []
+    if sections:
+        fault_point("task.before_upload")
+        path = f"{params.prefix}/{label}-{worker.partition}.{worker.attempt_number}.run"
+        refs = write_run(params.root, path, sections, fsync=params.sync)
+        fault_point("task.after_upload")
+    worker.spool.remove()
+    return refs
 
 
 def _leaving(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,6 +256,20 @@ def collect(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     if len(found) == 1:
         return found[0]
     return pa.concat_batches(found)
+
+
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All input of a task as batches of about `GATHER_ROWS`, none of them empty: one, in most epochs."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= GATHER_ROWS:
+            yield pa.concat_batches(held)
+            held, rows = [], 0
+    if held:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)
 
 
 def chunks(length: int, make: Callable[[slice], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
