@@ -98,7 +98,13 @@ class Settings(BaseSettings):
         True, "Whether a catalog commit is flushed to the device; off risks the last commits."
     )
     catalog_busy_timeout_ms: int = _start(10_000, "Milliseconds that a catalog access waits for another process.", ge=0)
-    memory_budget_mb: int = _runtime(1024, "Memory for deltas in flight, merge buffers and the run cache, MiB.", ge=64)
+    compaction_spark_mb: int = _runtime(64, "Input of a merge, MiB, from which on it is split over Spark tasks.", ge=1)
+    memory_budget_mb: int = _runtime(
+        1024, "Memory for deltas in flight and merge buffers, MiB; 0 means a quarter of the machine's.", ge=0
+    )
+    spool_dir: Path | None = _start(
+        None, "Local directory for rows that wait or do not fit in memory; unset means cache/spool in data_dir."
+    )
     io_concurrency: int = _start(8, "Requests to an object store under way at once per process.", ge=1)
     io_timeout_ms: int = _start(30_000, "Milliseconds after which a request to an object store is tried again.", ge=100)
 
@@ -107,6 +113,11 @@ class Settings(BaseSettings):
     max_concurrent_queries: int = _runtime(4, "Queries that run at once; more wait their turn.", ge=1)
     max_result_rows: int = _runtime(0, "Most rows that one query may return; 0 means no limit.", ge=0)
     result_batch_rows: int = _runtime(10_000, "Rows per batch on the way to a client.", ge=1)
+
+    @property
+    def spool_location(self) -> Path:
+        """Absolute path of the directory for spooled rows."""
+        return (self.spool_dir or self.data_dir / "cache" / "spool").absolute()
 
     @property
     def catalog_location(self) -> str:

@@ -31,7 +31,9 @@ def _write(root: Path, epoch: int, delta: list[int]) -> list[RunRef]:
     return write_run(root, f"{epoch}.run", [Section(1, SCHEMA, [batch], epoch)], fsync=False) if batch.num_rows else []
 
 
-def _taken(root: Path, refs: list[RunRef], parallelism: int, first: bool, span: tuple[int, int]) -> list[Any]:
+def _taken(
+    root: Path, refs: list[RunRef], parallelism: int, first: bool, span: tuple[int, int], memory_bytes: int = 0
+) -> list[Any]:
     params = SimpleNamespace(
         tables={1: TableInput(tuple(refs))},
         sources={},
@@ -39,7 +41,7 @@ def _taken(root: Path, refs: list[RunRef], parallelism: int, first: bool, span: 
         first=first,
         from_epoch=span[0],
         to_epoch=span[1],
-        memory_bytes=0,
+        memory_bytes=memory_bytes,
     )
     task: Any = SimpleNamespace(params=params)
     stage = InputStage("0", 1, ("a",), SCHEMA, parallelism, OUTPUT)
@@ -72,6 +74,7 @@ def test_changes(
     assert whole == content[stop]
     rows = _taken(root, refs, parallelism, False, (start, stop))
     change = dict(rows)
+    assert rows == _taken(root, refs, parallelism, False, (start, stop), data.draw(st.sampled_from([1, 10_000])))
     assert len(rows) == len(change), "a row that is there twice"
     assert {
         a: content[stop][a] - content[start][a] for a in range(1, 10) if content[stop][a] != content[start][a]

@@ -16,6 +16,7 @@ from headrace.coordinator.targets import choose_parallelism
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import JobFailed
+from headrace.state.memory import task_share_bytes
 from headrace.state.schema import RunRef
 
 
@@ -60,6 +61,9 @@ def prepare(core: Core, job: Job, attempt: Attempt, pin: int) -> tuple[EpochPara
         root=core.root,
         prefix=prefix_of(attempt, job),
         sync=core.settings.run_fsync,
+        spool=str(core.settings.spool_location),
+        memory_bytes=task_share_bytes(core.budget_bytes(), core.tasks_at_once),
+        budget_bytes=core.budget_bytes(),
         tables={i: TableInput(refs) for i, refs in found.tables.items()},
         sources=sources,
         state=found.state,

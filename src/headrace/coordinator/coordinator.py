@@ -30,7 +30,9 @@ from headrace.coordinator.vacuum import Vacuum
 from headrace.dataflow.runner import EpochRunner
 from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, UndefinedObject
 from headrace.plan.planner import Planner, ViewPlan
+from headrace.state.memory import MemoryUse
 from headrace.state.schema import TableSchema
+from headrace.state.spool import forget_leftovers
 from headrace.state.stores import StoreRoot
 
 T = TypeVar("T")
@@ -110,6 +112,7 @@ class Coordinator:
     def start(self) -> None:
         """Recover what the catalog holds, and start all threads. Raises `Fenced`, `StorageError`."""
         self._core.store.prepare()
+        forget_leftovers(self._core.settings.spool_location)
         self._life.recover()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
@@ -124,6 +127,7 @@ class Coordinator:
         with core.changed:
             again, core.stopping = core.stopping, True
         core.notify()
+        core.memory.wake()
         self._life.halt(list(core.jobs.values()), wait_s)
         for thread in self._threads:
             thread.join(wait_s)
@@ -139,6 +143,7 @@ class Coordinator:
     def configure(self, settings: Settings) -> None:
         """Let changed system parameters take effect."""
         self._core.settings = settings
+        self._core.memory.resize(self._core.budget_bytes())
         self._core.notify()
 
     def _spark_runner(self, plan: ViewPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
@@ -312,6 +317,10 @@ class Coordinator:
     def compact(self) -> int:
         """Merge runs now, where that is due; returns the number of merges."""
         return self._guarded(self._compactor.pass_once)
+
+    def memory(self) -> MemoryUse:
+        """What this process's writes and merges use of the memory budget."""
+        return self._core.memory.use()
 
     def vacuum(self) -> int:
         """Delete unreferenced objects now, where that is due; returns their number."""

@@ -33,6 +33,7 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.plan.planner import ViewPlan
+from headrace.state.memory import MemoryController, budget_bytes, machine_bytes
 from headrace.state.schema import TableSchema
 from headrace.state.stores import StoreRoot, store_of
 
@@ -118,6 +119,7 @@ class Metrics:
     epochs: int = 0
     last_epoch_ms: int = 0
     row_errors: int = 0
+    spilled_bytes: int = 0
 
 
 @dataclass
@@ -141,6 +143,8 @@ class Job:
     failures: int = 0
     """Failed attempts since the last one that succeeded."""
     failed_total: int = 0
+    row_limit: int = 0
+    """Most input rows of its next epoch while memory or disk is short; 0 for no limit but the configured one."""
     error: HeadraceError | None = None
     error_since_ms: int = 0
     retry_at_s: float = 0.0
@@ -240,12 +244,19 @@ class Core:
         self.epochs = EpochClock(catalog, clock, self.changed)
         self.pins = Pins()
         self.slots = FairSlots(slots)
+        self.tasks_at_once = slots
+        """Tasks of epochs that are taken to run side by side, which share the memory budget."""
+        self.memory = MemoryController(self.budget_bytes())
         self.relations: dict[int, Relation] = {}
         self.jobs: dict[int, Job] = {}
         self.stopping = False
         self.failure: BaseException | None = None
         self.failed = threading.Event()
         self._attempts = itertools.count(1)
+
+    def budget_bytes(self) -> int:
+        """The memory budget, as configured now."""
+        return budget_bytes(self.settings.memory_budget_mb, machine_bytes())
 
     # ---- what depends on what; the caller holds `lock`
 

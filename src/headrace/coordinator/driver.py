@@ -10,9 +10,18 @@ from headrace.catalog.edits import AddEvent
 from headrace.common.faults import fault_point
 from headrace.coordinator.attempt import Attempt, check_result, edits_of, exact_after, prefix_of, prepare
 from headrace.coordinator.core import ROWS, Core, Job, as_headrace_error, option_int
-from headrace.coordinator.targets import Decision, aligned_target, bounded_target, decide, retry_delay_ms
+from headrace.coordinator.targets import (
+    UNKNOWN_ROWS,
+    Decision,
+    aligned_target,
+    bounded_target,
+    decide,
+    fewer_rows,
+    more_rows,
+    retry_delay_ms,
+)
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import Fenced, HeadraceError, JobFailed
+from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, OutOfBudget
 
 STALL_LOOK_S = 1.0
 """Seconds between two looks whether compaction has caught up with a group that it holds back."""
@@ -84,16 +93,23 @@ class Driver:
 
     def _limit(self, target: int) -> int:
         """The newest epoch up to `target` whose input is within bounds; a first epoch takes in everything."""
-        core, job = self._core, self._job
+        job = self._job
         if job.committed == 0:
             return target
-        limit = option_int(job.options, "max_rows_per_epoch", core.settings.max_rows_per_epoch)
+        return bounded_target(target, self._changes(target), job.row_limit or self._most_rows())
+
+    def _most_rows(self) -> int:
+        return option_int(self._job.options, "max_rows_per_epoch", self._core.settings.max_rows_per_epoch)
+
+    def _changes(self, target: int) -> list[tuple[int, int | None]]:
+        """The changes of all inputs up to `target`, each with its rows if they are known."""
+        core, job = self._core, self._job
         changes: list[tuple[int, int | None]] = []
         for upstream in job.upstreams:
             relation = core.relation(upstream)
             for low, _ in relation.changes.in_range(job.committed, target):
                 changes.append((low, relation.rows_by_epoch.get(low)))
-        return bounded_target(target, changes, limit)
+        return changes
 
     def _note_wait(self, decision: Decision) -> None:
         """Say what a new job waits for; a source that cannot be read is its failure."""
@@ -228,6 +244,8 @@ class Driver:
             m.rows_in += result.rows_in
             m.rows_out += result.rows_out
             m.row_errors += result.row_error_count
+            m.spilled_bytes += result.spilled_bytes
+            job.row_limit = more_rows(job.row_limit, self._most_rows())
             core.changed.notify_all()
 
     # ---- failures
@@ -243,6 +261,9 @@ class Driver:
             job.error = error
             job.failures += 1
             job.failed_total += 1
+            if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
+                taken = sum(UNKNOWN_ROWS if rows is None else rows for _, rows in self._changes(target))
+                job.row_limit = fewer_rows(job.row_limit or self._most_rows(), taken)
             jitter = random.random()
             delay_ms = retry_delay_ms(
                 job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, jitter

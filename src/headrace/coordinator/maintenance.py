@@ -6,6 +6,10 @@ from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core
 from headrace.coordinator.vacuum import Vacuum
 from headrace.errors import Fenced, HeadraceError
+from headrace.state.spool import forget_leftovers
+
+SPOOL_GRACE_S = 60.0
+"""Seconds that the spool of an attempt is left alone after its last change, though the attempt is not under way."""
 
 
 class Maintenance:
@@ -33,11 +37,19 @@ class Maintenance:
                 if core.clock.monotonic_s() >= vacuum_s:
                     vacuum_s = core.clock.monotonic_s() + core.settings.vacuum_interval_ms / 1000
                     self._vacuum.pass_once()
+                    self._forget_spools()
             except Fenced as error:
                 core.fatal(error)
                 return
             except (HeadraceError, OSError):
                 continue
+
+    def _forget_spools(self) -> None:
+        """Delete what attempts that have died have left on the local disk."""
+        core = self._core
+        with core.lock:
+            alive = {job.attempt for job in core.jobs.values() if job.attempt is not None}
+        forget_leftovers(core.settings.spool_location, alive, older_than_s=SPOOL_GRACE_S)
 
     def _pause(self) -> bool:
         core = self._core

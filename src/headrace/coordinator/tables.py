@@ -66,7 +66,9 @@ def _store(core: Core, table: Relation, delta: Delta) -> int:
         prefix = f"{table.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
         with core.pins.writing(prefix):
             section = Section(table.state_table, table.schema, [delta.rows], epoch)
-            refs = write_run(core.root, f"{prefix}.run", [section], fsync=settings.run_fsync)
+            # What exceeds the whole budget goes to the disk at once: there is no point in waiting for room.
+            with core.memory.reserving(delta.rows.nbytes, lambda: core.stopping):
+                refs = write_run(core.root, f"{prefix}.run", [section], fsync=settings.run_fsync)
             fault_point("table.commit.before")
             _commit(core, table, epoch, refs, delta.rows.num_rows)
             fault_point("table.commit.after")

@@ -86,6 +86,19 @@ def bounded_target(target: int, changes: Sequence[tuple[int, int | None]], limit
     return target
 
 
+def fewer_rows(limit: int, taken: int) -> int:
+    """Most rows of the next epoch after one of `taken` rows ran out of memory or disk: half of them, but at least one.
+
+    `limit` is what was allowed; `taken` may be less, or 0 if it is not known.
+    """
+    return max(1, min(limit, taken or limit) // 2)
+
+
+def more_rows(current: int, limit: int) -> int:
+    """The same after an epoch that succeeded: twice as many, until that is all that is configured; then 0, no limit."""
+    return 0 if 2 * current >= limit else 2 * current
+
+
 def choose_parallelism(rows: int | None, most: int) -> int:
     """Tasks per operator: one for a trickle, all that are allowed for more than `ROWS_PER_TASK` rows.
 

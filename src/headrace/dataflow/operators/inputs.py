@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.base import open_source
+from headrace.dataflow.operators.spill import WORKING_FACTOR
 from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Leaf, Task
 from headrace.dataflow.params import SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
@@ -19,6 +20,8 @@ from headrace.state.stores import Root
 
 ERROR_SAMPLES = 20
 """Row errors that a task reports in full; all are counted."""
+PIECES_AT_MOST = 256
+"""Ranges of keys in which a task reads its slice of a change."""
 
 
 def slice_numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
@@ -54,16 +57,26 @@ class InputStage(Labelled, Leaf):
         assert self.schema is not None
         params = task.params
         arrangement = Arrangement(self.schema, table.refs, params.root, as_of=params.to_epoch)
-        bounds = slice_bounds(i, self.parallelism)
         if params.first:
-            rows = arrangement.scan(*bounds)
-        else:
+            for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
+                yield self._batch([rows.column(n) for n in self.names], rows.column("__w"))
+            return
+        pieces = self._pieces(table, params.memory_bytes)
+        for piece in range(i * pieces, (i + 1) * pieces):
             # Combined over the epochs: a row that came and went in between is no part of the change, and must not be
-            # computed with. All of it is held in memory, as it is in the operator that it goes to.
+            # computed with. A piece of it is held in memory.
+            bounds = slice_bounds(piece, self.parallelism * pieces)
             log = list(arrangement.log(params.from_epoch, params.to_epoch, *bounds))
-            rows = iter([consolidate(concat(log, self.schema.arrow()), self.schema)] if log else [])
-        for batch in rows:
-            yield self._batch([batch.column(n) for n in self.names], batch.column("__w"))
+            if log:
+                rows = consolidate(concat(log, self.schema.arrow()), self.schema)
+                yield self._batch([rows.column(n) for n in self.names], rows.column("__w"))
+
+    def _pieces(self, table: TableInput, memory_bytes: int) -> int:
+        """In how many ranges of keys to read a slice of the change, so that each fits into the memory of a task."""
+        if not memory_bytes:
+            return 1
+        size = sum(r.length for r in table.refs) * WORKING_FACTOR // self.parallelism
+        return min(1 + size // memory_bytes, PIECES_AT_MOST)
 
     def _source(self, task: Task, source: SourceInput, i: int) -> Iterator[pa.RecordBatch]:
         reader = open_source(source.options, [Column(name, kind) for name, kind in source.columns])

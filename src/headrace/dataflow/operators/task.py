@@ -53,6 +53,7 @@ class Buffer:
         self._limit_bytes = limit_bytes
         self._held: dict[tuple[str, int], tuple[TableSchema, list[pa.RecordBatch]]] = {}
         self._bytes = 0
+        self._flushed = False
 
     def add(self, stage: str, table_id: int, schema: TableSchema, batch: pa.RecordBatch) -> None:
         """Add rows, which must come after those of the table that are there already."""
@@ -66,16 +67,15 @@ class Buffer:
         for (stage, table_id), (schema, batches) in self._held.items():
             for batch in batches:
                 self._spool.append(stage, table_id, schema, batch)
+        self._flushed = self._flushed or bool(self._held)
         self._held.clear()
         self._bytes = 0
 
     def sections(self, epoch: int) -> list[Section]:
         """Everything that the task has written: by other workers, by this one to the spool, and what is held."""
-        spooled = self._spool.sections(epoch)
-        ids = {s.table_id for s in spooled}
-        if any(table in ids for _, table in self._held):
+        if self._flushed:
             self.flush()
-            spooled = self._spool.sections(epoch)
+        spooled = self._spool.sections(epoch)
         return spooled + [Section(table, schema, rows, epoch) for (_, table), (schema, rows) in self._held.items()]
 
 
