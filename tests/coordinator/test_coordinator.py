@@ -238,6 +238,20 @@ def test_views_follow_writes_without_a_tick(db: Database) -> None:
     db.check_edges()
 
 
+def test_an_epoch_without_rows_holds_up_nobody(db: Database) -> None:
+    """XC-6: a checkpoint that changes no row of a view still lets the views on it go on."""
+    t = db.table()
+    v = db.view("v", t)
+    w = db.view("w", v)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True)
+    db.insert(t, 5)
+    db.delete(t, 5)
+    db.c.alter_job(v, paused=False)
+    db.c.flush(WAIT_S)
+    assert db.read(t, v, w) == [[], [], []]
+
+
 def test_a_view_without_input_runs_no_epoch(db: Database) -> None:
     """PC-15: ticks move the frontier of an idle view, run nothing and write nothing."""
     t, other = db.table("t"), db.table("other")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from headrace.state.transport import StoredObject, Transport
+from headrace.state.objects import StoredObject
+from headrace.state.transport import Transport
 
 Fault = Callable[[], None]
 

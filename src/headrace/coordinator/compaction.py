@@ -66,7 +66,9 @@ class Compactor:
         retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
         readers = [j.committed for j in core.consumers(relation.id) if j.committed]
         pins = core.pins.epochs(relation.id)
-        relation.safe = safe_epoch(relation.safe, record.committed_epoch, retention, pins, readers)
+        # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
+        newest = min(record.committed_epoch, core.epochs.complete)
+        relation.safe = safe_epoch(relation.safe, newest, retention, pins, readers)
         return relation.safe
 
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:

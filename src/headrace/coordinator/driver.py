@@ -236,9 +236,9 @@ class Driver:
             if job.status == "creating":
                 job.status = "created"
             job.failures, job.error, job.retry_at_s, job.progress = 0, None, 0.0, ""
+            # Also where it wrote nothing: a view below is exact again only once it has taken this checkpoint in.
             written = [r for r in result.runs if r.table_id == job.tables[ROWS]]
-            if written:
-                core.relation(job.id).changed(attempt.target, sum(r.rows for r in written))
+            core.relation(job.id).changed(attempt.target, sum(r.rows for r in written))
             m = job.metrics
             m.epochs += 1
             m.rows_in += result.rows_in

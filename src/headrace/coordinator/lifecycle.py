@@ -347,7 +347,8 @@ def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
         return Relation(record, changes=changes, rows_by_epoch=_rows_bound(record, remaps), bound=bool(remaps))
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
     runs = [r.ref for r in state.runs_of(table.id)]
-    changes = ChangeLog((r.epoch_lo, r.epoch_hi) for r in runs)
+    checkpoints = ((low, low) for low, _ in state.jobs[record.id].exact)
+    changes = ChangeLog([*checkpoints, *((r.epoch_lo, r.epoch_hi) for r in runs)])
     rows = {r.epoch_lo: r.rows for r in runs if r.constant_epoch}
     return Relation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core
+from headrace.errors import StorageError
+from headrace.state.objects import visible_name
 
 
 class Vacuum:
@@ -21,35 +26,67 @@ class Vacuum:
     def pass_once(self) -> int:
         """Look at all objects; returns how many were deleted.
 
-        Always takes two passes: one that finds an object unreferenced, and a later one that deletes it.
-        Raises `Fenced`, `StorageError`.
+        Always takes two passes: one that finds an object unreferenced, and a later one that deletes it. An object
+        that cannot be deleted now is tried again by the next pass. Raises `Fenced`, `StorageError`.
         """
-        core, grace_s = self._core, self._core.settings.vacuum_grace_ms / 1000
-        now_s = core.clock.monotonic_s()
+        core = self._core
+        grace_s = core.settings.vacuum_grace_ms / 1000
         found = {o.path: o.modified_s for o in core.store.list() if o.path.endswith((".run", ".tmp"))}
         # In this order: what is being written is either still so here, or in the catalog below.
         writing, pinned = core.pins.prefixes(), core.pins.paths()
         with core.catalog.reading() as state:
             referenced = {run.ref.path for run in state.runs.values()}
         referenced |= pinned | core.pins.paths()
-        loose = {p for p in found if p not in referenced and not _visible_name(p).startswith(writing)}
-        deleted = 0
-        for path in sorted(loose):
-            since_s = self._unreferenced.get(path)
-            old = core.clock.now_ms() / 1000 - found[path] >= grace_s
-            if since_s is not None and now_s - since_s >= grace_s and old:
-                fault_point("vacuum.delete.before")
-                core.store.delete(path)
-                fault_point("vacuum.delete.after")
-                deleted += 1
-        self._unreferenced = {p: self._unreferenced.get(p, now_s) for p in loose}
+        now = Moment(core.clock.monotonic_s(), core.clock.now_ms() / 1000)
+        before = self._unreferenced
+        self._unreferenced = unreferenced(found, referenced, writing, before, now.monotonic_s)
+        seen_again = {path: since_s for path, since_s in self._unreferenced.items() if path in before}
+        deleted = sum(self._delete(path) for path in expired(found, seen_again, now, grace_s))
         core.store.tidy()
         return deleted
 
+    def _delete(self, path: str) -> bool:
+        fault_point("vacuum.delete.before")
+        try:
+            self._core.store.delete(path)
+        except StorageError:
+            return False
+        fault_point("vacuum.delete.after")
+        return True
 
-def _visible_name(path: str) -> str:
-    """The name that a temporary file, `.name.xxxxxxxx.tmp`, is to get."""
-    folder, _, name = path.rpartition("/")
-    if name.startswith(".") and name.endswith(".tmp"):
-        name = name[1:].removesuffix(".tmp").rpartition(".")[0]
-    return f"{folder}/{name}" if folder else name
+
+@dataclass(frozen=True)
+class Moment:
+    """Now, on both clocks: the monotonic one, and Unix time."""
+
+    monotonic_s: float
+    unix_s: float
+
+
+def unreferenced(
+    found: Mapping[str, float],
+    referenced: Collection[str],
+    writing: tuple[str, ...],
+    before: Mapping[str, float],
+    monotonic_s: float,
+) -> dict[str, float]:
+    """The objects that nothing refers to, with the monotonic time at which that was first seen.
+
+    `found` are all objects, `writing` the beginnings of names that are being written to, `before` the last result.
+    """
+    loose = (p for p in found if p not in referenced and not visible_name(p).startswith(writing))
+    return {path: before.get(path, monotonic_s) for path in loose}
+
+
+def expired(
+    found: Mapping[str, float], unreferenced_since_s: Mapping[str, float], now: Moment, grace_s: float
+) -> list[str]:
+    """The unreferenced objects to delete: seen so for the grace period, and not changed within it either.
+
+    The monotonic clock decides, so that a wall clock that jumps forward deletes nothing early.
+    """
+    return sorted(
+        path
+        for path, since_s in unreferenced_since_s.items()
+        if now.monotonic_s - since_s >= grace_s and now.unix_s - found[path] >= grace_s
+    )

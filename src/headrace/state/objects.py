@@ -20,6 +20,16 @@ ALIGNMENT = 64
 """Sections start at multiples of this many bytes, as Arrow wants its buffers."""
 
 
+@dataclass(frozen=True)
+class StoredObject:
+    """An object as a listing shows it."""
+
+    path: str
+    size: int
+    modified_s: float
+    """Unix seconds."""
+
+
 @contextmanager
 def storage_errors(doing: str, name: str) -> Iterator[None]:
     """Turn an `OSError` inside into `DiskFull`, or `StorageError`, that names the object."""
@@ -182,3 +192,29 @@ def map_object(root: str | os.PathLike[str], path: str, offset: int, length: int
     finally:
         os.close(fd)
     return memoryview(mapped)[skip : skip + length]
+
+
+def list_objects(root: str | os.PathLike[str], prefix: str = "") -> Iterator[StoredObject]:
+    """Every file below a folder of the root, unfinished objects included."""
+    for folder, _, names in os.walk(Path(root) / prefix):
+        for name in names:
+            path = Path(folder) / name
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue
+            yield StoredObject(path.relative_to(root).as_posix(), found.st_size, found.st_mtime)
+
+
+def delete_object(root: str | os.PathLike[str], path: str) -> None:
+    """Delete an object; one that is gone is no error. Raises `StorageError`."""
+    with storage_errors("deleting", path), suppress(FileNotFoundError):
+        os.unlink(Path(root) / path)
+
+
+def visible_name(path: str) -> str:
+    """The name that an unfinished object, `.name.xxxxxxxx.tmp`, is to get; any other name as it is."""
+    folder, _, name = path.rpartition("/")
+    if name.startswith(".") and name.endswith(".tmp"):
+        name = name[1:].removesuffix(".tmp").rpartition(".")[0]
+    return f"{folder}/{name}" if folder else name

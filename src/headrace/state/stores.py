@@ -19,10 +19,10 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter, StorageError
 from headrace.state.iopool import IoMetrics, IoPool
-from headrace.state.objects import ObjectSink, ObjectWriter, map_object
+from headrace.state.objects import ObjectSink, ObjectWriter, StoredObject, delete_object, list_objects, map_object
 from headrace.state.remote import RemoteSections
 from headrace.state.schema import RunRef
-from headrace.state.transport import StoredObject, Transport, open_transport
+from headrace.state.transport import Transport, open_transport
 
 LIST_DEADLINE_MS = 3_600_000
 """Listing a large store takes many requests in turn."""
@@ -150,7 +150,7 @@ class _Store:
 
 
 class LocalStore(_Store):
-    """A directory. Sections are not written and read by obstore: it neither flushes to the device nor maps."""
+    """A directory, used as such: obstore neither flushes to the device nor maps."""
 
     def prepare(self) -> None:
         """See `ObjectStore`."""
@@ -170,6 +170,14 @@ class LocalStore(_Store):
     def distrust(self, ref: RunRef) -> bool:
         """See `ObjectStore`."""
         return False
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """See `ObjectStore`."""
+        return list_objects(self.root, prefix)
+
+    def delete(self, path: str) -> None:
+        """See `ObjectStore`."""
+        delete_object(self.root, path)
 
     def tidy(self) -> None:
         """Remove folders of attempts, `<job>/<epoch>-<attempt>`, that are empty and a minute old."""

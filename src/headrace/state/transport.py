@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter
+from headrace.state.objects import StoredObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,16 +31,6 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 _STATUS = re.compile(r"status code: (\d{3})")
 _TRY_AGAIN = (408, 425, 429)
 _RANGE_NOT_SATISFIABLE = 416
-
-
-@dataclass(frozen=True)
-class StoredObject:
-    """An object as a listing shows it."""
-
-    path: str
-    size: int
-    modified_s: float
-    """Unix seconds."""
 
 
 class Transport(Protocol):
