@@ -26,6 +26,7 @@ from headrace.coordinator.changes import stored_rows
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
+    CorruptObject,
     DependentObjectsExist,
     DivisionByZero,
     DuplicateTable,
@@ -38,7 +39,7 @@ from headrace.errors import (
 )
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, consolidate
-from headrace.state.run import Section, write_run
+from headrace.state.run import OPEN_RUNS, Section, write_run
 from headrace.state.schema import TableSchema
 
 WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
@@ -250,6 +251,37 @@ def test_an_epoch_without_rows_holds_up_nobody(db: Database) -> None:
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
     assert db.read(t, v, w) == [[], [], []]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete", "swap"])
+def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> None:
+    """FS-12, XC-4: a damaged object is named by whoever needs it, and is never read as empty or as other rows."""
+    t, other = db.table("t"), db.table("other")
+    db.insert(t, 1, 2, 3)
+    db.insert(other, 7)
+    good = db.view("good", other)
+    runs = {r.ref.table_id: r.ref for r in db.catalog.state.runs.values()}
+    ref = runs[db.core.relations[t].state_table]
+    path, data = db.core.root / ref.path, bytearray((db.core.root / ref.path).read_bytes())
+    path.unlink()
+    if damage == "flip":
+        data[ref.offset + 700] ^= 4
+        path.write_bytes(data)
+    elif damage == "cut":
+        path.write_bytes(data[:-9])
+    elif damage == "swap":
+        path.write_bytes((db.core.root / runs[db.core.relations[other].state_table].path).read_bytes())
+    OPEN_RUNS.clear()
+    for read in (lambda: db.read(t), lambda: db.delete(t, 1)):
+        with pytest.raises(CorruptObject, match=ref.path):
+            read()
+    bad = db.view("bad", t, wait=False)
+    with pytest.raises(JobFailed, match=f'"bad" is failing: object {ref.path}'):
+        db.c.wait_created(bad, WAIT_S)
+    db.insert(other, 8)
+    db.until(lambda: db.status(good).rows_out == 2)
+    assert db.read(good, other) == [[7, 8], [7, 8]]
+    assert db.c.compact() == 0
 
 
 def test_a_view_without_input_runs_no_epoch(db: Database) -> None:

@@ -503,6 +503,8 @@ def read(world: World) -> None:
             world.held[-id(table)] = (i, snapshot.epoch)
         try:
             for _ in range(rng.randint(1, 2)):
+                for _ in range(rng.choice([0, 0, 20])):
+                    world.kernel.switch()
                 for i, table in snapshot.tables.items():
                     known = world.model.base
                     state_table = core.relations[i].state_table if i in core.relations else None

@@ -87,22 +87,10 @@ def test_small_runs_have_no_filter(tmp_path: Path) -> None:
     assert Run.open(tmp_path, _write(tmp_path, "r", np.arange(100)))._filter is None
 
 
-def test_runs_from_before_filters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A description that does not mention a filter stands for a run without one."""
-    import json
-
-    real = json.dumps
-    monkeypatch.setattr(run_module.json, "dumps", lambda d: real({k: v for k, v in d.items() if k != "filter_bytes"}))
-    ref = _write(tmp_path, "r", np.arange(100))
-    monkeypatch.undo()
-    assert b"filter_bytes" not in (tmp_path / "r").read_bytes()
-    assert Arrangement(SCHEMA, [ref], tmp_path).fetch(np.array([7, 99])).column("id").to_pylist() == [7, 99]
-
-
 def test_a_damaged_filter_is_found_by_the_checksum(tmp_path: Path) -> None:
     ref = _write(tmp_path, "r", np.arange(10_000))
     data = bytearray((tmp_path / "r").read_bytes())
     data[data.rindex(b'{"table_id"') - 9] ^= 1
     (tmp_path / "r").write_bytes(data)
     with pytest.raises(CorruptObject, match="object r fails its checksum"):
-        Run.open(tmp_path, ref, verify=True)
+        Run.open(tmp_path, ref).verify()

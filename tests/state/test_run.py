@@ -124,6 +124,26 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
         target.write_bytes(damaged)
         with pytest.raises(CorruptObject, match=r"a/1\.run"):
             Run.open(tmp_path, ref).verify()
+        with pytest.raises(CorruptObject, match=r"a/1\.run"):
+            # Whoever reads finds out by himself, before he sees a row of what is damaged.
+            assert Run.open(tmp_path, ref).batches == []
+
+
+def test_damage_in_one_batch_does_not_stop_reads_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "RUN_BATCH_ROWS", 8)
+    monkeypatch.setattr(run_module, "INDEX_STRIDE", 4)
+    ref = _write(tmp_path, count=30)
+    good = Run.open(tmp_path, ref)
+    expected = [good.batch(i).to_pylist() for i in range(good.batch_count)]
+    data = bytearray((tmp_path / ref.path).read_bytes())
+    data[ref.offset + good._blocks[1][0] - 1] ^= 1
+    (tmp_path / ref.path).unlink()
+    (tmp_path / ref.path).write_bytes(data)
+    run = Run.open(tmp_path, ref)
+    assert [run.batch(i).to_pylist() for i in (0, 2, 3)] == [expected[i] for i in (0, 2, 3)]
+    for _ in range(2):
+        with pytest.raises(CorruptObject, match=r"a/1\.run fails its checksum"):
+            run.batch(1)
 
 
 def test_another_run_under_the_name_is_found(tmp_path: Path) -> None:

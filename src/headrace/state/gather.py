@@ -99,8 +99,11 @@ class RowAccess:
     def _places(self, column: int, buffer: int) -> Ints:
         """Where a buffer of a column starts in the mapping, for each batch, in bytes."""
         found = [b.column(column).buffers()[buffer] for b in self._batches]
-        places = np.array([_ABSENT if f is None else f.address - self._start for f in found], dtype=np.int64)
-        assert ((places == _ABSENT) | ((places >= 0) & (places <= len(self._bytes)))).all(), "outside of the mapping"
+        # A buffer without bytes may be anywhere: nothing is read of it.
+        starts = [_ABSENT if f is None else f.address - self._start if f.size else 0 for f in found]
+        places = np.array(starts, dtype=np.int64)
+        if not ((places == _ABSENT) | ((places >= 0) & (places <= len(self._bytes)))).all():
+            raise pa.ArrowInvalid("a buffer outside of the mapping")
         return places
 
     def _gatherer(self, column: int) -> Callable[[Positions], pa.Array]:

@@ -66,12 +66,12 @@ def merge(
     """Merge runs of one table, or a key slice of them, into a new run; None if no row is left.
 
     Rows at or below `safe_epoch` are combined to one epoch, the highest merged that is not above it; rows above
-    keep theirs. Rows whose diffs come to zero are dropped. Every input's checksum is verified first.
+    keep theirs. Rows whose diffs come to zero are dropped. Every input's checksums are verified as it is read.
     Memory is bounded by about `chunk_rows` rows. Raises `CorruptObject`, `DiskFull`, `StorageError`.
     """
     if len({r.table_id for r in refs}) != 1:
         raise ValueError("only runs of one table can be merged")
-    runs = [Run.open(root, r, verify=True) for r in refs if overlaps(r, k_from, k_to)]
+    runs = [Run.open(root, r) for r in refs if overlaps(r, k_from, k_to)]
     highest = max(r.epoch_hi for r in refs)
     floor = max((min(r.epoch_hi, safe_epoch) for r in refs if r.epoch_lo <= safe_epoch), default=safe_epoch)
     epoch = floor if highest <= safe_epoch else None

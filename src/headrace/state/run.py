@@ -6,8 +6,12 @@ An object holds one or more sections, each the rows of one state table. A sectio
     padding to 8 bytes
     sparse index          int64 (`__k`[, `__h`]) of every `index_stride`-th row, from row 0
     key filter            Bloom filters of the batches' keys, see `kernels/bloom.py`; none in a small run
-    description           JSON: table, rows, epoch and key range, batch_rows, index_stride, bytes of the key filter
-    tail (32 bytes)       lengths of the above, CRC-32 of everything before it, magic number
+    description           JSON: table, rows, epoch and key range, batch_rows, index_stride, bytes of the key filter, and
+                          `blocks`: for each batch where its bytes end in the section and their CRC-32
+    tail (32 bytes)       lengths of the above, CRC-32 of all bytes that are in no block, magic number
+
+So the catalog, which knows the last checksum, vouches for the description, and that for every batch. What a batch is
+read for is never looked at before its bytes are found to be right: once in each process, when it is first touched.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,9 +36,10 @@ from headrace.state.gather import RowAccess
 from headrace.state.kernels import concat, conform, int64_values
 from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
+from headrace.state.kernels.order import expand_ranges
 from headrace.state.objects import ObjectSink
 from headrace.state.schema import RunRef, TableSchema
-from headrace.state.stores import Root, store_of
+from headrace.state.stores import ObjectStore, Root, store_of
 
 RUN_BATCH_ROWS = 65_536
 """Rows per record batch of a run."""
@@ -42,9 +48,11 @@ INDEX_STRIDE = 256
 FILTER_MIN_ROWS = 4_096
 """Rows below which a run has no key filter: looking for the keys themselves costs no more."""
 
-_MAGIC = b"HEADRUN1"
+_MAGIC = b"HEADRUN2"
 _LENGTHS = struct.Struct("<QIII")
 _TAIL = struct.Struct("<QIIII8s")
+_CHECKED_TAIL = _TAIL.size - _LENGTHS.size
+"""Bytes at the end of a section that no checksum covers: the last checksum itself, and the magic number."""
 
 Point = tuple[int, ...]
 """A place in the order of rows: (`__k`,) or (`__k`, `__h`)."""
@@ -112,6 +120,7 @@ class _SectionWriter:
         self._section = section
         self._length = 0
         self._crc = 0
+        self._blocks: list[tuple[int, int]] = []
         self._rows = 0
         self._index: list[Ints] = []
         self._filters: list[Words] = []
@@ -149,11 +158,11 @@ class _SectionWriter:
         """Write everything."""
         self._out.begin()
         with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
-            self._add(first)
-            writer.write_batch(first)
-            for batch in rest:
+            for batch in chain([first], rest):
                 self._add(batch)
                 writer.write_batch(batch)
+                self._blocks.append((self._length, self._crc))
+                self._crc = 0
         body = self._length
         index = np.concatenate(self._index)
         keys = KeyFilter.encode(self._filters) if self._rows >= FILTER_MIN_ROWS else b""
@@ -162,7 +171,7 @@ class _SectionWriter:
         self.write(keys)
         facts = self._facts(index)
         layout = {"batch_rows": RUN_BATCH_ROWS, "index_stride": INDEX_STRIDE, "filter_bytes": len(keys)}
-        description = json.dumps({**facts, **layout}).encode()
+        description = json.dumps({**facts, **layout, "blocks": self._blocks}).encode()
         self.write(description)
         self.write(_LENGTHS.pack(body, len(index), index.shape[1], len(description)))
         self._out.write(struct.pack("<I8s", self._crc, _MAGIC))
@@ -201,8 +210,11 @@ def _in_order(last: Point | None, keys: Sequence[Ints]) -> bool:
 class Run:
     """An open section: a mapping of its bytes, and views of its batches. Safe to share between threads."""
 
-    def __init__(self, ref: RunRef, view: memoryview) -> None:
+    def __init__(self, ref: RunRef, view: memoryview, distrust: Callable[[], object] | None = None) -> None:
         self.ref = ref
+        self.damaged = False
+        """Whether bytes were found wrong since it was opened: opening it again may fetch another copy."""
+        self._distrust = distrust
         self._view = view
         body, entries, columns, described, self._crc, magic = _TAIL.unpack(view[-_TAIL.size :])
         index_start = body + -body % 8
@@ -212,16 +224,22 @@ class Run:
             raise CorruptObject(f"object {ref.path} does not hold a run at byte {ref.offset}")
         if ref.crc32 is not None and ref.crc32 != self._crc:
             raise CorruptObject(f"object {ref.path} holds another run than expected at byte {ref.offset}")
+        try:
+            description = json.loads(bytes(view[description_start : description_start + described]))
+            self._blocks: list[tuple[int, int]] = [(int(end), int(crc)) for end, crc in description["blocks"]]
+            self.index_stride: int = description["index_stride"]
+            self.batch_rows: int = description["batch_rows"]
+            described_from = self._blocks[-1][0]
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
+        if zlib.crc32(view[described_from:-_CHECKED_TAIL]) != self._crc:
+            raise self._fails_checksum()
         index = np.frombuffer(view, dtype=np.int64, count=entries * columns, offset=index_start)
         self.index: Ints = index.reshape(entries, columns)
         """`__k`[, `__h`] of every `index_stride`-th row."""
         try:
-            description = json.loads(bytes(view[description_start : description_start + described]))
-            self.index_stride: int = description["index_stride"]
-            self.batch_rows: int = description["batch_rows"]
             self._reader = pa.ipc.open_file(pa.py_buffer(view[:body]))
-            # Runs written before there were filters do not mention them.
-            if description.get("filter_bytes", 0) != description_start - filter_start:
+            if description["filter_bytes"] != description_start - filter_start:
                 raise ValueError("the key filter has another size than described")
             self._filter = KeyFilter.decode(view[filter_start:description_start])
         except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
@@ -231,38 +249,51 @@ class Run:
         """`__k` of the first row of every batch."""
         self._access: RowAccess | None = None
         self._batches: list[pa.RecordBatch | None] = [None] * self._reader.num_record_batches
+        self._checked = np.zeros(len(self._batches), dtype=np.bool_)
         self._k: list[Ints | None] = [None] * len(self._batches)
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, root: Root, ref: RunRef, *, verify: bool = False) -> Run:
-        """Map a section and check its length and its ends; its checksum only with `verify`, or where it is downloaded.
+    def open(cls, root: Root, ref: RunRef) -> Run:
+        """Map a section and check all of it but the batches, which are checked when they are first touched.
 
-        Raises `CorruptObject` where the object is missing, truncated or something else, and `StorageError`.
+        What is downloaded is checked as a whole. Raises `CorruptObject` where the object is missing, truncated, damaged
+        or something else, and `StorageError`.
         """
         if ref.length <= _TAIL.size:
             raise CorruptObject(f"object {ref.path} is truncated")
         store = store_of(root)
         try:
-            return cls._opened(store.open(ref, lambda view: cls(ref, view).verify()), ref, verify)
+            return cls._opened(store, ref)
         except CorruptObject:
             if not store.distrust(ref):
                 raise
-            return cls._opened(store.open(ref, lambda view: cls(ref, view).verify()), ref, verify)
+            return cls._opened(store, ref)
 
     @classmethod
-    def _opened(cls, view: memoryview, ref: RunRef, verify: bool) -> Run:
-        run = cls(ref, view)
-        if verify:
-            run.verify()
-        return run
+    def _opened(cls, store: ObjectStore, ref: RunRef) -> Run:
+        view = store.open(ref, lambda copy: cls(ref, copy).verify())
+        return cls(ref, view, lambda: store.distrust(ref))
 
     def verify(self) -> None:
-        """Read the whole section and compare its checksum. Raises `CorruptObject`."""
-        if zlib.crc32(self._view[: -(_TAIL.size - _LENGTHS.size)]) != self._crc:
-            raise CorruptObject(
-                f"object {self.ref.path} fails its checksum", detail=f"section at byte {self.ref.offset}"
-            )
+        """Read the whole section and compare its checksums. Raises `CorruptObject`."""
+        self._checked[:] = False
+        self._check(np.arange(self.batch_count))
+
+    def _check(self, batches: Ints) -> None:
+        """Compare the checksums of these batches, unless that has been done."""
+        for i in np.unique(batches[~self._checked[batches]]).tolist():
+            start = self._blocks[i - 1][0] if i else 0
+            end, crc = self._blocks[i]
+            if zlib.crc32(self._view[start:end]) != crc:
+                self.damaged = True
+                if self._distrust is not None:
+                    self._distrust()
+                raise self._fails_checksum()
+            self._checked[i] = True
+
+    def _fails_checksum(self) -> CorruptObject:
+        return CorruptObject(f"object {self.ref.path} fails its checksum", detail=f"section at byte {self.ref.offset}")
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -280,7 +311,12 @@ class Run:
         return [self.batch(i) for i in range(self.batch_count)]
 
     def batch(self, i: int) -> pa.RecordBatch:
-        """Batch number `i`, without a copy."""
+        """Batch number `i`, without a copy. Raises `CorruptObject` if its bytes are not those that were written."""
+        if not self._checked[i]:
+            self._check(np.array([i]))
+        return self._unchecked(i)
+
+    def _unchecked(self, i: int) -> pa.RecordBatch:
         batch = self._batches[i]
         if batch is None:
             with self._lock:
@@ -311,6 +347,9 @@ class Run:
             keys = keys[self._filter.may_hold(probe, batches)]
         if not len(keys):
             return np.zeros(0, dtype=np.int64)
+        low = np.maximum(np.searchsorted(self.batch_first_k, keys, side="left") - 1, 0)
+        high = np.maximum(np.searchsorted(self.batch_first_k, keys, side="right") - 1, 0)
+        self._check(expand_ranges(low, high - low + 1))
         return self.access.find(keys, self._block_first_k, self.index_stride, self.ref.rows)
 
     def _among(self, keys: Ints) -> Ints:
@@ -324,13 +363,18 @@ class Run:
 
     def gather(self, column: int, rows: Ints) -> pa.Array:
         """The values of one column at these positions."""
+        self._check(rows // self.batch_rows)
         return self.access.gather(column, self.access.positions(rows))
 
     @property
     def access(self) -> RowAccess:
-        """The rows by position, whatever batch they are in."""
+        """The rows by position, whatever batch they are in; the caller sees to it that the batches are checked."""
         if self._access is None:
-            self._access = RowAccess(self._view, self.batches, self.batch_rows)
+            batches = [self._unchecked(i) for i in range(self.batch_count)]
+            try:
+                self._access = RowAccess(self._view, batches, self.batch_rows)
+            except pa.ArrowInvalid as error:
+                raise CorruptObject(f"object {self.ref.path} is damaged", detail=str(error)) from error
         return self._access
 
     def lower_bound(self, point: Point) -> int:
@@ -372,7 +416,7 @@ class RunCache:
         name = (root, ref.path, ref.offset)
         with self._lock:
             run = self._runs.get(name)
-            if run is not None and run.ref == ref:
+            if run is not None and run.ref == ref and not run.damaged:
                 self._runs.move_to_end(name)
                 return run
         run = Run.open(root, ref)

@@ -91,7 +91,7 @@ class RunRef:
     k_min: int
     k_max: int
     crc32: int | None = None
-    """CRC-32 of the section's bytes up to its tail."""
+    """CRC-32 of the section's bytes that are in no batch; among them are the checksums of the batches."""
     packed: int | None = None
     """Bytes that the section takes in the object if it is stored compressed (zstd); None if it is stored as is."""
 
