@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.config import Settings
     from headrace.session.database import Database
     from headrace.shell.link import Link
+    from headrace.shell.state import StateShell
 
 app = typer.Typer(
     name="headrace",
@@ -162,6 +163,53 @@ def demo(context: typer.Context) -> None:
     from headrace.demo import main as run_demo
 
     raise typer.Exit(run_demo(context.args) or 0)
+
+
+state_app = typer.Typer(name="state", help="Look into the state of a database, served or not.", no_args_is_help=True)
+app.add_typer(state_app)
+StateData = Annotated[Path, typer.Option("--data", help="Directory that holds the database.")]
+
+
+def _state(data: Path, url: str | None) -> StateShell:
+    from headrace.shell.state import StateShell
+
+    settings = _settings(data, None)
+    return StateShell(settings if url is None else settings.model_copy(update={"state_url": url}))
+
+
+@state_app.command("ls")
+def state_ls(data: StateData, state: State = None) -> None:
+    """List the state tables: whose they are, their runs, rows, bytes and epochs."""
+    _state(data, state).ls()
+
+
+@state_app.command("show")
+def state_show(
+    table: Annotated[str, typer.Argument(help="Name or id of a state table, as ls prints it.")],
+    data: StateData,
+    rows: Annotated[bool, typer.Option("--rows", help="Print its rows instead of its runs.")] = False,
+    epoch: Annotated[int | None, typer.Option(help="Print its rows as of this epoch.", min=0)] = None,
+    state: State = None,
+) -> None:
+    """Print a state table's runs, or its rows."""
+    _state(data, state).show(table, rows=rows, epoch=epoch)
+
+
+@state_app.command("verify")
+def state_verify(data: StateData, state: State = None) -> None:
+    """Read all of the state and check it; exit code 1 if anything is wrong."""
+    if not _state(data, state).verify():
+        raise typer.Exit(1)
+
+
+@state_app.command("gc")
+def state_gc(
+    data: StateData,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    state: State = None,
+) -> None:
+    """Delete objects that nothing refers to and that are older than the grace period (vacuum_grace_ms)."""
+    _state(data, state).collect(dry_run=dry_run)
 
 
 class _Failure(HeadraceError):

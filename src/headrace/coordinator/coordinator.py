@@ -17,6 +17,7 @@ from typing import TypeVar
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
+from headrace.common.ownership import Ownership
 from headrace.config import Settings
 from headrace.coordinator.changes import TableChange
 from headrace.coordinator.compaction import Compactor
@@ -91,6 +92,7 @@ class Coordinator:
             self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock
         )
         self._threads: list[threading.Thread] = []
+        self._ownership: Ownership | None = None
 
     @property
     def failure(self) -> BaseException | None:
@@ -113,6 +115,7 @@ class Coordinator:
         """Recover what the catalog holds, and start all threads. Raises `Fenced`, `StorageError`."""
         self._core.store.prepare()
         forget_leftovers(self._core.settings.spool_location)
+        self._ownership = Ownership(self._core.settings.data_dir)
         self._life.recover()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
@@ -135,6 +138,8 @@ class Coordinator:
         if not again and core.failure is None:
             with suppress(HeadraceError):
                 core.epochs.settle()
+        if self._ownership is not None:
+            self._ownership.release()
 
     def abort(self, error: BaseException) -> None:
         """Stop for good because of something outside; every later call fails with it."""
