@@ -256,6 +256,13 @@ class Coordinator:
 
         return self._guarded(read)
 
+    def state_snapshot(self, table_ids: Sequence[int]) -> Snapshot:
+        """What state tables hold, by their ids, each as of its committed epoch; close it after use.
+
+        Raises `UndefinedTable`.
+        """
+        return self._guarded(lambda: self._reads.state(table_ids))
+
     def _bind_unread(self, relation_ids: Sequence[int]) -> None:
         """Bind sources that nothing has read before, so that a query does not see them empty."""
         with self._core.lock:

@@ -12,7 +12,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import Offsets
 from headrace.coordinator.core import Core, Job
 from headrace.coordinator.exact import intersect_all, newest
-from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable
+from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.schema import RunRef, TableSchema
 
 DEFAULT_WAIT_S = 60.0
@@ -83,6 +83,25 @@ class Reads:
             core.pins.unpin(pin)
             raise
         return Snapshot(epoch, tables, sources, notices, core, pin)
+
+    def state(self, table_ids: Sequence[int]) -> Snapshot:
+        """State tables by id, each as of its committed epoch, at one moment: those of one job are of one epoch.
+
+        Raises `UndefinedTable` for one that is not there.
+        """
+        core = self._core
+        core.check()
+        tables: dict[int, SnapshotTable] = {}
+        with core.catalog.reading() as state:
+            for i in table_ids:
+                record = state.state_tables.get(i)
+                if record is None:
+                    raise UndefinedTable(f"there is no state table {i} any more", hint="it may have been dropped")
+                refs = tuple(r.ref for r in state.runs_of(i))
+                tables[i] = SnapshotTable(record.to_table_schema(), refs, record.committed_epoch, ())
+            pin = core.pins.pin((), 0, {ref.path for table in tables.values() for ref in table.refs})
+        epoch = max((t.as_of for t in tables.values()), default=0)
+        return Snapshot(epoch, tables, {}, [], core, pin)
 
     def forget(self, relation_id: int) -> None:
         """A relation is dropped."""

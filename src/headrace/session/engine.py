@@ -21,7 +21,7 @@ from headrace.connectors.base import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.plan.bridge import PLANNING_CONF
 from headrace.plan.failures import translate
-from headrace.session.leaves import RelationFunction, SourceFunction
+from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
 from headrace.session.names import quoted
 from headrace.session.result import ResultColumn
 from headrace.state.stores import Root
@@ -67,6 +67,16 @@ class Engine:
         types = {c.name: c.type for c in table.columns}
         output = pa.schema([pa.field(n, arrow_type(types[n])) for n in names])
         return SnapshotScan(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism, output)
+
+    def state_leaf(
+        self, spark: SparkSession, table: SnapshotTable, columns: Sequence[Column], names: Sequence[str]
+    ) -> DataFrame:
+        """A state table's columns `names` as stored."""
+        rows = sum(ref.rows for ref in table.refs)
+        parallelism = 1 if rows < 20_000 else max(self.parallelism, -(-rows // _SLICE_ROWS))
+        function = StateFunction(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism)
+        types = {c.name: c.type for c in columns}
+        return _mapped(spark, function, parallelism, [Column(n, types[n]) for n in names])
 
     def source_leaf(
         self, spark: SparkSession, record: ObjectRecord, offsets: Mapping[str, Any], names: Sequence[str]

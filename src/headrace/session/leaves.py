@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.base import open_source
-from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
+from headrace.dataflow.operators.task import OUTPUT_ROWS
+from headrace.state.arrangement import Arrangement, slice_bounds
+from headrace.state.schema import RunRef, TableSchema
 
 PREFIX = "headrace_relation_"
 """What the name of a leaf's function begins with; the planner knows the relation by the id that follows."""
@@ -29,6 +32,26 @@ class RelationFunction:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """This task's slice."""
         yield from self.scan(batches)
+
+
+@dataclass
+class StateFunction:
+    """A state table's stored rows, as a function for `mapInArrow`."""
+
+    schema: TableSchema
+    refs: tuple[RunRef, ...]
+    root: str
+    as_of: int
+    names: tuple[str, ...]
+    parallelism: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of this task's slices of the key space, combined over the runs."""
+        table = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
+        for i in slice_numbers(batches):
+            for rows in table.scan(*slice_bounds(i, self.parallelism)):
+                for start in range(0, rows.num_rows, OUTPUT_ROWS):
+                    yield rows.select(list(self.names)).slice(start, OUTPUT_ROWS)
 
 
 @dataclass

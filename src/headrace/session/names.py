@@ -12,6 +12,8 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.system.relations import SystemRelation, system_relation
+from headrace.session.system.state import SCHEMA as INTERNAL
+from headrace.session.system.state import StateRelation, internal_relation
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
@@ -70,6 +72,8 @@ class Names:
 
     def target(self, name: TableName) -> Target:
         """The relation that a query means by a name."""
+        if name.schema == INTERNAL:
+            return internal_relation(self.catalog, name.name)
         if name.schema in (None, "pg_catalog", "information_schema", "rw_catalog", "headrace_catalog"):
             system = system_relation(name.schema, name.name)
             if system is not None and (name.schema is not None or self.find(name) is None):
@@ -115,6 +119,10 @@ class Bound:
     def relations(self) -> dict[int, ObjectRecord]:
         """The stored relations it reads, by id."""
         return {found.id: found for found in self.leaves() if isinstance(found, ObjectRecord)}
+
+    def state_tables(self) -> dict[int, StateRelation]:
+        """The state tables it reads, by id."""
+        return {found.table_id: found for found in self.leaves() if isinstance(found, StateRelation)}
 
     def dependencies(self) -> tuple[int, ...]:
         """Ids of the objects that it names, plain views included."""

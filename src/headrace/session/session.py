@@ -71,7 +71,7 @@ class Transaction:
 class Session:
     """One client's session. One thread at a time, `cancel` excepted."""
 
-    system_schemas = ("pg_catalog", "information_schema", "headrace_catalog", "rw_catalog")
+    system_schemas = ("pg_catalog", "information_schema", "headrace_catalog", "headrace_internal", "rw_catalog")
 
     def __init__(self, database: Database, settings: Mapping[str, str] | None = None):
         self.database = database

@@ -26,6 +26,7 @@ from headrace.session.execution.simple import (
 )
 from headrace.session.names import Bound, Target, null_relation
 from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.system.state import StateRelation
 from headrace.sql.dml import literal_of
 from headrace.sql.parser import parse_expression
 from headrace.sql.query import Query
@@ -142,7 +143,18 @@ def describe_query(session: Session, query: Query) -> list[ResultColumn]:
 
 
 def open_snapshot(session: Session, bound: Bound, stack: ExitStack) -> Snapshot | None:
-    """A snapshot of the stored relations of a query, pinned until the stack ends; None where there are none."""
+    """What a query reads of relations and state tables, pinned until the stack ends; None where that is nothing."""
+    snapshot = _open_relations(session, bound, stack)
+    internal = bound.state_tables()
+    if internal:
+        held = stack.enter_context(session.database.coordinator.state_snapshot(sorted(internal)))
+        if snapshot is None:
+            return held
+        snapshot.tables.update(held.tables)
+    return snapshot
+
+
+def _open_relations(session: Session, bound: Bound, stack: ExitStack) -> Snapshot | None:
     relations = bound.relations()
     if not relations:
         return None
@@ -212,6 +224,10 @@ def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Ca
     mentioned = _mentioned(bound)
     frames: dict[int, DataFrame] = {}
     with session.jobs.running(bound.query.text):
+        for i, relation in bound.state_tables().items():
+            assert snapshot is not None
+            names = pruned(relation.columns, mentioned)
+            frames[i] = engine.state_leaf(spark, snapshot.tables[i], relation.columns, names)
         for record in bound.relations().values():
             assert snapshot is not None
             names = pruned(record.columns, mentioned)
@@ -224,6 +240,8 @@ def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Ca
 
 
 def _leaf(session: Session, target: Target, labels: dict[int, str], mentioned: frozenset[str] | None) -> str:
+    if isinstance(target, StateRelation):
+        return labels[target.table_id]
     if isinstance(target, ObjectRecord):
         return labels[target.id]
     return target.text(session, pruned(target.columns, mentioned))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OWNER = "root"
 """The one user."""
 NAMESPACES = {"pg_catalog": 11, "public": 2200, "information_schema": 13000, "rw_catalog": 13001,
-              "headrace_catalog": 13002}  # fmt: skip
+              "headrace_catalog": 13002, "headrace_internal": 13003}  # fmt: skip
 """Schemas that are always there."""
 _OWNER_OID = 10
 _RELKINDS = {"table": "r", "materialized_view": "m", "view": "v", "source": "f", "sink": "f", "index": "i"}
