@@ -11,6 +11,7 @@ from headrace.catalog.edits import (
     EditRejected,
     Put,
     RaiseSafe,
+    RaiseWatermark,
     SetConfig,
     plan_change,
 )
@@ -155,3 +156,19 @@ def test_events_are_numbered_dated_and_bounded() -> None:
     assert len(state.events) == MAX_EVENTS
     assert state.newest_events(1) == (EventRecord(MAX_EVENTS + 2, 77, "k", None, "b", "why"),)
     refused(state, Put(EventRecord(1, 0, "k", None, "")), match="AddEvent")
+
+
+def test_a_watermark_only_rises(state: CatalogState) -> None:
+    """FS-19: by itself or with a commit, and never for a table whose rows do not expire."""
+    expiring = StateTableRecord(22, 2, "op", "", (), (), (), committed_epoch=10, safe_epoch=5, expires="at")
+    state.apply(plan_change(state, [Put(expiring)], 0))
+    state.apply(plan_change(state, [RaiseWatermark(22, -5)], 0))
+    state.apply(plan_change(state, [CommitTable(22, 12, watermark=7)], 0))
+    assert state.state_tables[22].watermark == 7
+    state.apply(plan_change(state, [RaiseWatermark(22, 7)], 0))
+    for edit in (RaiseWatermark(22, 6), CommitTable(22, 13, watermark=6), Put(expiring)):
+        if isinstance(edit, Put):
+            edit = Put(StateTableRecord(22, 2, "op", "", (), (), (), 12, 5, expires="at"))
+        refused(state, edit, match="state_table 22: the watermark cannot go back from 7")
+    refused(state, RaiseWatermark(20, 1), match="state table 20 has no column by which its rows expire")
+    assert StateTableRecord.from_json({k: v for k, v in expiring.to_json().items() if k not in ("v", "watermark")})

@@ -21,6 +21,7 @@ import pyarrow as pa
 from state_kernel import CALM, Crash, Durable, FaultyOs, Kernel, MemoryStore, Odds, SwitchingCondition
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import EditRejected, RaiseWatermark
 from headrace.catalog.records import ObjectRecord, StateTableRecord
 from headrace.common import faults
 from headrace.common.clock import ManualClock
@@ -53,6 +54,8 @@ COLUMNS = (Column("n", "bigint"), Column("v", "bigint"))
 WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
 SCHEMA = TableSchema((pa.field("n", pa.int64()),), (pa.field("v", pa.int64()),), WEIGHT)
 """Layout of views and of the table with a key."""
+EXPIRING = TableSchema(SCHEMA.key, SCHEMA.value, WEIGHT, expires="n")
+"""Layout of a view's own state, whose rows expire by `n`."""
 STATE = "0/state"
 MAY_FAIL = ("table.commit.before", "commit.acked", "commit.before", "backfill.done.before", "compaction.merge.after")
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -72,7 +75,7 @@ class Plan:
     fingerprint: str = "copy"
 
     def state_tables(self) -> dict[str, TableSchema]:
-        return {ROWS: SCHEMA, STATE: SCHEMA}
+        return {ROWS: SCHEMA, STATE: EXPIRING}
 
 
 class Planner:
@@ -91,6 +94,10 @@ def net(rows: Iterable[tuple[Row, int]]) -> Rows:
     return Counter({row: weight for row, weight in total.items() if weight})
 
 
+def unexpired(rows: Rows, watermark: int | None) -> Rows:
+    return rows if watermark is None else Counter({r: w for r, w in rows.items() if r[0] is None or r[0] >= watermark})
+
+
 def as_rows(batches: Iterable[pa.RecordBatch]) -> Rows:
     return net(
         ((n, v), w)
@@ -106,6 +113,7 @@ class Model:
         self.changes: defaultdict[int, dict[int, Rows]] = defaultdict(dict)
         self.committed: dict[int, int] = {}
         self.safe: dict[int, int] = {}
+        self.watermark: dict[int, int] = {}
         self.intents: dict[int, Rows] = {}
         """What a write that is under way will have done, should it commit."""
         self.base: dict[int, int] = {}
@@ -126,6 +134,9 @@ class Model:
             assert r.safe_epoch >= safe, f"I6: the safe epoch of table {r.id} went back from {safe} to {r.safe_epoch}"
             assert r.safe_epoch <= r.committed_epoch
             self.committed[r.id], self.safe[r.id] = r.committed_epoch, r.safe_epoch
+            if r.watermark is not None:
+                assert r.watermark >= self.watermark.get(r.id, 0), f"FS-19: the watermark of table {r.id} went back"
+                self.watermark[r.id] = r.watermark
             if r.committed_epoch > before:
                 if r.id in self.base:
                     now = self.content(self.base[r.id], r.committed_epoch)
@@ -156,8 +167,10 @@ class CopyRunner:
         expected = world.model.log(base, 0 if params.first else params.from_epoch, params.to_epoch)
         assert as_rows(found) == expected, f"input of the epoch ({params.from_epoch}, {params.to_epoch}]"
         own = params.state[STATE]
-        state = Arrangement(SCHEMA, own.refs, params.root, cache=RunCache())
-        assert as_rows(world.slowly(state.scan())) == world.model.content(own.table_id, params.from_epoch), "own state"
+        assert own.watermark == world.model.watermark.get(own.table_id), "FS-19: what the catalog says counts"
+        state = Arrangement(EXPIRING, own.refs, params.root, watermark=own.watermark, cache=RunCache())
+        content = unexpired(world.model.content(own.table_id, params.from_epoch), own.watermark)
+        assert as_rows(world.slowly(state.scan())) == content, "own state"
         return EpochResult(self._write(params, [world.restored(b) for b in found]), rows_in=1, rows_out=1)
 
     def _write(self, params: EpochParams, found: list[pa.RecordBatch]) -> list[RunRef]:
@@ -167,7 +180,8 @@ class CopyRunner:
         refs: list[RunRef] = []
         for i in range(tasks):
             part = rows.filter(pa.array(slices == i))
-            sections = [Section(params.state[n].table_id, SCHEMA, [part], params.to_epoch) for n in (ROWS, STATE)]
+            layouts = ((ROWS, SCHEMA), (STATE, EXPIRING))
+            sections = [Section(params.state[n].table_id, s, [part], params.to_epoch) for n, s in layouts]
             refs += write_run(params.root, f"{params.prefix}/{i}.run", sections, fsync=params.sync)
         return refs
 
@@ -309,11 +323,20 @@ class World:
                 self.core.pins.unpin(made)
 
     def check_content(
-        self, table: int, refs: Sequence[RunRef], epoch: int, schema: TableSchema, cache: RunCache | None = None
+        self,
+        table: int,
+        refs: Sequence[RunRef],
+        epoch: int,
+        schema: TableSchema,
+        *,
+        watermark: int | None = None,
+        cache: RunCache | None = None,
     ) -> None:
         """Every way to read the content at an epoch says the same as the model."""
-        expected = self.model.content(table, epoch)
-        arrangement = Arrangement(schema, refs, self.core.root, as_of=epoch, cache=cache or RunCache())
+        expected = unexpired(self.model.content(table, epoch), watermark)
+        arrangement = Arrangement(
+            schema, refs, self.core.root, as_of=epoch, watermark=watermark, cache=cache or RunCache()
+        )
         parts = self.rng.randint(1, 2)
         found: list[pa.RecordBatch] = []
         for i in range(parts):
@@ -564,11 +587,30 @@ def inspect(world: World) -> None:
     for record in image.state_tables.values():
         refs = [r.ref for r in image.runs_of(record.id)]
         try:
-            world.check_content(record.id, refs, record.committed_epoch, record.to_table_schema())
+            schema, at = record.to_table_schema(), record.committed_epoch
+            world.check_content(record.id, refs, at, schema, watermark=record.watermark)
         except StorageError as error:
             lost = "missing" in error.message
             assert not lost or world.clock.now_ms() - began_ms >= grace_ms, f"within the grace period: {error.message}"
             return
+
+
+def expire(world: World) -> None:
+    """Raise the watermark of a view's state; nothing lowers it, whatever is asked for."""
+    tables = sorted(t for t, base in world.model.base.items() if t in world.catalog.image.state_tables)
+    tables = [t for t in tables if world.catalog.image.state_tables[t].operator == STATE]
+    if not tables:
+        return
+    table, wanted = world.rng.choice(tables), world.rng.randint(0, 5)
+    before = world.model.watermark.get(table, 0)
+    try:
+        world.catalog.transact([RaiseWatermark(table, wanted)])
+        assert wanted >= before
+        world.kernel.note(f"watermark of {table}: {wanted}")
+    except EditRejected:
+        assert wanted < before, f"from {before} to {wanted}"
+    except StorageError as error:
+        check_injected(error)
 
 
 def compact(world: World) -> None:

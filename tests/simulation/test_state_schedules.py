@@ -7,7 +7,7 @@ import os
 import pytest
 from state_schedule import run_schedule
 
-SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "2000"))
+SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "1200"))
 BLOCKS = 8
 
 

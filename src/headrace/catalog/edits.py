@@ -63,11 +63,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class CommitTable:
-    """Move a state table's committed epoch forward, and its safe epoch if given."""
+    """Move a state table's committed epoch forward, and its safe epoch and its watermark if given."""
 
     table_id: int
     epoch: int
     safe_epoch: int | None = None
+    watermark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,14 @@ class RaiseSafe:
 
     table_id: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseWatermark:
+    """Let the rows of a state table expire whose event time, Unix microseconds, lies below the watermark."""
+
+    table_id: int
+    watermark: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ class SetConfig:
     value: int
 
 
-Edit: TypeAlias = Put | Delete | CommitTable | RaiseSafe | AdvanceJob | AddEvent | SetConfig
+Edit: TypeAlias = Put | Delete | CommitTable | RaiseSafe | RaiseWatermark | AdvanceJob | AddEvent | SetConfig
 """One edit of a transaction."""
 
 
@@ -149,6 +158,8 @@ class _Planner:
             self._commit_table(edit)
         elif isinstance(edit, RaiseSafe):
             self._touch_table(edit.table_id, {"safe_epoch": edit.epoch})
+        elif isinstance(edit, RaiseWatermark):
+            self._touch_table(edit.table_id, {"watermark": edit.watermark})
         elif isinstance(edit, AdvanceJob):
             self._advance_job(edit)
         elif isinstance(edit, AddEvent):
@@ -175,6 +186,8 @@ class _Planner:
         moved = {"committed_epoch": edit.epoch}
         if edit.safe_epoch is not None:
             moved["safe_epoch"] = edit.safe_epoch
+        if edit.watermark is not None:
+            moved["watermark"] = edit.watermark
         self._touch_table(edit.table_id, moved)
 
     def _touch_table(self, table_id: int, moved: Mapping[str, int]) -> None:
@@ -287,6 +300,11 @@ class _Planner:
         if isinstance(old, StateTableRecord):
             self._no_way_back(record, "committed epoch", old.committed_epoch, record.committed_epoch)
             self._no_way_back(record, "safe epoch", old.safe_epoch, record.safe_epoch)
+            if old.watermark is not None:
+                now = old.watermark - 1 if record.watermark is None else record.watermark
+                self._no_way_back(record, "watermark", old.watermark, now)
+        if record.watermark is not None and record.expires is None:
+            raise EditRejected(f"state table {record.id} has no column by which its rows expire")
         if record.safe_epoch > record.committed_epoch:
             raise EditRejected(
                 f"state table {record.id}: safe epoch {record.safe_epoch} is above "

@@ -120,6 +120,7 @@ class StateTableRecord(_Record):
     """A state table: its layout and the two epochs of its version; its runs are records of their own."""
 
     COLLECTION: ClassVar[Collection] = "state_table"
+    VERSION: ClassVar[int] = 2
 
     id: int
     job_id: int
@@ -131,6 +132,10 @@ class StateTableRecord(_Record):
     diff_names: tuple[tuple[str, Combine], ...]
     committed_epoch: int = 0
     safe_epoch: int = 0
+    expires: str | None = None
+    """The column with the event times by which rows expire."""
+    watermark: int | None = None
+    """Event time, Unix microseconds, below which rows have expired; it only ever rises."""
 
     @property
     def key(self) -> int:
@@ -149,6 +154,7 @@ class StateTableRecord(_Record):
             key_names=tuple(f.name for f in schema.key),
             value_names=tuple(f.name for f in schema.value),
             diff_names=tuple((f.name, combine) for f, combine in schema.diffs),
+            expires=schema.expires,
         )
 
     def to_table_schema(self) -> TableSchema:
@@ -160,6 +166,7 @@ class StateTableRecord(_Record):
             key=tuple(all_fields[:values_at]),
             value=tuple(all_fields[values_at:diffs_at]),
             diffs=tuple((f, combine) for f, (_, combine) in zip(all_fields[diffs_at:], self.diff_names, strict=True)),
+            expires=self.expires,
         )
 
     @classmethod
@@ -175,6 +182,7 @@ class RunRecord(_Record):
     """One sorted run of a state table's current version."""
 
     COLLECTION: ClassVar[Collection] = "run"
+    VERSION: ClassVar[int] = 2
 
     ref: RunRef
     level: int

@@ -103,7 +103,8 @@ def _gather(core: Core, job: Job, attempt: Attempt, state: CatalogState) -> _Gat
         runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= attempt.target]
         tables[upstream] = tuple(r for r in runs if attempt.first or r.epoch_hi > attempt.committed)
     own = {
-        name: StateInput(table, tuple(r.ref for r in state.runs_of(table))) for name, table in job.tables.items()
+        name: StateInput(table, tuple(r.ref for r in state.runs_of(table)), state.state_tables[table].watermark)
+        for name, table in job.tables.items()
     }  # fmt: skip
     return _Gathered(tables, offsets, own)
 

@@ -14,6 +14,7 @@ from headrace.coordinator.targets import safe_epoch
 from headrace.errors import CorruptObject
 from headrace.state.merge import choose_compaction, merge
 from headrace.state.schema import RunRef
+from headrace.state.watermark import expired_runs
 
 
 class Compactor:
@@ -45,6 +46,9 @@ class Compactor:
             if record is None:
                 return 0
             refs = [r.ref for r in state.runs_of(table_id)]
+        gone = expired_runs(refs, record.watermark)
+        if gone and self._commit(record, gone, None, record.safe_epoch):
+            refs = [ref for ref in refs if ref not in gone]
         groups = choose_compaction(refs, fan_in=settings.compaction_trigger_runs)
         if not groups:
             return 0
@@ -78,7 +82,7 @@ class Compactor:
         try:
             with core.pins.writing(path):
                 schema, sync = record.to_table_schema(), core.settings.run_fsync
-                made = merge(refs, schema, core.root, path, safe, fsync=sync)
+                made = merge(refs, schema, core.root, path, safe, watermark=record.watermark, fsync=sync)
                 fault_point("compaction.merge.after")
                 committed = self._commit(record, refs, made, safe)
                 if committed:

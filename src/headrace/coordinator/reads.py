@@ -27,6 +27,8 @@ class SnapshotTable:
     refs: tuple[RunRef, ...]
     as_of: int
     columns: tuple[Column, ...]
+    watermark: int | None = None
+    """Event time below which its rows have expired."""
 
 
 @dataclass
@@ -98,7 +100,8 @@ class Reads:
                 if record is None:
                     raise UndefinedTable(f"there is no state table {i} any more", hint="it may have been dropped")
                 refs = tuple(r.ref for r in state.runs_of(i))
-                tables[i] = SnapshotTable(record.to_table_schema(), refs, record.committed_epoch, ())
+                schema, at = record.to_table_schema(), record.committed_epoch
+                tables[i] = SnapshotTable(schema, refs, at, (), record.watermark)
             pin = core.pins.pin((), 0, {ref.path for table in tables.values() for ref in table.refs})
         epoch = max((t.as_of for t in tables.values()), default=0)
         return Snapshot(epoch, tables, {}, [], core, pin)

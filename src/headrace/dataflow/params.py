@@ -39,6 +39,8 @@ class StateInput:
 
     table_id: int
     refs: tuple[RunRef, ...]
+    watermark: int | None = None
+    """Event time, Unix microseconds, below which its rows have expired."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class EpochParams:
                 "inner": self.inner,
                 "tables": {i: [r.to_json() for r in t.refs] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
-                "state": {n: [s.table_id, [r.to_json() for r in s.refs]] for n, s in self.state.items()},
+                "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
             }
         )
 
@@ -120,5 +122,5 @@ def decode(text: str) -> EpochParams:
             int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns))
             for i, (tasks, options, columns) in data["sources"].items()
         },
-        state={n: StateInput(i, _refs(refs)) for n, (i, refs) in data["state"].items()},
+        state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
     )

@@ -74,7 +74,9 @@ class Engine:
         """A state table's columns `names` as stored."""
         rows = sum(ref.rows for ref in table.refs)
         parallelism = 1 if rows < 20_000 else max(self.parallelism, -(-rows // _SLICE_ROWS))
-        function = StateFunction(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism)
+        function = StateFunction(
+            table.schema, table.refs, self.root, table.as_of, table.watermark, tuple(names), parallelism
+        )
         types = {c.name: c.type for c in columns}
         return _mapped(spark, function, parallelism, [Column(n, types[n]) for n in names])
 

@@ -14,6 +14,7 @@ from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
 from headrace.dataflow.operators.task import OUTPUT_ROWS
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.schema import RunRef, TableSchema
+from headrace.state.stores import Root
 
 PREFIX = "headrace_relation_"
 """What the name of a leaf's function begins with; the planner knows the relation by the id that follows."""
@@ -40,14 +41,15 @@ class StateFunction:
 
     schema: TableSchema
     refs: tuple[RunRef, ...]
-    root: str
+    root: Root
     as_of: int
+    watermark: int | None
     names: tuple[str, ...]
     parallelism: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of this task's slices of the key space, combined over the runs."""
-        table = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
+        table = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of, watermark=self.watermark)
         for i in slice_numbers(batches):
             for rows in table.scan(*slice_bounds(i, self.parallelism)):
                 for start in range(0, rows.num_rows, OUTPUT_ROWS):

@@ -64,7 +64,7 @@ class StateShell:
         if at > record.committed_epoch:
             raise EpochTooNew(f"epoch {at} is not there yet", hint=readable)
         schema = record.to_table_schema()
-        table = Arrangement(schema, [r.ref for r in runs], self._root, as_of=at)
+        table = Arrangement(schema, [r.ref for r in runs], self._root, as_of=at, watermark=record.watermark)
         names = [f.name for f in schema.arrow()]
         _print(names, (row for b in table.scan() for row in zip(*(c.to_pylist() for c in b.columns), strict=True)))
 

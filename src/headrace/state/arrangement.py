@@ -14,6 +14,7 @@ from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.run import OPEN_RUNS, Run, RunCache
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
+from headrace.state.watermark import alive, expired_runs, may_expire
 
 CHUNK_ROWS = 262_144
 """Rows that a scan holds in memory at a time, about."""
@@ -35,6 +36,7 @@ def slice_of(k: Ints, p: int) -> Ints:
 class Arrangement:
     """A state table as of an epoch: what its runs hold up to and including it. Without `as_of`, all they hold.
 
+    Rows whose event time is below `watermark`, Unix microseconds, are skipped, where the schema says that they expire.
     Whether `as_of` lies within the table's safe and committed epochs is the caller's to know. Every method may raise
     `CorruptObject` for a run that is missing or damaged.
     """
@@ -46,11 +48,14 @@ class Arrangement:
         root: Root,
         *,
         as_of: int | None = None,
+        watermark: int | None = None,
         cache: RunCache = OPEN_RUNS,
     ) -> None:
+        gone = set(expired_runs(refs, watermark))
         self.schema = schema
-        self.refs = tuple(r for r in refs if as_of is None or r.epoch_lo <= as_of)
+        self.refs = tuple(r for r in refs if (as_of is None or r.epoch_lo <= as_of) and r not in gone)
         self.as_of = as_of
+        self.watermark = watermark if schema.expires is not None else None
         self._root = root
         self._cache = cache
         self._stored = schema.arrow()
@@ -83,7 +88,7 @@ class Arrangement:
     def _gather(self, run: Run, rows: Ints) -> pa.RecordBatch:
         at = run.access.positions(rows)
         arrays = [run.access.gather(i, at) for i in range(self.schema.width)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._stored)
+        return self._alive(run, pa.RecordBatch.from_arrays(arrays, schema=self._stored))
 
     def scan(
         self, k_from: int = K_LOWEST, k_to: int | None = None, *, chunk_rows: int = CHUNK_ROWS
@@ -96,11 +101,11 @@ class Arrangement:
         runs = self._cache.get_all(self._root, [r for r in self.refs if overlaps(r, k_from, k_to)])
         whole = spans(runs, k_from, k_to)
         if len(whole) == 1 and not self._has_epochs(whole[0].run):
-            yield from _limited(whole[0], chunk_rows)
+            yield from filter(len, (self._alive(whole[0].run, b) for b in _limited(whole[0], chunk_rows)))
             return
         for part in chunks(whole, chunk_rows):
             if len(part) == 1 and not self._has_epochs(part[0].run):
-                yield from part[0].run.slices(part[0].start, part[0].stop)
+                yield from filter(len, (self._alive(s.run, b) for s in part for b in s.run.slices(s.start, s.stop)))
                 continue
             rows = [self._snapshot(span.run, b) for span in part for b in span.run.slices(span.start, span.stop)]
             batch = consolidate(concat(rows, self._stored), self.schema)
@@ -128,7 +133,7 @@ class Arrangement:
                 continue
             for span in spans([self._cache.get(self._root, ref)], k_from, k_to):
                 for batch in span.run.slices(span.start, span.stop):
-                    rows = self._between(span.run, batch, from_exclusive, to_inclusive)
+                    rows = self._alive(span.run, self._between(span.run, batch, from_exclusive, to_inclusive))
                     if rows.num_rows:
                         yield with_epochs(span.run, rows, self.schema) if with_epoch else self._without_epoch(rows)
 
@@ -147,7 +152,11 @@ class Arrangement:
     def _snapshot(self, run: Run, batch: pa.RecordBatch) -> pa.RecordBatch:
         visible = self._visible(run, batch)
         rows = self._without_epoch(batch)
-        return rows if visible is None else _where(rows, visible)
+        return self._alive(run, rows if visible is None else _where(rows, visible))
+
+    def _alive(self, run: Run, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that have not expired."""
+        return alive(batch, self.schema, self.watermark) if may_expire(run.ref, self.watermark) else batch
 
     def _has_epochs(self, run: Run) -> bool:
         return len(run.arrow_schema) > self.schema.width

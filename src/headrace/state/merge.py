@@ -14,6 +14,7 @@ from headrace.state.kernels import concat, consolidate, int64_values
 from headrace.state.run import Run, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
+from headrace.state.watermark import alive
 
 FAN_IN = 8
 """Runs of one size tier that are merged together, and the ratio of size between tiers."""
@@ -58,6 +59,7 @@ def merge(
     out_path: str,
     safe_epoch: int,
     *,
+    watermark: int | None = None,
     k_from: int = K_LOWEST,
     k_to: int | None = None,
     chunk_rows: int = CHUNK_ROWS,
@@ -66,8 +68,9 @@ def merge(
     """Merge runs of one table, or a key slice of them, into a new run; None if no row is left.
 
     Rows at or below `safe_epoch` are combined to one epoch, the highest merged that is not above it; rows above
-    keep theirs. Rows whose diffs come to zero are dropped. Every input's checksums are verified as it is read.
-    Memory is bounded by about `chunk_rows` rows. Raises `CorruptObject`, `DiskFull`, `StorageError`.
+    keep theirs. Rows whose diffs come to zero are dropped, and so are those whose event time is below `watermark`.
+    Every input's checksums are verified as it is read. Memory is bounded by about `chunk_rows` rows. Raises
+    `CorruptObject`, `DiskFull`, `StorageError`.
     """
     if len({r.table_id for r in refs}) != 1:
         raise ValueError("only runs of one table can be merged")
@@ -76,19 +79,20 @@ def merge(
     floor = max((min(r.epoch_hi, safe_epoch) for r in refs if r.epoch_lo <= safe_epoch), default=safe_epoch)
     epoch = floor if highest <= safe_epoch else None
     parts = chunks(spans(runs, k_from, k_to), chunk_rows)
-    batches = _merged(parts, schema, floor, keep_epochs=epoch is None)
+    batches = _merged(parts, schema, floor, watermark, keep_epochs=epoch is None)
     written = write_run(root, out_path, [Section(refs[0].table_id, schema, batches, epoch)], fsync=fsync)
     return written[0] if written else None
 
 
 def _merged(
-    parts: Iterator[list[Span]], schema: TableSchema, floor: int, *, keep_epochs: bool
+    parts: Iterator[list[Span]], schema: TableSchema, floor: int, watermark: int | None, *, keep_epochs: bool
 ) -> Iterator[pa.RecordBatch]:
     stored = schema.arrow(with_epoch=keep_epochs)
     for part in parts:
         rows = []
         for span in part:
-            for batch in span.run.slices(span.start, span.stop):
+            for stored_batch in span.run.slices(span.start, span.stop):
+                batch = alive(stored_batch, schema, watermark)
                 if keep_epochs:
                     rows.append(_raised(with_epochs(span.run, batch, schema), schema, floor))
                 else:

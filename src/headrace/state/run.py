@@ -6,8 +6,8 @@ An object holds one or more sections, each the rows of one state table. A sectio
     padding to 8 bytes
     sparse index          int64 (`__k`[, `__h`]) of every `index_stride`-th row, from row 0
     key filter            Bloom filters of the batches' keys, see `kernels/bloom.py`; none in a small run
-    description           JSON: table, rows, epoch and key range, batch_rows, index_stride, bytes of the key filter, and
-                          `blocks`: for each batch where its bytes end in the section and their CRC-32
+    description           JSON: table, rows, range of epochs, keys and event times, batch_rows, index_stride, bytes of
+                          the key filter, and `blocks`: for each batch where its bytes end and their CRC-32
     tail (32 bytes)       lengths of the above, CRC-32 of all bytes that are in no block, magic number
 
 So the catalog, which knows the last checksum, vouches for the description, and that for every batch. What a batch is
@@ -40,6 +40,7 @@ from headrace.state.kernels.order import expand_ranges
 from headrace.state.objects import ObjectSink
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
+from headrace.state.watermark import time_range
 
 RUN_BATCH_ROWS = 65_536
 """Rows per record batch of a run."""
@@ -126,6 +127,7 @@ class _SectionWriter:
         self._filters: list[Words] = []
         self._last: Point | None = None
         self._epochs = None if section.epoch is None else (section.epoch, section.epoch)
+        self._times: list[tuple[int, int] | None] = []
 
     def write(self, data: Any) -> int:
         self._crc = zlib.crc32(data, self._crc)
@@ -147,6 +149,7 @@ class _SectionWriter:
         self._index.append(np.column_stack([key[::INDEX_STRIDE] for key in keys]))
         self._filters.append(filter_words(keys[0]))
         self._rows += batch.num_rows
+        self._times.append(time_range([batch], self._section.schema))
         if self._section.epoch is None:
             epochs = int64_values(batch.column(self._section.schema.width))
             low, high = int(epochs.min()), int(epochs.max())
@@ -185,7 +188,7 @@ class _SectionWriter:
             **facts,
         )
 
-    def _facts(self, index: Ints) -> dict[str, int]:
+    def _facts(self, index: Ints) -> dict[str, Any]:
         low, high = self._epochs or (0, 0)
         return {
             "table_id": self._section.table_id,
@@ -194,7 +197,14 @@ class _SectionWriter:
             "epoch_hi": high,
             "k_min": int(index[0, 0]),
             "k_max": self._last[0] if self._last else 0,
+            **self._event_times(),
         }
+
+    def _event_times(self) -> dict[str, int | None]:
+        known = [t for t in self._times if t is not None]
+        if len(known) < len(self._times):
+            return {"time_min": None, "time_max": None}
+        return {"time_min": min(t[0] for t in known), "time_max": max(t[1] for t in known)}
 
 
 def _in_order(last: Point | None, keys: Sequence[Ints]) -> bool:

@@ -31,11 +31,19 @@ class TableSchema:
     accumulated together as one double-double. In a schema with "add" diffs a row is gone when all its sums, "add"
     and "twosum", are zero; doubles that did not cancel exactly can keep a row whose counts are zero, which readers
     take as absent. "min" and "max" cannot take anything back: they are for rows that are never retracted.
+
+    `expires` names a key or value column, a timestamp or int64 of Unix microseconds: rows whose time lies below the
+    table's watermark do not matter any more, are skipped by every read and dropped in time.
     """
 
     key: tuple[pa.Field, ...]
     value: tuple[pa.Field, ...]
     diffs: tuple[tuple[pa.Field, Combine], ...]
+    expires: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.expires is not None and self.expires not in [f.name for f in self.data_fields]:
+            raise ValueError(f"no key or value column {self.expires} whose rows could expire")
 
     @property
     def has_row_hash(self) -> bool:
@@ -94,6 +102,10 @@ class RunRef:
     """CRC-32 of the section's bytes that are in no batch; among them are the checksums of the batches."""
     packed: int | None = None
     """Bytes that the section takes in the object if it is stored compressed (zstd); None if it is stored as is."""
+
+    time_min: int | None = None
+    time_max: int | None = None
+    """Lowest and highest event time of its rows, Unix microseconds; None if they are not known of every row."""
 
     @property
     def constant_epoch(self) -> bool:

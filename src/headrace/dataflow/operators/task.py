@@ -100,7 +100,7 @@ class Task:
     def arrangement(self, name: str, schema: TableSchema) -> Arrangement:
         """The operator's state table as of the last committed epoch."""
         state = self.params.state[f"{self.operator}/{name}"]
-        return Arrangement(schema, state.refs, self.params.root)
+        return Arrangement(schema, state.refs, self.params.root, watermark=state.watermark)
 
     def write(self, writes: list[tuple[str, TableSchema, pa.RecordBatch]]) -> None:
         """Write sorted, consolidated rows of state tables; called again, it is with rows of higher keys."""

@@ -1,0 +1,57 @@
+"""Event-time expiry: which stored rows lie below a table's watermark and can never matter again. Pure.
+
+Event times are Unix microseconds, from the column that `TableSchema.expires` names. A row without an event time stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.state.schema import RunRef, TableSchema
+
+
+def event_times(batch: pa.RecordBatch, schema: TableSchema) -> pa.Array:
+    """The event times of stored rows, int64 microseconds, null where there is none. The schema names a column."""
+    assert schema.expires is not None
+    column = batch.column(schema.expires)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz))
+    return column.cast(pa.int64())
+
+
+def alive(batch: pa.RecordBatch, schema: TableSchema, watermark: int | None) -> pa.RecordBatch:
+    """The rows that are not below the watermark; the batch itself where that is all of them."""
+    if watermark is None or schema.expires is None:
+        return batch
+    keep = pc.fill_null(pc.greater_equal(event_times(batch, schema), watermark), True)
+    return batch if pc.all(keep).as_py() is not False else batch.filter(keep)
+
+
+def time_range(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> tuple[int, int] | None:
+    """Lowest and highest event time of rows; None if any row has none."""
+    if schema.expires is None:
+        return None
+    ends = []
+    for batch in batches:
+        times = event_times(batch, schema)
+        if times.null_count:
+            return None
+        values = np.asarray(times)
+        ends.append((int(values.min()), int(values.max())))
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def expired_runs(refs: Sequence[RunRef], watermark: int | None) -> list[RunRef]:
+    """The runs all of whose rows are below the watermark: they can be dropped without being read."""
+    if watermark is None:
+        return []
+    return [r for r in refs if r.time_max is not None and r.time_max < watermark]
+
+
+def may_expire(ref: RunRef, watermark: int | None) -> bool:
+    """Whether any row of a run may be below the watermark."""
+    return watermark is not None and (ref.time_min is None or ref.time_min < watermark)
