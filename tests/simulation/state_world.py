@@ -303,6 +303,11 @@ class World:
             yield batch
             self.kernel.step("reading")
 
+    def think(self) -> None:
+        """A reader takes its time."""
+        for _ in range(self.rng.choice([0, 0, 20, 40])):
+            self.kernel.switch()
+
     def restored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows in the layout of the views, whatever the layout of what they are read from."""
         from headrace.coordinator.changes import stored_rows
@@ -409,7 +414,8 @@ class World:
             assert not passed, f"PC-16: {job.id} is at {job.committed}, {upstream} at {ahead}"
 
     def objects(self) -> set[str]:
-        return {found.path for found in objects_module.list_objects(self.core.root)}
+        files = (path for path in Path(self.core.root).rglob("*") if path.is_file())
+        return {path.relative_to(self.core.root).as_posix() for path in files}
 
 
 @contextmanager
@@ -526,8 +532,7 @@ def read(world: World) -> None:
             world.held[-id(table)] = (i, snapshot.epoch)
         try:
             for _ in range(rng.randint(1, 2)):
-                for _ in range(rng.choice([0, 0, 20])):
-                    world.kernel.switch()
+                world.think()
                 for i, table in snapshot.tables.items():
                     known = world.model.base
                     state_table = core.relations[i].state_table if i in core.relations else None
@@ -584,6 +589,7 @@ def inspect(world: World) -> None:
     grace_ms = world.settings.vacuum_grace_ms
     image = Catalog.over(MemoryStore(world.durable, world.kernel), read_only=True).image
     began_ms = world.clock.now_ms()
+    world.think()
     for record in image.state_tables.values():
         refs = [r.ref for r in image.runs_of(record.id)]
         try:
@@ -618,7 +624,9 @@ def compact(world: World) -> None:
 
 
 def vacuum(world: World) -> None:
-    with_errors(world, "vacuum", world.c.vacuum)
+    for _ in range(world.rng.randint(1, 3)):
+        with_errors(world, "vacuum", world.c.vacuum)
+        world.kernel.step("vacuum again")
 
 
 def with_errors(world: World, what: str, work: Callable[[], int]) -> None:
