@@ -45,7 +45,9 @@ PARAMS = st.builds(
     sync=st.booleans(),
     tables=st.dictionaries(st.integers(1, 99), st.builds(TableInput, REFS), max_size=2),
     sources=st.dictionaries(st.integers(1, 99), SOURCES, max_size=2),
-    state=st.dictionaries(st.text(max_size=8), st.builds(StateInput, st.integers(1, 99), REFS, st.none() | st.integers()), max_size=2),
+    state=st.dictionaries(
+        st.text(max_size=8), st.builds(StateInput, st.integers(1, 99), REFS, st.none() | st.integers()), max_size=2
+    ),
 )
 
 

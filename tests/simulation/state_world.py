@@ -154,6 +154,13 @@ class CopyRunner:
         self._world, self._schemas = world, schemas
 
     def run(self, params: EpochParams, parallelism: int) -> EpochResult:
+        try:
+            return self._run(params)
+        except AssertionError as error:
+            self._world.wrong = error  # the driver would only try again
+            raise
+
+    def _run(self, params: EpochParams) -> EpochResult:
         world = self._world
         ((upstream, table),) = params.tables.items()
         schema = self._schemas[upstream]
@@ -211,6 +218,7 @@ class World:
         self.writing: set[int] = set()
         self.safe_seen: dict[int, int] = {}
         self.newest_ms = 0
+        self.wrong: AssertionError | None = None
         self._checked = (-1, -1)
         self.start()
 
@@ -373,6 +381,8 @@ class World:
 
     def check(self) -> None:
         """After every step of any task."""
+        if self.wrong is not None:
+            raise self.wrong
         if self.kernel.dead:
             return
         core, image = self.core, self.catalog.image
