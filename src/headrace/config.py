@@ -98,7 +98,7 @@ class Settings(BaseSettings):
         True, "Whether a catalog commit is flushed to the device; off risks the last commits."
     )
     catalog_busy_timeout_ms: int = _start(10_000, "Milliseconds that a catalog access waits for another process.", ge=0)
-    compaction_spark_mb: int = _runtime(64, "Input of a merge, MiB, from which on it is split over Spark tasks.", ge=1)
+    compaction_spark_mb: int = _runtime(64, "Input of a merge, MiB, from which on it is split over Spark tasks.", ge=0)
     memory_budget_mb: int = _runtime(
         1024, "Memory for deltas in flight and merge buffers, MiB; 0 means a quarter of the machine's.", ge=0
     )

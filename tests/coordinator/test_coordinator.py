@@ -39,6 +39,7 @@ from headrace.errors import (
 )
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, consolidate
+from headrace.state.merge import MergeRunner
 from headrace.state.run import OPEN_RUNS, Section, write_run
 from headrace.state.schema import TableSchema
 
@@ -135,13 +136,27 @@ class FakeRunner:
 class Database:
     """A coordinator over fakes, and short ways to use it."""
 
-    def __init__(self, folder: Path, clock: ManualClock | None = None, prefix: str = "", **settings: Any):
+    def __init__(
+        self,
+        folder: Path,
+        clock: ManualClock | None = None,
+        prefix: str = "",
+        merge_runner: MergeRunner | None = None,
+        **settings: Any,
+    ):
         given = {"barrier_interval_ms": 3_600_000, "compaction_interval_ms": 3_600_000, "run_fsync": False, **settings}
         self.settings = Settings(data_dir=folder, catalog_commit_sync=False, parallelism=4, **given)
         self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
         self.runners: list[FakeRunner] = []
         self.planner = FakePlanner(prefix=prefix)
-        self.c = Coordinator(self.settings, self.catalog, self.planner, clock, make_runner=self.runner)  # type: ignore[arg-type]
+        self.c = Coordinator(
+            self.settings,
+            self.catalog,
+            self.planner,  # type: ignore[arg-type]
+            clock,
+            make_runner=self.runner,  # type: ignore[arg-type]
+            merge_runner=merge_runner,
+        )
         self.c.start()
 
     def runner(self, plan: Any, relations: Any) -> FakeRunner:

@@ -13,6 +13,8 @@ from headrace.coordinator.targets import (
     bounded_target,
     choose_parallelism,
     decide,
+    fewer_rows,
+    more_rows,
     retry_delay_ms,
     safe_epoch,
 )
@@ -92,3 +94,17 @@ def test_a_job_runs_to_an_epoch_at_which_all_inputs_are_exact(
     common: list[tuple[int, int]], first: int, most: int, limit: int, target: int | None
 ) -> None:
     assert aligned_target(common, first, most, limit) == target
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(0, 40))
+def test_a_row_limit_halves_and_grows_back(limit: int, taken: int, failures: int) -> None:
+    """FS-17: each failure takes in at most half as much, never nothing; successes bring the configured limit back."""
+    current = limit
+    for _ in range(failures):
+        smaller = fewer_rows(current, taken)
+        assert 1 <= smaller <= max(1, current // 2) and (not taken or smaller <= max(1, taken // 2))
+        current = smaller
+    steps = 0
+    while current and steps < 64:
+        current, steps = more_rows(current, limit), steps + 1
+    assert current == 0 and steps <= 32

@@ -11,17 +11,24 @@ from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.targets import safe_epoch
-from headrace.errors import CorruptObject
-from headrace.state.merge import choose_compaction, merge
+from headrace.errors import CorruptObject, JobFailed
+from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels
 from headrace.state.schema import RunRef
 from headrace.state.watermark import expired_runs
 
+MERGE_BYTES = 64 << 20
+"""What a merge in this process is taken to hold in memory, at most."""
+
 
 class Compactor:
-    """One pass after another over all state tables; called by one thread at a time."""
+    """One pass after another over all state tables; called by one thread at a time.
 
-    def __init__(self, core: Core) -> None:
+    Small merges happen in the calling thread. `merge_runner` does the parts of large ones, split by keys.
+    """
+
+    def __init__(self, core: Core, merge_runner: MergeRunner) -> None:
         self._core = core
+        self._merge_runner = merge_runner
 
     def pass_once(self) -> int:
         """Look at every table and merge what is due; returns the number of merges that were committed.
@@ -53,7 +60,7 @@ class Compactor:
         if not groups:
             return 0
         safe = self.raise_safe(record)
-        return sum(self._merge(record, group[: settings.compaction_fan_in], safe) for group in groups)
+        return sum(self._merge(record, first_levels(group, settings.compaction_fan_in), safe) for group in groups)
 
     def raise_safe(self, record: StateTableRecord) -> int:
         """The epoch up to which a table's history may be merged now; reads below it are refused from here on."""
@@ -77,34 +84,50 @@ class Compactor:
 
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
         core = self._core
-        path = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}.run"
+        name = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}"
         token = core.pins.pin((), 0, {r.path for r in refs})
         try:
-            with core.pins.writing(path):
-                schema, sync = record.to_table_schema(), core.settings.run_fsync
-                made = merge(refs, schema, core.root, path, safe, watermark=record.watermark, fsync=sync)
+            with core.pins.writing(name):
+                whole = MergePart(
+                    tuple(refs), record.to_table_schema(), core.root, f"{name}.run", safe,
+                    watermark=record.watermark, fsync=core.settings.run_fsync,
+                )  # fmt: skip
+                made = self._run(whole, name)
                 fault_point("compaction.merge.after")
                 committed = self._commit(record, refs, made, safe)
                 if committed:
                     fault_point("compaction.commit.after")
-                elif made is not None:
-                    core.store.delete(made.path)
+                else:
+                    for ref in made:
+                        core.store.delete(ref.path)
             return int(committed)
-        except CorruptObject:
-            # Reported by the readers that need the object; here it must only not spread.
+        except (CorruptObject, JobFailed):
+            # Reported by the readers that need the object; here it must only not spread. What parts of the merge have
+            # written nothing refers to, so that it goes with vacuum.
             return 0
         finally:
             core.pins.unpin(token)
 
-    def _commit(self, record: StateTableRecord, refs: list[RunRef], made: RunRef | None, safe: int) -> bool:
+    def _run(self, whole: MergePart, name: str) -> list[RunRef]:
+        """The new runs, with disjoint ranges of keys: one, or more if there is enough to do for several tasks."""
+        core, size = self._core, sum(r.length for r in whole.refs)
+        share = core.settings.compaction_spark_mb << 20
+        if size < share:
+            with core.memory.reserving(min(size, MERGE_BYTES), lambda: core.stopping):
+                made = [whole.run()]
+        else:
+            parts = whole.split(name, min(core.tasks_at_once, 1 + size // max(share, 1)))
+            made = self._merge_runner(parts)
+        return [ref for ref in made if ref is not None]
+
+    def _commit(self, record: StateTableRecord, refs: list[RunRef], made: list[RunRef], safe: int) -> bool:
         """Replace the runs; False if the table was dropped or its runs replaced meanwhile."""
         edits: list[Edit] = [Delete("run", run_id(ref)) for ref in refs]
         now = self._core.catalog.state.state_tables.get(record.id)
         if now is not None and safe > now.safe_epoch:
             edits.append(RaiseSafe(record.id, safe))
-        if made is not None:
-            level = min(1 + made.length.bit_length() // 3, 60)
-            edits.append(Put(RunRecord(made, level, self._core.clock.now_ms())))
+        level = min(1 + sum(r.length for r in made).bit_length() // 3, 60)
+        edits += [Put(RunRecord(ref, level, self._core.clock.now_ms())) for ref in made]
         try:
             self._core.catalog.transact(edits)
         except EditRejected:

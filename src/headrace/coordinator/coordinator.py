@@ -28,11 +28,13 @@ from headrace.coordinator.reads import Reads, Snapshot
 from headrace.coordinator.tables import WriteResult, write
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
+from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
 from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, UndefinedObject
 from headrace.plan.planner import Planner, ViewPlan
 from headrace.state.memory import MemoryUse
-from headrace.state.schema import TableSchema
+from headrace.state.merge import MergePart, MergeRunner
+from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_leftovers
 from headrace.state.stores import StoreRoot
 
@@ -79,12 +81,14 @@ class Coordinator:
         clock: Clock | None = None,
         *,
         make_runner: RunnerFactory | None = None,
+        merge_runner: MergeRunner | None = None,
     ) -> None:
         self._planner = planner
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         self._core = Core(settings, catalog, clock or SystemClock(), slots)
         self._ticker = Ticker(self._core)
-        self._compactor = Compactor(self._core)
+        self._merger: SparkMerger | None = None
+        self._compactor = Compactor(self._core, merge_runner or self._spark_merge)
         self._vacuum = Vacuum(self._core)
         self._maintenance = Maintenance(self._core, self._compactor, self._vacuum)
         self._reads = Reads(self._core)
@@ -153,6 +157,11 @@ class Coordinator:
 
     def _spark_runner(self, plan: ViewPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
         return EpochRunner(self._planner.bridge, plan, relations)
+
+    def _spark_merge(self, parts: Sequence[MergePart]) -> list[RunRef | None]:
+        if self._merger is None:
+            self._merger = SparkMerger(self._planner.bridge.spark)
+        return self._merger(parts)
 
     # ---- definitions
 

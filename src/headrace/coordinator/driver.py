@@ -22,6 +22,7 @@ from headrace.coordinator.targets import (
 )
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, OutOfBudget
+from headrace.state.merge import levels
 
 STALL_LOOK_S = 1.0
 """Seconds between two looks whether compaction has caught up with a group that it holds back."""
@@ -141,7 +142,10 @@ class Driver:
 
     def _stalled(self) -> bool:
         image, most = self._core.catalog.image, self._core.settings.compaction_stall_runs
-        return any(image.run_count(table) >= most for table in self._job.tables.values())
+        return any(
+            image.run_count(table) >= most and len(levels([r.ref for r in image.runs_of(table)])) >= most
+            for table in self._job.tables.values()
+        )
 
     # ---- one epoch
 

@@ -16,8 +16,8 @@ from headrace.errors import OperationalError
 
 _POOLS = """<?xml version="1.0"?>
 <allocations>
-  <pool name="streaming"><schedulingMode>FAIR</schedulingMode><weight>2</weight></pool>
-  <pool name="query"><schedulingMode>FAIR</schedulingMode><weight>2</weight><minShare>1</minShare></pool>
+  <pool name="streaming"><schedulingMode>FAIR</schedulingMode><weight>8</weight></pool>
+  <pool name="query"><schedulingMode>FAIR</schedulingMode><weight>8</weight><minShare>1</minShare></pool>
   <pool name="maintenance"><schedulingMode>FIFO</schedulingMode><weight>1</weight></pool>
 </allocations>
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ FAN_IN = 8
 """Runs of one size tier that are merged together, and the ratio of size between tiers."""
 TIER_BYTES = 1 << 20
 """Size below which a run is in tier 0; tier t ends at `TIER_BYTES * FAN_IN**t`."""
+_PART = re.compile(r"(.*)\.p\d+\.run$")
 MAX_RUNS = 48
 """Runs of a table beyond which the smallest are merged whatever their tiers."""
 
@@ -32,17 +35,40 @@ def choose_compaction(
     Size-tiered: runs are put into tiers of sizes that grow by `fan_in`, and a tier with `fan_in` runs is merged
     as a whole, so that a row is rewritten about once per tier and at most `fan_in - 1` runs per tier are left.
     Should there be more than `max_runs` after that, the smallest left over are merged too. Runs of any epochs may
-    be merged with each other.
+    be merged with each other. The runs that one merge made of disjoint ranges of keys count as a single one.
     """
-    tiers: dict[int, list[RunRef]] = defaultdict(list)
-    for ref in refs:
-        tiers[_tier(ref.length, fan_in, tier_bytes)].append(ref)
+    tiers: dict[int, list[list[RunRef]]] = defaultdict(list)
+    for level in levels(refs):
+        tiers[_tier(_size(level), fan_in, tier_bytes)].append(level)
     groups = [tiers.pop(t) for t in sorted(tiers) if len(tiers[t]) >= fan_in]
-    rest = sorted((r for tier in tiers.values() for r in tier), key=lambda r: r.length)
+    rest = sorted((level for tier in tiers.values() for level in tier), key=_size)
     excess = len(rest) + len(groups) - max_runs
     if excess > 0 and len(rest) > 1:
         groups.append(rest[: min(len(rest), excess + fan_in)])
-    return groups
+    return [[ref for level in group for ref in level] for group in groups]
+
+
+def part_path(name: str, part: int) -> str:
+    """The path of one part of a merge that is split by keys, whose paths all begin with `name`."""
+    return f"{name}.p{part}.run"
+
+
+def levels(refs: Sequence[RunRef]) -> list[list[RunRef]]:
+    """The runs, those together that one merge made of disjoint ranges of keys: a key is looked up once in each list."""
+    found: dict[str | int, list[RunRef]] = defaultdict(list)
+    for i, ref in enumerate(refs):
+        part = _PART.match(ref.path)
+        found[part.group(1) if part else i].append(ref)
+    return list(found.values())
+
+
+def first_levels(refs: Sequence[RunRef], most: int) -> list[RunRef]:
+    """As many of the runs as make up `most` of their `levels`."""
+    return [ref for level in levels(refs)[:most] for ref in level]
+
+
+def _size(refs: Sequence[RunRef]) -> int:
+    return sum(r.length for r in refs)
 
 
 def _tier(size: int, fan_in: int, tier_bytes: int) -> int:
@@ -50,6 +76,53 @@ def _tier(size: int, fan_in: int, tier_bytes: int) -> int:
     while size >= limit:
         tier, limit = tier + 1, limit * fan_in
     return tier
+
+
+def split_by_keys(refs: Sequence[RunRef], root: Root, parts: int) -> list[tuple[int, int | None]]:
+    """At most `parts` ranges of keys (from, to exclusive; None in the last) that together cover all keys.
+
+    By the sparse indexes of the runs each holds about as many bytes. A key is never cut in two, so that there are
+    fewer ranges where one key has very many rows. Raises `CorruptObject`.
+    """
+    runs = [Run.open(root, r) for r in refs]
+    keys = np.concatenate([run.index[:, 0] for run in runs])
+    weights = np.concatenate([np.full(len(run.index), run.ref.length / len(run.index)) for run in runs])
+    order = np.argsort(keys, kind="stable")
+    ends = np.cumsum(weights[order])
+    places = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
+    cuts = [int(k) for k in np.unique(keys[order][places]) if k > min(r.k_min for r in refs)]
+    return list(zip([K_LOWEST, *cuts], [*cuts, None], strict=True))
+
+
+@dataclass(frozen=True)
+class MergePart:
+    """A merge of runs, or of a range of their keys, that any process can do."""
+
+    refs: tuple[RunRef, ...]
+    schema: TableSchema
+    root: Root
+    path: str
+    safe_epoch: int
+    k_from: int = K_LOWEST
+    k_to: int | None = None
+    watermark: int | None = None
+    fsync: bool = True
+
+    def run(self) -> RunRef | None:
+        """Do it: what `merge` does."""
+        return merge(
+            self.refs, self.schema, self.root, self.path, self.safe_epoch,
+            watermark=self.watermark, k_from=self.k_from, k_to=self.k_to, fsync=self.fsync,
+        )  # fmt: skip
+
+    def split(self, name: str, parts: int) -> list[MergePart]:
+        """The same merge in parts of about equal size, for paths that begin with `name`. Raises `CorruptObject`."""
+        ranges = split_by_keys(self.refs, self.root, parts)
+        return [replace(self, path=part_path(name, i), k_from=low, k_to=high) for i, (low, high) in enumerate(ranges)]
+
+
+MergeRunner = Callable[[Sequence[MergePart]], "list[RunRef | None]"]
+"""Does the parts of a merge somewhere and gives their results in order; raises if one fails."""
 
 
 def merge(

@@ -1,0 +1,39 @@
+"""Large merges as Spark jobs: a task for each range of keys, in the pool for maintenance."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from headrace.plan.failures import translate
+from headrace.state.merge import MergePart
+from headrace.state.schema import RunRef
+
+POOL = "maintenance"
+"""The scheduler's pool, of low weight: epochs and queries go first."""
+_numbers = itertools.count(1)
+
+
+class SparkMerger:
+    """Runs the parts of one merge after another's; never two Spark jobs at once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self._running = threading.Lock()
+
+    def __call__(self, parts: Sequence[MergePart]) -> list[RunRef | None]:
+        """The new runs, in the order of the parts. Raises the error of the part that failed; then none counts."""
+        with self._running:
+            context = self._context
+            try:
+                context.setLocalProperty("spark.scheduler.pool", POOL)
+                context.setJobGroup(f"headrace-merge-{next(_numbers)}", f"merge of table {parts[0].refs[0].table_id}")
+                return context.parallelize(list(parts), len(parts)).map(MergePart.run).collect()
+            except Exception as error:
+                raise translate(error) from error
+            finally:
+                context.setLocalProperty("spark.scheduler.pool", None)
+                context.setLocalProperty("spark.jobGroup.id", None)
