@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.dataflow.operators.task import Buffer
 from headrace.errors import JobFailed
+from headrace.state.memory import MemoryController
 from headrace.state.run import Section, write_run
 from headrace.state.schema import TableSchema
 from headrace.state.spool import TaskSpool, forget_attempt, forget_leftovers
@@ -43,8 +44,9 @@ def test_what_a_task_writes(
     folder = tmp_path_factory.mktemp("spool")
     inner = TaskSpool(folder, "1-1-1", 7)
     inner.begin("0.0")
-    buffer = Buffer(inner, limit_bytes)
-    last = Buffer(TaskSpool(folder, "1-1-1", 7), limit_bytes)
+    memory = MemoryController(limit_bytes)
+    buffer = Buffer(inner, memory if limit_bytes else None)
+    last = Buffer(TaskSpool(folder, "1-1-1", 7), memory if limit_bytes else None)
     keys = sorted(k for piece in pieces for k in piece)
     start = 0
     for piece in pieces:
@@ -66,6 +68,8 @@ def test_what_a_task_writes(
         assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([_rows(wanted, keys)]))
     refs = write_run(folder / "out", "x.run", last.sections(9), fsync=False)
     assert sum(r.rows for r in refs) == 3 * len(keys)
+    last.clear()
+    assert memory.use().used_bytes == 0 and memory.use().peak_bytes <= limit_bytes
 
 
 def test_a_stage_that_did_not_see_the_end_of_its_input(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Compactor:
                 return 0
             refs = [r.ref for r in state.runs_of(table_id)]
         gone = expired_runs(refs, record.watermark)
-        if gone and self._commit(record, gone, None, record.safe_epoch):
+        if gone and self._commit(record, gone, [], record.safe_epoch):
             refs = [ref for ref in refs if ref not in gone]
         groups = choose_compaction(refs, fan_in=settings.compaction_trigger_runs)
         if not groups:

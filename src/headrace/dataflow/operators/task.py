@@ -39,18 +39,18 @@ class Worker:
         # All Python workers of one Spark task see the same task attempt id.
         self.spool = TaskSpool(self.params.spool_root, self.params.attempt, int(context.taskAttemptId()))
         self.memory = MemoryController(self.params.memory_bytes)
-        self.buffer = Buffer(self.spool, self.params.memory_bytes)
+        self.buffer = Buffer(self.spool, self.memory if self.params.memory_bytes else None)
 
 
 class Buffer:
-    """Rows of state tables on their way into the task's object: in memory, or in the spool once they outgrow it.
+    """Rows of state tables on their way into the task's object: in memory, or in the spool once that is full.
 
-    Writes need not wait: what is larger than the limit is spooled at once.
+    Writes never wait: what finds no room is spooled at once. Without a controller there is no bound.
     """
 
-    def __init__(self, spool: TaskSpool, limit_bytes: int) -> None:
+    def __init__(self, spool: TaskSpool, memory: MemoryController | None) -> None:
         self._spool = spool
-        self._limit_bytes = limit_bytes
+        self._memory = memory
         self._held: dict[tuple[str, int], tuple[TableSchema, list[pa.RecordBatch]]] = {}
         self._bytes = 0
         self._flushed = False
@@ -58,8 +58,11 @@ class Buffer:
     def add(self, stage: str, table_id: int, schema: TableSchema, batch: pa.RecordBatch) -> None:
         """Add rows, which must come after those of the table that are there already."""
         self._held.setdefault((stage, table_id), (schema, []))[1].append(batch)
-        self._bytes += batch.nbytes
-        if self._limit_bytes and self._bytes > self._limit_bytes:
+        if self._memory is None:
+            return
+        if self._memory.try_reserve(batch.nbytes):
+            self._bytes += batch.nbytes
+        else:
             self.flush()
 
     def flush(self) -> None:
@@ -68,7 +71,13 @@ class Buffer:
             for batch in batches:
                 self._spool.append(stage, table_id, schema, batch)
         self._flushed = self._flushed or bool(self._held)
+        self.clear()
+
+    def clear(self) -> None:
+        """Let go of what is held."""
         self._held.clear()
+        if self._memory is not None:
+            self._memory.release(self._bytes)
         self._bytes = 0
 
     def sections(self, epoch: int) -> list[Section]:
@@ -231,6 +240,7 @@ def _upload(worker: Worker, label: str) -> list[RunRef]:
         path = f"{params.prefix}/{label}-{worker.partition}.{worker.attempt_number}.run"
         refs = write_run(params.root, path, sections, fsync=params.sync)
         fault_point("task.after_upload")
+    worker.buffer.clear()
     worker.spool.remove()
     return refs
 
