@@ -43,6 +43,10 @@ PARAMS = st.builds(
     root=st.text(max_size=8),
     prefix=st.text(max_size=8),
     sync=st.booleans(),
+    spool=st.text(max_size=8),
+    memory_bytes=st.integers(0, 2**40),
+    budget_bytes=st.integers(0, 2**40),
+    inner=st.lists(st.text(max_size=5), max_size=3).map(tuple),
     tables=st.dictionaries(st.integers(1, 99), st.builds(TableInput, REFS), max_size=2),
     sources=st.dictionaries(st.integers(1, 99), SOURCES, max_size=2),
     state=st.dictionaries(

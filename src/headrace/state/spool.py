@@ -66,11 +66,14 @@ class TaskSpool:
     def __init__(self, root: str | os.PathLike[str], attempt: str, task_id: int) -> None:
         self.folder = Path(root) / attempt / str(task_id)
         self._files: dict[tuple[str, int], RowsFile] = {}
+        self._made = False
 
     def prepare(self) -> Path:
         """Make the folder."""
-        with storage_errors("spooling", self.folder.name):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._made:
+            with storage_errors("spooling", self.folder.name):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self._made = True
         return self.folder
 
     def begin(self, stage: str) -> None:
@@ -116,6 +119,12 @@ class TaskSpool:
 
     def remove(self) -> None:
         """Delete the folder, if there is one."""
+        self._made = False
+        with suppress(OSError):
+            for name in os.listdir(self.folder):
+                os.unlink(self.folder / name)
+            os.rmdir(self.folder)
+            return
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
 
