@@ -12,6 +12,7 @@ s3             sequential round trips of epochs of a small view, on an S3 server
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import struct
 import sys
@@ -20,12 +21,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import bench
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from distant import KEYS as KEYS_IN_ENVIRONMENT
+from distant import distant_s3, sequential
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import consolidate
@@ -76,7 +83,6 @@ class Table:
     epoch: int = 0
     flushed: int = 0
     merged: int = 0
-    merging_s: float = 0.0
     most_runs: int = 0
     _names: int = 0
 
@@ -97,9 +103,7 @@ class Table:
                 self.merge(group)
 
     def merge(self, group: list[RunRef]) -> None:
-        started = time.perf_counter()
         made = merge(group, SCHEMA, self.root, self.name(), self.epoch, fsync=False)
-        self.merging_s += time.perf_counter() - started
         self.refs = [r for r in self.refs if r not in group]
         for ref in group:
             (self.root / ref.path).unlink()
@@ -254,7 +258,7 @@ def amplification() -> None:
         writes = 1 + (table.merged - merged) / written
         tiers = 1 + max(0, math.ceil(math.log(written / TIER_BYTES, FAN_IN)))
         copied = _copy_s(root, table.refs)
-        merging_s, size = table.merging_s, table.bytes
+        size = table.bytes
         started = time.perf_counter()
         table.merge(table.refs)
         last_s = time.perf_counter() - started
@@ -266,7 +270,6 @@ def amplification() -> None:
     ]
     title = f"{epochs} epochs that update {step:,} of {live:,} rows each"
     bench.show(title, ["", "measured", "bound"], lines)
-    del merging_s
     print(f"merging all runs: {size / last_s / 1e6:,.0f} MB/s, {copied / last_s:.2f} of a plain Arrow copy's speed\n")
 
 
@@ -294,8 +297,64 @@ def _copy_s(root: Path, refs: Sequence[RunRef]) -> float:
     return time.perf_counter() - started
 
 
+def scan() -> None:
+    size, step = 10_000_000, 1_000_000
+    with bench.database(spark()) as db, scratch() as root:
+        db.sql("CREATE TABLE t (id bigint, a bigint, b double, c double, d bigint)")
+        for start in range(0, size, step):
+            ids = np.arange(start, start + step)
+            columns = {"id": ids, "a": ids * 3, "b": ids * 0.5, "c": ids + 0.25, "d": ids % 1000}
+            bench.write(db, "t", columns)
+            pq.write_table(pa.table(columns), root / f"{start}.parquet")
+        db.coordinator.compact()
+        parquet = spark().read.parquet(str(root))
+
+        def total(frame: DataFrame) -> Any:
+            return frame.agg(*(F.sum(c) for c in ("id", "a", "b", "c", "d")), F.count("*")).collect()
+
+        assert total(db.table("t")) == total(parquet)
+        a, b = times(lambda: total(db.table("t")), lambda: total(parquet), rounds=7)
+    lines = [["table", f"{a:.2f}"], ["Parquet", f"{b:.2f}"], ["ratio (at most 2)", f"{a / b:.2f}"]]
+    bench.show("Spark, sums over 10^7 rows", ["", "s"], lines)
+
+
+def s3() -> None:
+    delay_s, epochs = 0.02, 20
+    with distant_s3(delay_s) as proxy:
+        options = {"endpoint": f"http://127.0.0.1:{proxy.port}", "region": "us-east-1", "allow_http": "true"}
+        settings = {"state_url": "s3://bench/state", "state_options": options, "compaction_interval_ms": 600_000}
+        with bench.database(spark(), **settings) as db:
+            db.sql("CREATE TABLE t (g bigint, v bigint)")
+            db.sql("CREATE MATERIALIZED VIEW m AS SELECT g, count(*) AS n, sum(v) AS s FROM t GROUP BY g")
+            rng = np.random.default_rng(10)
+            turns, counts, taken = [], [], []
+            for i in range(epochs):
+                rows = {"g": rng.integers(0, 100, 100), "v": rng.integers(0, 1000, 100)}
+                epoch = bench.write(db, "t", rows)
+                started = time.perf_counter()
+                bench.wait_for(db, "m", epoch)
+                ended = time.perf_counter()
+                if i >= 5:
+                    found = proxy.between(started, ended)
+                    turns.append(sequential(found))
+                    counts.append(len(found))
+                    taken.append(ended - started)
+    lines = [
+        ["round trips one after another (at most 2)", f"{bench.median(turns):.0f}", str(max(turns))],
+        ["requests", f"{bench.median(counts):.0f}", str(max(counts))],
+        ["epoch, ms", f"{bench.median(taken) * 1e3:.0f}", f"{max(taken) * 1e3:.0f}"],
+    ]
+    bench.show("Epochs of a small view, its state on an S3 server 20 ms away", ["", "median", "most"], lines)
+
+
+@cache
+def spark() -> SparkSession:
+    return bench.session()
+
+
 def main() -> None:
-    known = {"probe": probe, "rocksdict": rocksdict, "amplification": amplification}
+    os.environ.update(KEYS_IN_ENVIRONMENT)
+    known = {f.__name__: f for f in (probe, rocksdict, amplification, scan, s3)}
     for name in sys.argv[1:] or list(known):
         known[name]()
 
