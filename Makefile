@@ -82,6 +82,7 @@ lint: $(READY)
 bench:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@for program in $$(grep -l __main__ benchmarks/*.py); do \
 		echo "== $$program"; $(BIN)/python "$$program" $(ARGS) || exit 1; \
 	done

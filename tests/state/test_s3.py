@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import socket
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from faulty_transport import FaultyTransport
 from object_server import S3Server
 from remote_cases import SCHEMA, batch, read_all, rows_of, write
 
 from headrace.errors import CorruptObject, StorageError
 from headrace.state.arrangement import Arrangement
+from headrace.state.iopool import IoPool, RetryPolicy
 from headrace.state.merge import merge
 from headrace.state.run import RunCache, Section, write_run
-from headrace.state.stores import StoreRoot, store_of
+from headrace.state.schema import RunRef
+from headrace.state.stores import RemoteStore, StoreRoot, store_of
 from headrace.state.transport import open_transport
 
 
@@ -99,3 +103,38 @@ def test_a_server_that_is_not_there_is_a_storage_error(s3: S3Server, tmp_path: P
         store.prepare()
     with pytest.raises(StorageError, match=r"writing object x\.run failed"):
         write(store.root, "x.run")
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request ends at its own time limit, and counts as one that may go better the next time."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "region": "r", "allow_http": "true"}
+        pool = IoPool(2, RetryPolicy(attempts=3), sleep_s=lambda s: None)
+        root = StoreRoot("s3://b/p", tuple(options.items()), str(tmp_path), timeout_ms=100)
+        store = RemoteStore(root, pool)
+        with pytest.raises(StorageError, match="looking for object x failed"):
+            store.head("x")
+    assert (pool.metrics.requests, pool.metrics.retries, pool.metrics.failures) == (3, 2, 1)
+
+
+def test_requests_that_fail_at_a_real_server_are_repeated(s3: S3Server, tmp_path: Path) -> None:
+    """Lost answers and refused requests below the pool: every run is there once, and reads right."""
+    root = s3.root(tmp_path / "a")
+    transport = FaultyTransport(open_transport(root.url, dict(root.options), 30_000))
+    store = RemoteStore(root, IoPool(2, sleep_s=lambda s: None), transport)
+    refs = []
+    for i in range(6):
+        transport.fail("put", *[ConnectionError("503")] * (i % 3), after=i % 2 == 0)
+        with store.create(f"{i}.run") as out:
+            out.begin()
+            out.write(bytes([i]) * 1000)
+            extent = out.end()
+            out.commit()
+        refs.append(RunRef(1, f"{i}.run", extent.offset, extent.length, 1, 1, 1, 0, 0, None, extent.packed))
+    cold = RemoteStore(_cold(root, tmp_path / "b"), IoPool(2, sleep_s=lambda s: None), transport)
+    for i, ref in enumerate(refs):
+        transport.fail("get", *[ConnectionError("reset")] * (i % 4))
+        assert bytes(cold.open(ref, lambda view: None)) == bytes([i]) * 1000
+    assert sorted(o.path for o in store.list()) == [f"{i}.run" for i in range(6)]

@@ -78,6 +78,19 @@ def test_what_is_no_store_is_refused(root: StoreRoot, message: str, tmp_path: Pa
         store_of(root)
 
 
+@pytest.mark.parametrize(
+    ("url", "options", "shown"),
+    [
+        ("gs://b/p/q", {"base_url": "http://127.0.0.1:1", "allow_http": "true"}, 'bucket="b", prefix="p/q"'),
+        ("az://c/p/q", {"account_name": "a", "use_emulator": "true"}, 'container_name="c"'),
+        ("s3://b/p/q", {"region": "r", "virtual_hosted_style_request": "true"}, 'bucket="b", prefix="p/q"'),
+    ],
+)
+def test_other_clouds_are_opened_by_url(url: str, options: dict[str, str], shown: str) -> None:
+    transport = open_transport(url, options, 1000)
+    assert shown in str(transport._store) and transport._store.prefix == "p/q"
+
+
 def test_a_directory_lists_and_deletes(tmp_path: Path) -> None:
     store = store_of(tmp_path / "new")
     store.prepare()

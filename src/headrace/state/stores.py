@@ -36,7 +36,7 @@ class StoreRoot:
     """Where the state of a database is, as it travels to tasks. Holds no credentials."""
 
     url: str
-    """A path, or `file:///path`, `s3://bucket/prefix`, `gs://...`, `az://account/container/prefix`, `memory://name`."""
+    """A path, or `file:///path`, `s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `memory://name`."""
     options: tuple[tuple[str, str], ...] = ()
     """Of the object store, such as its endpoint: see `transport.OPTIONS`."""
     cache_dir: str = ""
