@@ -78,7 +78,7 @@ class RowAccess:
         step = 1 << (stride.bit_length() - 1)
         while step:
             next_ = np.minimum(found + step, limit)
-            found = np.where(words[base + next_] < keys, next_, found)
+            found = np.where(words.take(base + next_) < keys, next_, found)
             step >>= 1
         return found
 
@@ -131,8 +131,10 @@ class RowAccess:
 
         def values(at: Positions) -> list[pa.Buffer]:
             rows, batch = at
+            if each == 1:
+                return [pa.py_buffer(words.take(base.take(batch) + rows))]
             places = base[batch] + rows * each
-            return [pa.py_buffer(words[places if each == 1 else places[:, None] + np.arange(each)])]
+            return [pa.py_buffer(words[places[:, None] + np.arange(each)])]
 
         return values
 

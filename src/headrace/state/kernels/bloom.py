@@ -82,7 +82,8 @@ class KeyFilter:
 
     def may_hold(self, probe: Probe, batches: Ints) -> Bools:
         """Whether each key can be in the batch of that number: never false for one that is."""
-        words = self._words[self._starts[batches] + ((probe.upper * self._counts[batches]) >> 32)]
+        places = self._starts.take(batches) + ((probe.upper * self._counts.take(batches)) >> 32)
+        words = self._words.take(places)
         result: Bools = (words & probe.bits) == probe.bits
         return result
 
