@@ -81,7 +81,7 @@ def test_only_transient_errors_are_tried_again() -> None:
 
 @pytest.mark.parametrize("error", [Panic("a bug in native code"), KeyboardInterrupt(), SystemExit(3), MemoryError()])
 def test_whatever_a_call_raises_fails_only_that_call(error: BaseException) -> None:
-    """Panic isolation: the pool's threads survive, so that as many panics as there are threads change nothing."""
+    """FS-16, for the pool: its threads survive, so that as many panics as there are threads change nothing."""
     io = pool(Time(), concurrency=2)
     for _ in range(5):
         with pytest.raises(StorageError, match=r"^writing object x failed"):

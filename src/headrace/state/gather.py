@@ -97,10 +97,9 @@ class RowAccess:
         return self._places(column, 1) // width - self._first_rows * each, words
 
     def _places(self, column: int, buffer: int) -> Ints:
-        """Where a buffer of a column starts in the mapping, for each batch, in bytes."""
+        """Where a buffer of a column starts in the mapping, for each batch, in bytes; empty ones are nowhere."""
         found = [b.column(column).buffers()[buffer] for b in self._batches]
-        # A buffer without bytes may be anywhere: nothing is read of it.
-        starts = [_ABSENT if f is None else f.address - self._start if f.size else 0 for f in found]
+        starts = [_ABSENT if f is None or not f.size else f.address - self._start for f in found]
         places = np.array(starts, dtype=np.int64)
         if not ((places == _ABSENT) | ((places >= 0) & (places <= len(self._bytes)))).all():
             raise pa.ArrowInvalid("a buffer outside of the mapping")

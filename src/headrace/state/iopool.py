@@ -141,7 +141,7 @@ class IoPool:
                 self._pending -= 1
                 self._add_threads()
         self.metrics.add(failures=1)
-        raise StorageError(f"{task.doing} failed: no answer in time", hint="it is tried again with the next epoch")
+        raise StorageError(f"{task.doing} failed: no answer in time")
 
     def _add_threads(self) -> None:
         """As many as there is work for. The caller holds the lock."""

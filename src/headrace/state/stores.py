@@ -69,12 +69,14 @@ def store_root(root: Root) -> StoreRoot:
 
 
 def root_to_json(root: Root) -> Any:
-    """A root as JSON values; `root_from_json` is the inverse, up to defaults."""
-    return asdict(store_root(root))
+    """A root as JSON values: a plain path or URL stays one."""
+    return asdict(root) if isinstance(root, StoreRoot) else os.fspath(root)
 
 
-def root_from_json(data: dict[str, Any]) -> StoreRoot:
+def root_from_json(data: Any) -> Root:
     """The inverse of `root_to_json`."""
+    if isinstance(data, str):
+        return data
     return StoreRoot(**{**data, "options": tuple((k, v) for k, v in data["options"])})
 
 
