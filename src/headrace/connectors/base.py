@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ ReadTask = dict[str, Any]
 _CONNECTORS: dict[str, tuple[str, str]] = {
     "datagen": ("headrace.connectors.datagen", "DatagenSource"),
     "files": ("headrace.connectors.files", "FileSource"),
+    "nexmark": ("headrace.connectors.nexmark", "NexmarkSource"),
 }
 
 
@@ -79,7 +80,7 @@ class RowError:
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """Rows with exactly the declared columns, and what went wrong on the way."""
+    """Rows with the declared columns (those that `Source.only` asks for at least), and what went wrong on the way."""
 
     batch: pa.RecordBatch
     errors: list[RowError] = field(default_factory=list)
@@ -117,6 +118,10 @@ class Source(ABC):
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """About how many rows lie between two offsets, told without reading; None if the offsets don't tell."""
         return None
+
+    def only(self, names: Sequence[str]) -> Self:
+        """Make no other columns than `names` from now on, where that is cheaper; others may be made all the same."""
+        return self
 
     @abstractmethod
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:

@@ -79,7 +79,7 @@ class InputStage(Labelled, Leaf):
         return min(1 + size // memory_bytes, PIECES_AT_MOST)
 
     def _source(self, task: Task, source: SourceInput, i: int) -> Iterator[pa.RecordBatch]:
-        reader = open_source(source.options, [Column(name, kind) for name, kind in source.columns])
+        reader = open_source(source.options, [Column(name, kind) for name, kind in source.columns]).only(self.names)
         for piece in source.tasks[i :: self.parallelism]:
             for found in reader.read(piece):
                 task.row_error_count += found.error_count

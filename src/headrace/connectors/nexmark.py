@@ -1,0 +1,274 @@
+"""The `nexmark` connector: the persons, auctions and bids of the Nexmark benchmark, see `nexmark_events`.
+
+A source is one of the three kinds of events, or all of them in one stream. Event n is a function of (seed, n) alone.
+Sources with equal options are views of one stream of events: offsets, limits and rates count events of all kinds, so
+that such sources keep step with each other.
+
+Options, besides those of every source; each may be written with the prefix `nexmark.`, and with dots for underscores:
+
+`table_type`             `person`, `auction` or `bid`; without it one stream with the columns `event_type` (0, 1, 2),
+                         `person`, `auction`, `bid` (structs, of which one is set) and `date_time`
+`event_num`              how many events there are, of all kinds (default: without end)
+`rows_per_second`        events per second of the wall clock, or `unlimited`: as many as admission allows
+                         (default: as fast as event time passes)
+`events_per_second`      events per second of event time (default 10,000), or instead
+`min_event_gap_in_ns`    event time between two events
+`base_time`              event time of the first event (default 2015-07-15)
+`seed`                   another number gives other events (default 0)
+`active_people`, `in_flight_auctions`, `hot_seller_ratio`, `hot_auction_ratio`, `hot_bidder_ratio`,
+`hot_channel_ratio`, `num_categories`, `person_id_lead`, `auction_id_lead`, `person_proportion`,
+`auction_proportion`, `bid_proportion`, `avg_person_byte_size`, `avg_auction_byte_size`, `avg_bid_byte_size`:
+                         the generator's parameters, see `nexmark_events.Shape`
+`split_num`, `max_chunk_size`  accepted and without effect: any range of events is made in parallel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_type, split_top_level
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, Kind, Shape
+from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.pacing import RateSchedule, admit
+from headrace.errors import InvalidParameter
+
+BATCH_EVENTS = 65_536
+PREFIX = "nexmark."
+_PARAMETERS = tuple(f.name for f in fields(Shape) if f.name not in ("seed", "base_time_ms", "event_gap_ns"))
+_MAY_BE_ZERO = ("person_id_lead", "auction_id_lead")
+_IGNORED = ("split_num", "max_chunk_size")
+OPTIONS = (
+    "table_type", "event_num", "rows_per_second", "events_per_second", "min_event_gap_in_ns", "base_time", "seed",
+    *_PARAMETERS, *_IGNORED,
+)  # fmt: skip
+_SPLIT = "0"
+_START = "@start_ms"
+
+
+def _plain(name: str) -> str:
+    """An option's name in one spelling."""
+    return name.removeprefix(PREFIX).replace(".", "_")
+
+
+def _reader(options: Mapping[str, str]) -> OptionReader:
+    known: dict[str, str] = {}
+    for name, value in options.items():
+        if _plain(name) in known:
+            raise InvalidParameter(f"option {_plain(name)} is given twice")
+        known[_plain(name)] = value
+    reader = OptionReader(known)
+    reader.refuse_unknown((*OPTIONS, *COMMON_OPTIONS))
+    return reader
+
+
+def _kind(reader: OptionReader) -> Kind | None:
+    if not reader.has("table_type"):
+        return None
+    reader = OptionReader({**reader.options, "table_type": reader.options["table_type"].lower()})
+    name = reader.choice("table_type", KINDS, "bid")
+    return next(kind for kind in KINDS if kind == name)
+
+
+class NexmarkSource(Source):
+    """See the module."""
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        reader = _reader(options)
+        reader.on_error()
+        self.kind = _kind(reader)
+        self.shape = _shape(reader)
+        self.end = reader.integer("event_num", 0)
+        self.max_rows = reader.integer("max_rows_per_epoch", 1)
+        self.rate = self._rate(reader)
+        self._makers = [_maker(self.kind, column) for column in columns]
+
+    @classmethod
+    def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """The columns of the kind of event, or of all kinds in one."""
+        kind = _kind(_reader(options))
+        if kind is not None:
+            return [Column(name, column.type) for name, column in COLUMNS[kind].items()]
+        structs = [Column(k, f"struct<{','.join(f'{n}:{c.type}' for n, c in COLUMNS[k].items())}>") for k in KINDS]
+        return [Column("event_type", "bigint"), *structs, Column("date_time", "timestamp_ntz")]
+
+    def only(self, names: Sequence[str]) -> Self:
+        """See `Source`."""
+        kept = [i for i, column in enumerate(self.columns) if column.name in names] or [0]  # rows need a column
+        self._makers = [self._makers[i] for i in kept]
+        self.columns = [self.columns[i] for i in kept]
+        self.schema = pa.schema([self.schema.field(i) for i in kept])
+        return self
+
+    def start_offsets(self) -> Offsets:
+        """Event 0; the clock starts at the first binding."""
+        return {_SPLIT: 0}
+
+    def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
+        """See `Source`; limits count events of all kinds."""
+        position = int(after.get(_SPLIT, 0))
+        most = limit.rows(self.max_rows)
+        start_ms = after.get(_START)
+        if self.rate is None:
+            start_ms = now_ms if start_ms is None else start_ms
+            ends = [] if self.end is None else [self.end]
+            reachable = min([*ends, *([] if most is None else [position + most])], default=position)
+            reached, behind = max(position, reachable), self.end is None or reachable < self.end
+        else:
+            start_ms, reached, behind = admit(RateSchedule(self.rate), start_ms, position, self.end, most, now_ms)
+        offsets: Offsets = {_SPLIT: reached, _START: start_ms}
+        finished = self.end is not None and reached >= self.end
+        watermark_us = 1000 * int(self.shape.time_ms(np.array([reached]))[0])
+        return Binding(offsets, self._rows(position, reached), finished, watermark_us, behind)
+
+    def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`."""
+        return self._rows(int(from_.get(_SPLIT, 0)), int(to.get(_SPLIT, 0)))
+
+    def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
+        """See `Source`; a task is a range [start, stop) of events."""
+        start, stop = int(from_.get(_SPLIT, 0)), int(to.get(_SPLIT, 0))
+        share = max(1, -(-(stop - start) // max(1, parallelism)))
+        return [{"start": at, "stop": min(at + share, stop)} for at in range(start, stop, share)]
+
+    def read(self, task: ReadTask) -> Iterator[ReadBatch]:
+        """See `Source`; there are never errors."""
+        for start in range(task["start"], task["stop"], BATCH_EVENTS):
+            stop = min(start + BATCH_EVENTS, task["stop"])
+            made = _Range(self.shape, start, stop)
+            if self._rows(start, stop):
+                arrays = [_as(maker(made), field.type) for maker, field in zip(self._makers, self.schema)]
+                yield ReadBatch(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+
+    def _rows(self, start: int, stop: int) -> int:
+        if self.kind is None:
+            return max(0, stop - start)
+        return max(0, self.shape.count(self.kind, stop) - self.shape.count(self.kind, start))
+
+    def _rate(self, reader: OptionReader) -> float | None:
+        if reader.options.get("rows_per_second") != "unlimited":
+            return reader.positive("rows_per_second") or 1e9 / self.shape.event_gap_ns
+        if self.end is None and self.max_rows is None:
+            raise InvalidParameter("option rows_per_second 'unlimited' needs event_num or max_rows_per_epoch")
+        return None
+
+
+class _Range:
+    """The events of a range, by kind, made when asked for."""
+
+    def __init__(self, shape: Shape, start: int, stop: int):
+        self.shape, self.start, self.stop = shape, start, stop
+        self._events: dict[Kind, Events] = {}
+
+    def of(self, kind: Kind) -> Events:
+        """Those of one kind."""
+        if kind not in self._events:
+            self._events[kind] = Events(self.shape, self.shape.numbers(kind, self.start, self.stop))
+        return self._events[kind]
+
+    def all(self) -> Events:
+        """All of them, for what does not depend on the kind."""
+        return Events(self.shape, np.arange(self.start, self.stop, dtype=np.int64))
+
+    def places(self, kind: Kind) -> pa.Array:
+        """For each event of the range its place among those of the kind, NULL if it is of another one."""
+        numbers = self.of(kind).number - self.start
+        places = np.full(self.stop - self.start, -1, np.int64)
+        places[numbers] = np.arange(len(numbers))
+        return pa.array(places, mask=places < 0)
+
+
+def _maker(kind: Kind | None, column: Column) -> Any:
+    """The function that makes a declared column from a range. Raises `InvalidParameter` for one that there is not."""
+    if kind is not None:
+        name = _matching(column.name, COLUMNS[kind], f"events of type {kind}")
+        _check_type(column.name, column.type, COLUMNS[kind][name].type)
+        return lambda made: COLUMNS[kind][name].make(made.of(kind))
+    name = _matching(column.name, ("event_type", *KINDS, "date_time"), "events of all types")
+    if name == "event_type":
+        _check_type(column.name, column.type, "bigint")
+        return lambda made: _event_types(made)
+    if name == "date_time":
+        _check_type(column.name, column.type, "timestamp_ntz")
+        return lambda made: COLUMNS["bid"]["date_time"].make(made.all())
+    struct = next(k for k in KINDS if k == name)
+    return _struct_maker(struct, column)
+
+
+def _struct_maker(kind: Kind, column: Column) -> Any:
+    if not column.type.startswith("struct<"):
+        raise InvalidParameter(f"column {column.name} of connector nexmark must be a struct, not {column.type}")
+    parts = [tuple(split_top_level(part.strip(), ":")) for part in split_top_level(column.type[len("struct<") : -1])]
+    made_of = []
+    for spelled, declared in parts:
+        name = _matching(spelled.strip(" `"), COLUMNS[kind], f"events of type {kind}")
+        _check_type(f"{column.name}.{name}", declared.strip(), COLUMNS[kind][name].type)
+        made_of.append(COLUMNS[kind][name])
+    whole = arrow_type(column.type)
+
+    def make(made: _Range) -> pa.Array:
+        events = made.of(kind)
+        arrays = [_as(c.make(events), whole.field(i).type) for i, c in enumerate(made_of)]
+        return pa.StructArray.from_arrays(arrays, fields=list(whole)).take(made.places(kind))
+
+    return make
+
+
+def _event_types(made: _Range) -> pa.Array:
+    types = np.empty(made.stop - made.start, np.int64)
+    for i, kind in enumerate(KINDS):
+        types[made.of(kind).number - made.start] = i
+    return pa.array(types)
+
+
+def _matching(name: str, known: Any, of: str) -> str:
+    """The generator's name of a declared column: case and underscores do not count."""
+    found = {known_name.replace("_", ""): str(known_name) for known_name in known}.get(name.replace("_", "").lower())
+    if found is None:
+        raise InvalidParameter(f"connector nexmark: {of} have no column {name}", hint=f"columns: {', '.join(known)}")
+    return found
+
+
+def _check_type(name: str, declared: str, own: str) -> None:
+    fits = {"bigint": ("bigint", "int", "double", "string"), "timestamp_ntz": ("timestamp_ntz", "timestamp")}
+    if declared != own and declared not in fits.get(own, ()):
+        raise InvalidParameter(f"connector nexmark makes column {name} as {own}, which is not for {declared}")
+
+
+def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)
+
+
+def _shape(reader: OptionReader) -> Shape:
+    given: dict[str, int] = {}
+    for name in _PARAMETERS:
+        value = reader.integer(name, 0 if name in _MAY_BE_ZERO else 1)
+        if value is not None:
+            given[name] = value
+    if reader.has("events_per_second") and reader.has("min_event_gap_in_ns"):
+        raise InvalidParameter("options events_per_second and min_event_gap_in_ns exclude each other")
+    gap_ns = reader.integer("min_event_gap_in_ns", 1)
+    per_second = reader.positive("events_per_second")
+    if per_second is not None:
+        gap_ns = max(1, round(1e9 / per_second))
+    if gap_ns is not None:
+        given["event_gap_ns"] = gap_ns
+    if reader.has("base_time"):
+        given["base_time_ms"] = _time_ms(reader)
+    return Shape(seed=reader.integer("seed") or 0, **given)
+
+
+def _time_ms(reader: OptionReader) -> int:
+    text = reader.options["base_time"]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidParameter(f"option base_time must be a time such as 2015-07-15 00:00:00, not {text!r}") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
