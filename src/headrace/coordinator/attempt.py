@@ -159,7 +159,8 @@ def edits_of(core: Core, job: Job, attempt: Attempt, result: EpochResult, state:
     record = state.jobs[job.id]
     if record.status == "creating":
         done = replace(record, status="created", committed_epoch=target, frontier=target, exact=exact)
-        edits += [Put(done), AddEvent("job_created", job.id, f'materialized view "{job.name}" is created')]
+        kind = "materialized view" if ROWS in job.tables else "sink"
+        edits += [Put(done), AddEvent("job_created", job.id, f'{kind} "{job.name}" is created')]
     else:
         edits.append(AdvanceJob(job.id, target, target, exact))
     if job.failures:

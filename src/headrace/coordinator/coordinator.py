@@ -174,7 +174,7 @@ class Coordinator:
         return self._guarded(lambda: self._life.create_relation(record))
 
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> int:
-        """Create a materialized view and start its job; durable on return, which does not wait for its rows.
+        """Create a materialized view or a sink and start its job; durable on return, which does not wait for rows.
 
         `record.payload["spark_sql"]` is the query that `plan` was made of.
         """
@@ -348,7 +348,7 @@ class Coordinator:
         return self._guarded(self._vacuum.pass_once)
 
     def jobs(self) -> list[JobStatus]:
-        """All jobs of materialized views, by id."""
+        """All jobs of materialized views and sinks, by id."""
         core = self._core
         with core.lock:
             return [self._status(job) for _, job in sorted(core.jobs.items())]
@@ -364,7 +364,7 @@ class Coordinator:
         return JobStatus(
             id=job.id,
             name=job.name,
-            kind="materialized_view",
+            kind=self._core.relation(job.id).kind,
             group=job.group,
             status=job.shown_status,
             committed_epoch=job.committed,

@@ -59,13 +59,13 @@ RunnerFactory = Callable[[ViewPlan, Mapping[int, "TableSchema | None"]], Runner]
 
 @dataclass
 class Relation:
-    """A table, source or materialized view while the server runs."""
+    """A table, source, materialized view or sink while the server runs."""
 
     record: ObjectRecord
     schema: TableSchema | None = None
-    """Layout of its rows; None for a source."""
+    """Layout of its rows; None for a source or sink."""
     state_table: int = 0
-    """Id of the state table that holds its rows; 0 for a source."""
+    """Id of the state table that holds its rows; 0 for a source or sink."""
     changes: ChangeLog = field(default_factory=ChangeLog)
     rows_by_epoch: dict[int, int] = field(default_factory=dict)
     """Rows that its newest changes have, where they are known."""
@@ -86,7 +86,7 @@ class Relation:
 
     @property
     def kind(self) -> str:
-        """table, source or materialized_view."""
+        """table, source, materialized_view or sink."""
         return self.record.kind
 
     @property
@@ -124,7 +124,7 @@ class Metrics:
 
 @dataclass
 class Job:
-    """A materialized view's job while the server runs."""
+    """The job of a materialized view or a sink while the server runs."""
 
     id: int
     name: str

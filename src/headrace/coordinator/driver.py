@@ -220,7 +220,8 @@ class Driver:
         core, job = self._core, self._job
         with core.catalog.reading() as state:
             record = state.jobs.get(job.id)
-            runs = [r.ref for r in state.runs_of(job.tables[ROWS]) if r.ref.epoch_hi > job.committed]
+            own = job.tables.get(ROWS)
+            runs = [r.ref for r in state.runs_of(own) if r.ref.epoch_hi > job.committed] if own else []
         if record is None or record.committed_epoch <= job.committed:
             return
         with core.changed:
@@ -241,8 +242,9 @@ class Driver:
                 job.status = "created"
             job.failures, job.error, job.retry_at_s, job.progress = 0, None, 0.0, ""
             # Also where it wrote nothing: a view below is exact again only once it has taken this checkpoint in.
-            written = [r for r in result.runs if r.table_id == job.tables[ROWS]]
-            core.relation(job.id).changed(attempt.target, sum(r.rows for r in written))
+            if ROWS in job.tables:
+                written = [r for r in result.runs if r.table_id == job.tables[ROWS]]
+                core.relation(job.id).changed(attempt.target, sum(r.rows for r in written))
             m = job.metrics
             m.epochs += 1
             m.rows_in += result.rows_in

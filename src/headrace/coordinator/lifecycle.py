@@ -75,14 +75,14 @@ class Lifecycle:
     def recover(self) -> None:
         """Take up everything that the catalog holds; a view that cannot be planned as before is quarantined."""
         with self._core.catalog.reading() as state:
-            objects = _in_order(state.objects_of("table", "source", "materialized_view"))
+            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink"))
             jobs = dict(state.jobs)
             relations = {o.id: _recovered(o, state) for o in objects}
             tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
         with self._core.lock:
             self._core.relations.update(relations)
         for record in objects:
-            if record.kind == "materialized_view":
+            if record.kind in ("materialized_view", "sink"):
                 self._recover_view(record, jobs[record.id], tables[record.id])
             self._define(record)
 
@@ -100,6 +100,7 @@ class Lifecycle:
         )
         try:
             plan = self._planner.plan(stored_query(self._planner, record.payload))
+            plan = plan.into(record.options) if record.kind == "sink" else plan
             self._check_plan(record, job_record, plan, tables)
             job.plan, job.runner = plan, self._runner(plan)
             if job.status == "quarantined":
@@ -109,7 +110,7 @@ class Lifecycle:
         except Exception as error:
             job.error, job.error_since_ms = as_headrace_error(error), self._core.clock.now_ms()
             if job.status != "quarantined":
-                text = f'materialized view "{record.name}" is quarantined: {job.error.message}'
+                text = f'{_kind(record)} "{record.name}" is quarantined: {job.error.message}'
                 self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
         with self._core.lock:
             self._core.jobs[job.id] = job
@@ -119,7 +120,7 @@ class Lifecycle:
     ) -> None:
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
             raise JobFailed(
-                f'the plan of materialized view "{record.name}" is not the one that its state was made by',
+                f'the plan of {_kind(record)} "{record.name}" is not the one that its state was made by',
                 hint="its rows stay readable; drop the view and create it again to have it kept up to date",
             )
 
@@ -133,6 +134,8 @@ class Lifecycle:
         return self._make_runner(plan, {i: self._core.relation(i).schema for i in plan.upstreams})
 
     def _define(self, record: ObjectRecord) -> None:
+        if record.kind == "sink":  # nothing reads it
+            return
         append_only = record.kind == "source" or bool(record.payload.get("append_only"))
         self._planner.define(
             PlannedRelation(record.id, record.name, append_only), record.columns, spark_name(record.id)
@@ -233,7 +236,8 @@ class Lifecycle:
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=dict(record.options))
             job.plan, job.runner = plan, runner
             with core.lock:
-                core.relations[first] = Relation(record, plan.schema, tables[ROWS])
+                layout = plan.schema if ROWS in tables else None
+                core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
                 core.jobs[first] = job
             self._define(record)
             return job
@@ -335,6 +339,10 @@ class Lifecycle:
                 core.jobs.pop(relation.id, None)
 
 
+def _kind(record: ObjectRecord) -> str:
+    return record.kind.replace("_", " ")
+
+
 def _in_order(objects: Sequence[ObjectRecord]) -> list[ObjectRecord]:
     """Each after all that it is built on; ids only grow, so that is their order."""
     return sorted(objects, key=lambda o: o.id)
@@ -345,6 +353,8 @@ def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
         remaps = state.all_remaps(record.id)
         changes = ChangeLog((r.epoch, r.epoch) for r in remaps)
         return Relation(record, changes=changes, rows_by_epoch=_rows_bound(record, remaps), bound=bool(remaps))
+    if record.kind == "sink":
+        return Relation(record)
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
     runs = [r.ref for r in state.runs_of(table.id)]
     checkpoints = ((low, low) for low, _ in state.jobs[record.id].exact)

@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StructField, Stru
 
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
+from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.materialize import MaterializeStage
@@ -27,6 +28,7 @@ from headrace.dataflow.operators.recompute import RecomputeStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import (
     Accumulator,
     Aggregate,
@@ -93,20 +95,26 @@ class EpochPlan:
         self.weak_hash = weak_hash
         self.active = active
 
-    def build(self, root: Operator, view: TableSchema) -> DataFrame:
-        """The DataFrame whose execution is one epoch. It returns no rows: results leave as runs."""
+    def build(self, plan: ViewPlan) -> DataFrame:
+        """The DataFrame whose execution is one epoch. It returns no rows: results leave as runs, or into a sink."""
+        root = plan.root
         bridge = self.bridge
         bridge.spark.conf.set("spark.sql.shuffle.partitions", str(self.parallelism))
         nothing = StructType([StructField("done", LongType())])
         last, positions = self._last_stage(root)
         if last is not None:
             made = self._made(last)
-            view_stage = MaterializeStage(view, positions, self.weak_hash)
-            return self._map(made.frame, [made.stage, view_stage], nothing)
+            return self._map(made.frame, [made.stage, self._terminal(plan, positions)], nothing)
         flow = self._flow(root)
         wire = [c.alias(f"c{i}") for i, c in enumerate(self._columns(flow, root.output))]
         frame = bridge.frame(flow.node).select(*wire, bridge.column(flow.weight).alias("__w"))
-        return self._map(frame, [MaterializeStage(view, tuple(range(len(wire))), self.weak_hash)], nothing)
+        return self._map(frame, [self._terminal(plan, tuple(range(len(wire))))], nothing)
+
+    def _terminal(self, plan: ViewPlan, positions: tuple[int, ...]) -> MaterializeStage | DeliverStage:
+        """Where the changes end up."""
+        if plan.sink is None:
+            return MaterializeStage(plan.schema, positions, self.weak_hash)
+        return DeliverStage(tuple(plan.sink.items()), plan.columns, positions)
 
     def _last_stage(self, root: Operator) -> tuple[Operator | None, tuple[int, ...]]:
         """The stage whose output is the view's rows but for the order of columns, and where those columns are.

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 
 from headrace.dataflow.build import EpochPlan
+from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.params import PROPERTY, EpochParams
 from headrace.errors import JobFailed
 from headrace.plan.bridge import Bridge
@@ -56,7 +57,7 @@ class EpochResult:
     rows_in: int = 0
     """Rows that the leaves took in."""
     rows_out: int = 0
-    """Rows that the view's own delta has, as written."""
+    """Rows that the view's own delta has, as written, or that a sink took."""
     row_errors: list[dict[str, Any]] = field(default_factory=list)
     row_error_count: int = 0
     task_count: int = 0
@@ -98,7 +99,7 @@ class EpochRunner:
                 builder = EpochPlan(
                     self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active
                 )
-                frame = builder.build(self._plan.root, self._plan.schema)
+                frame = builder.build(self._plan)
                 executed = frame._jdf.queryExecution().executedPlan()
                 inner = self._bridge.inner_python_stages(executed)
                 physical = self._physical[key] = _PhysicalPlan(executed, inner)
@@ -160,8 +161,10 @@ class EpochRunner:
             result.row_error_count += ack["row_error_count"]
             if ack["stage"] in self._inputs:
                 result.rows_in += ack["rows_out"]
-            if ack["stage"] == "view":
+            if ack["stage"] == materialize.OPERATOR:
                 result.rows_out += ack["rows_written"]
+            elif ack["stage"] == deliver.OPERATOR:
+                result.rows_out += ack["rows_out"]
         if (stored := sum(r.rows for r in result.runs)) != written:
             raise JobFailed(f"the stages of epoch {params.to_epoch} wrote {written} rows, its objects hold {stored}")
         return result

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -32,19 +32,28 @@ class ViewPlan:
     upstreams: tuple[int, ...]
     """Ids of the relations it reads."""
     fingerprint: str
+    sink: Mapping[str, str] | None = None
+    """Options of the sink that takes its changes; None for a view, which keeps its rows itself."""
 
     @property
     def append_only(self) -> bool:
         """Whether no row of the view is ever taken back."""
         return self.root.append_only
 
+    def into(self, sink: Mapping[str, str]) -> ViewPlan:
+        """The plan that hands its changes to a sink."""
+        return replace(self, sink=sink)
+
     def state_tables(self) -> dict[str, TableSchema]:
-        """Every state table by name, the view's own rows (`view/rows`) included."""
-        return {**tree.state_tables(self.root), "view/rows": self.schema}
+        """Every state table by name; of a view its own rows (`view/rows`) are one."""
+        own = {"view/rows": self.schema} if self.sink is None else {}
+        return {**tree.state_tables(self.root), **own}
 
     def explain(self) -> list[str]:
         """Lines for `EXPLAIN`."""
         names = ", ".join(f"{c.name} {c.type}" for c in self.columns)
+        if self.sink is not None:
+            return [f"sink {self.sink.get('connector')}: [{names}]", *tree.render(self.root)]
         return [f"materialize: [{names}]", "    state view/rows: all columns by weight", *tree.render(self.root)]
 
 

@@ -385,6 +385,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateSource: ddl.create_source,
     st.CreateView: ddl.create_view,
     st.CreateMaterializedView: ddl.create_materialized_view,
+    st.CreateSink: ddl.create_sink,
     st.CreateSchema: ddl.create_schema,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,

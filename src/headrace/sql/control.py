@@ -62,7 +62,7 @@ def setting_name(cursor: Cursor) -> str:
 
 def describe(cursor: Cursor) -> st.Statement:
     """Read a statement after `DESCRIBE`."""
-    for kind in ("materialized view", "table", "view", "source"):
+    for kind in ("materialized view", "table", "view", "source", "sink"):
         if cursor.match(*kind.split()):
             break
     found = st.Describe(cursor.table_name())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import infer_columns, open_source
+from headrace.connectors.sinks import drops_retractions, open_sink
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
@@ -23,10 +24,12 @@ from headrace.errors import (
     UndefinedTable,
     WrongObjectType,
 )
+from headrace.plan.planner import ViewPlan
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, label
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
+from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
@@ -164,6 +167,38 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
     return Result(tag)
 
 
+def create_sink(session: Session, statement: st.CreateSink) -> Result:
+    """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
+    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
+    if taken is not None:
+        return taken
+    bound = sink_query(session, statement)
+    text, options = planned_text(bound, None), dict(statement.options)
+    create_planned(
+        session, statement.name, text, {"spark_sql": text}, statement.text, options, bound.dependencies(), "sink"
+    )
+    return Result("CREATE SINK")
+
+
+def sink_query(session: Session, statement: st.CreateSink) -> Bound:
+    """The query whose changes go into a sink."""
+    query = statement.query
+    if query is None:
+        assert statement.source is not None
+        parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
+        query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
+    return Bound(session.localized(query), session.names())
+
+
+def _check_append_only(plan: ViewPlan) -> None:
+    assert plan.sink is not None
+    if plan.sink.get("type") == "append-only" and not plan.append_only and not drops_retractions(plan.sink):
+        raise NotSupported(
+            "an append-only sink of rows that may be taken back",
+            hint="leave type out, or set force_append_only to true to have only the inserted rows written",
+        )
+
+
 def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
     """The view's query as the planner takes it: relations by their planning names. Refuses system relations."""
 
@@ -181,15 +216,19 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 
 def create_planned(
     session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
-    options: dict[str, str], depends_on: Sequence[int],
+    options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
 ) -> int:  # fmt: skip
-    """Plan a query (Spark SQL or a DataFrame), create its view, and wait for it as the session wants. The view's id."""
+    """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
     plan = database.planner.plan(query)
+    if kind == "sink":
+        plan = plan.into(options)
+        open_sink(options, plan.columns)
+        _check_append_only(plan)
     upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
     record = _record(
         session,
-        "materialized_view",
+        kind,
         name,
         plan.columns,
         definition,
@@ -349,6 +388,6 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
 
 
 __all__ = [
-    "alter", "create_materialized_view", "create_planned", "create_schema", "create_source", "create_table",
-    "create_view", "drop", "planned_text",
+    "alter", "create_materialized_view", "create_planned", "create_schema", "create_sink", "create_source",
+    "create_table", "create_view", "drop", "planned_text", "sink_query",
 ]  # fmt: skip

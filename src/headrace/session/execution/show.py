@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.errors import NotSupported
-from headrace.session.execution.ddl import planned_text
+from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
 from headrace.session.result import Result, ResultColumn
@@ -79,7 +79,8 @@ def _list(session: Session, what: str, schema: str | None, fits: Callable[[str],
 
 
 def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Result:
-    target = session.names().target(name)
+    found = session.names().find(name)
+    target = found if found is not None and found.kind == "sink" else session.names().target(name)
     keys = target.primary_key if isinstance(target, ObjectRecord) else ()
     rows = [
         [c.name, pg_type_text(c.type), "NO" if not c.nullable else "YES", "YES" if c.name in keys else "NO"]
@@ -91,11 +92,13 @@ def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) 
 
 
 def _jobs(session: Session) -> Result:
-    heads = [("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string")]
-    jobs = session.database.coordinator.jobs()
-    return rows_result(
-        "SHOW", heads, [[j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None] for j in jobs]
-    )
+    heads = [("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
+             ("Rows in", "bigint"), ("Rows out", "bigint")]  # fmt: skip
+    rows = [
+        [j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None, j.rows_in, j.rows_out]
+        for j in session.database.coordinator.jobs()
+    ]
+    return rows_result("SHOW", heads, rows)
 
 
 def describe(session: Session, statement: st.Describe) -> Result:
@@ -106,20 +109,30 @@ def describe(session: Session, statement: st.Describe) -> Result:
 
 
 def explain(session: Session, statement: st.Explain) -> Result:
-    """EXPLAIN of a query or of CREATE MATERIALIZED VIEW."""
+    """EXPLAIN of a query, of CREATE MATERIALIZED VIEW or of CREATE SINK."""
     inner = statement.statement
     if isinstance(inner, st.CreateMaterializedView):
         lines = incremental_plan(session, Bound(session.localized(inner.query), session.names()), inner.columns)
+    elif isinstance(inner, st.CreateSink):
+        lines = sink_plan(session, inner)
     elif isinstance(inner, st.Select):
         lines = query_plan(session, Bound(session.localized(inner.query), session.names()))
     else:
-        raise NotSupported("EXPLAIN of this statement", hint="EXPLAIN takes a query or CREATE MATERIALIZED VIEW.")
+        raise NotSupported(
+            "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."
+        )
     return rows_result("EXPLAIN", [("QUERY PLAN", "string")], [[line] for line in lines])
 
 
 def incremental_plan(session: Session, bound: Bound, columns: Sequence[str] | None = None) -> list[str]:
     """The operators that would keep a view of this query up to date."""
     return session.database.planner.plan(planned_text(bound, columns)).explain()
+
+
+def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
+    """The operators that would feed a sink."""
+    text = planned_text(sink_query(session, statement), None)
+    return session.database.planner.plan(text).into(statement.options).explain()
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:
