@@ -1,0 +1,313 @@
+"""Nexmark q0 to q22: events/s and epochs, beside Structured Streaming and one-shot Spark batch over the same events.
+
+`python benchmarks/nexmark.py [--events 1000000] [--epoch 100000] [--queries q0,q5] [--without stream,batch]`
+
+sink    a sink with the connector blackhole over the nexmark source: all state and checkpoints, rows dropped
+view    the same query as a materialized view
+stream  Structured Streaming with RocksDB: what it accepts of the same SQL, one epoch's events in every micro-batch,
+        rows dropped; it reads the events from Parquet files
+batch   Spark over all events at once, from the same files, rows dropped: the limit
+
+Start-up is left out everywhere: the first epoch (micro-batch, run) is not counted. The table is printed and written to
+`benchmarks/results/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import bench
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from nexmark_queries import QUERIES, SIDE_INPUT_ROWS
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import headrace
+from headrace.common.columns import Column
+from headrace.connectors.base import infer_columns, open_source
+from headrace.sql.parser import parse_query
+from headrace.sql.statements import TableName
+
+KINDS = ("person", "auction", "bid")
+ENGINES = ("sink", "view", "stream", "batch")
+_REFUSED = (AnalysisException,)
+_SIDE = {"key": np.arange(SIDE_INPUT_ROWS), "value": np.array([f"side {k}" for k in range(SIDE_INPUT_ROWS)])}
+
+
+@dataclass
+class Figures:
+    """What one engine did with one query; without epochs it refused the query."""
+
+    events: int = 0
+    epochs_s: list[float] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Events per second."""
+        return self.events / sum(self.epochs_s)
+
+    def percentile_ms(self, q: float) -> float:
+        """A percentile of the epochs' durations."""
+        return float(np.percentile(self.epochs_s, q)) * 1e3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many events, and how many of them in an epoch."""
+
+    events: int
+    epoch: int
+
+    def options(self, kind: str) -> dict[str, str]:
+        """The source's options."""
+        return {
+            "connector": "nexmark", "table_type": kind, "event_num": str(self.events), "rows_per_second": "unlimited",
+            "max_rows_per_epoch": str(self.epoch),
+        }  # fmt: skip
+
+
+def columns() -> dict[str, list[Column]]:
+    """The columns of all inputs."""
+    found = {kind: infer_columns({"connector": "nexmark", "table_type": kind}) for kind in KINDS}
+    return {**found, "side_input": [Column("key", "bigint"), Column("value", "string")]}
+
+
+def spark_sql(name: str) -> str:
+    """A query as Spark runs it."""
+    schema = {TableName(None, t): {c.name: c.type for c in cs} for t, cs in columns().items()}
+    return parse_query(QUERIES[name]).to_spark(lambda table: f"`{table.name}`", schema)
+
+
+def maintained(spark: SparkSession, name: str, plan: Plan, sink: bool) -> Figures:
+    """The query as a sink or a view; an epoch lasts from the tick that binds its events to its commit."""
+    with bench.database(spark, checkpoint_interval_ms=0) as db:
+        for kind in KINDS:
+            options = ", ".join(f"{k} = '{v}'" for k, v in plan.options(kind).items())
+            db.sql(f"CREATE SOURCE {kind} WITH ({options})")
+        db.sql("CREATE TABLE side_input (key bigint, value text)")
+        bench.write(db, "side_input", _SIDE)
+        if sink:
+            db.sql(f"CREATE SINK result AS {QUERIES[name]} WITH (connector = 'blackhole')")
+        else:
+            db.sql(f"CREATE MATERIALIZED VIEW result AS {QUERIES[name]}")
+        figures = Figures()
+        taken = _bound(db)
+        while taken < plan.events:
+            started = time.perf_counter()
+            db.flush()
+            figures.epochs_s.append(time.perf_counter() - started)
+            before, taken = taken, _bound(db)
+            figures.events += taken - before
+        rows = db.sql("SELECT rows_out FROM headrace_catalog.jobs WHERE name = 'result'").rows()[0][0]
+        figures.note = f"{rows:,} rows out"
+        return figures
+
+
+def _bound(db: headrace.Database) -> int:
+    """How far into the stream of events the sources are bound."""
+    state = db.catalog.state
+    newest = [state.newest_remap(o.id) for o in state.objects_of("source")]
+    return max(int(n.offsets["0"]) for n in newest if n is not None)
+
+
+class Files:
+    """The events as Parquet files, one of each kind for every epoch."""
+
+    def __init__(self, plan: Plan):
+        self.root = Path(tempfile.mkdtemp(prefix="headrace-nexmark-"))
+        for kind in KINDS:
+            (self.root / kind).mkdir()
+            source = open_source(plan.options(kind), columns()[kind])
+            for i, start in enumerate(range(0, plan.events, plan.epoch)):
+                task = {"start": start, "stop": min(plan.events, start + plan.epoch)}
+                rows = pa.Table.from_batches([b.batch for b in source.read(task)], schema=source.schema)
+                path = self.root / kind / f"{i:05d}.parquet"
+                pq.write_table(rows, path, compression="none")
+                # Structured Streaming takes the oldest files first.
+                os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+    def schema(self, kind: str) -> str:
+        """For Spark's readers."""
+        return ", ".join(f"{c.name} {c.type}" for c in columns()[kind])
+
+    def close(self) -> None:
+        """Remove them."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    for key, value in {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.sql.streaming.pollingDelay": "10ms",
+    }.items():
+        session.conf.set(key, value)
+    side = pa.table({k: pa.array(v) for k, v in _SIDE.items()})
+    session.createDataFrame(side).createOrReplaceTempView("side_input")
+    return session
+
+
+def streamed(spark: SparkSession, name: str, plan: Plan, files: Files) -> Figures:
+    """Structured Streaming, in the first output mode that it accepts for the query."""
+    session = _session(spark)
+    for kind in KINDS:
+        reader = session.readStream.schema(files.schema(kind)).option("maxFilesPerTrigger", 1)
+        stream = reader.parquet(str(files.root / kind)).withWatermark("date_time", "4 seconds")
+        stream.createOrReplaceTempView(kind)
+    why = ""
+    for mode in ("append", "update"):
+        checkpoint = tempfile.mkdtemp(prefix="headrace-peer-")
+        query: Any = None
+        try:
+            writer = session.sql(spark_sql(name)).writeStream.format("noop").outputMode(mode)
+            query = writer.option("checkpointLocation", checkpoint).start()
+            query.processAllAvailable()
+            durations = [p["durationMs"] for p in query.recentProgress if p["numInputRows"] > 0]
+            epochs = [d["triggerExecution"] / 1000 for d in durations][1:]
+            return Figures(plan.events - plan.epoch, epochs, f"{mode} mode")
+        except _REFUSED as error:
+            why = str(error).splitlines()[0]
+        finally:
+            if query is not None:
+                query.stop()
+            shutil.rmtree(checkpoint, ignore_errors=True)
+    return Figures(note=f"refused: {why[:100]}")
+
+
+def batched(spark: SparkSession, name: str, plan: Plan, files: Files) -> Figures:
+    """Spark batch, the second of two runs."""
+    session = _session(spark)
+    for kind in KINDS:
+        session.read.schema(files.schema(kind)).parquet(str(files.root / kind)).createOrReplaceTempView(kind)
+    seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        session.sql(spark_sql(name)).write.format("noop").mode("overwrite").save()
+        seconds.append(time.perf_counter() - started)
+    return Figures(plan.events, seconds[1:])
+
+
+def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Plan) -> dict[str, dict[str, Figures]]:
+    """All figures, by query and engine."""
+    files = Files(plan) if {"stream", "batch"} & set(engines) else None
+    found: dict[str, dict[str, Figures]] = {}
+    try:
+        for name in names:
+            made = found.setdefault(name, {})
+            for engine in engines:
+                try:
+                    if engine in ("sink", "view"):
+                        made[engine] = maintained(spark, name, plan, engine == "sink")
+                    else:
+                        assert files is not None
+                        run = streamed if engine == "stream" else batched
+                        made[engine] = run(spark, name, plan, files)
+                except Exception as error:  # the other queries are measured all the same
+                    made[engine] = Figures(note=f"failed: {str(error).splitlines()[0][:100]}")
+            print(f"{name}: " + ", ".join(f"{e} {_rate(f)}" for e, f in made.items()), flush=True)
+    finally:
+        if files is not None:
+            files.close()
+    return found
+
+
+def _rate(figures: Figures | None) -> str:
+    if figures is None:
+        return ""
+    return f"{figures.rate:,.0f}" if figures.epochs_s else figures.note.partition(":")[0]
+
+
+def _ratio(made: dict[str, Figures], other: str) -> float | None:
+    ours, theirs = made.get("sink"), made.get(other)
+    if ours is None or theirs is None or not ours.epochs_s or not theirs.epochs_s:
+        return None
+    return ours.rate / theirs.rate
+
+
+def _epochs(figures: Figures | None) -> str:
+    if figures is None or not figures.epochs_s:
+        return ""
+    return f"{figures.percentile_ms(50):,.0f} / {figures.percentile_ms(99):,.0f}"
+
+
+HEADER = [
+    "query", "sink ev/s", "p50 / p99 ms", "view ev/s", "p50 / p99 ms", "stream ev/s", "batch ev/s", "/ stream",
+    "/ batch",
+]  # fmt: skip
+
+
+def table(found: dict[str, dict[str, Figures]]) -> list[list[str]]:
+    """The figures as rows of text, with the geometric means of the ratios at the end."""
+    rows = []
+    for name, made in found.items():
+        ratios = [_ratio(made, other) for other in ("stream", "batch")]
+        cells = [_rate(made.get("sink")), _epochs(made.get("sink")), _rate(made.get("view")), _epochs(made.get("view"))]
+        cells += [_rate(made.get("stream")), _rate(made.get("batch"))]
+        rows.append([name, *cells, *("" if r is None else f"{r:.2f}" for r in ratios)])
+    means = []
+    for other in ("stream", "batch"):
+        known = [r for made in found.values() if (r := _ratio(made, other)) is not None]
+        means.append(f"{np.exp(np.mean(np.log(known))):.2f}" if known else "")
+    return [*rows, ["geometric mean", *[""] * 6, *means]]
+
+
+def write(found: dict[str, dict[str, Figures]], plan: Plan) -> Path:
+    """The table as a Markdown file."""
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    now = datetime.now(UTC)
+    path = folder / f"nexmark-{now:%Y%m%d-%H%M}.md"
+    load = os.getloadavg()[2]
+    lines = [
+        f"# Nexmark, {plan.events:,} events in epochs of {plan.epoch:,}",
+        "",
+        f"{now:%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, load average of the last 15 minutes {load:.1f}, "
+        f"Python {sys.version.split()[0]}. `nexmark.py` says what the columns mean; the ratios are those of `sink`.",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + " --- |" * len(HEADER),
+        *("| " + " | ".join(row) + " |" for row in table(found)),
+        "",
+        *(f"- {q} {e}: {f.note}" for q, made in found.items() for e, f in made.items() if f.note and e != "view"),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--epoch", type=int, default=100_000)
+    parser.add_argument("--queries", default=",".join(QUERIES))
+    parser.add_argument("--without", default="")
+    options = parser.parse_args()
+    plan = Plan(options.events, options.epoch)
+    spark = bench.session()
+    try:
+        engines = [e for e in ENGINES if e not in options.without.split(",")]
+        found = measure(spark, options.queries.split(","), engines, plan)
+    finally:
+        spark.stop()
+    bench.show(f"Nexmark, {plan.events:,} events in epochs of {plan.epoch:,}", HEADER, table(found))
+    print(write(found, plan))
+
+
+if __name__ == "__main__":
+    main()
