@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from headrace.common.columns import Column
 from headrace.connectors.sinks import WEIGHT_COLUMN, SinkPosition, drops_retractions, open_sink
-from headrace.dataflow.operators.task import Labelled, Task
+from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 
 OPERATOR = "sink"
 
 
 @dataclass(frozen=True)
-class DeliverStage(Labelled):
+class DeliverStage(Labelled, Unkeyed):
     """Input rows have `__w` and, at the positions `places`, the sink's columns; no output, no state."""
 
     options: tuple[tuple[str, str], ...]

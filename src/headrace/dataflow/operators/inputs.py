@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.connectors.base import open_source
 from headrace.dataflow.operators.spill import WORKING_FACTOR
-from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Leaf, Task
+from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Unkeyed, Task
 from headrace.dataflow.params import SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
@@ -33,7 +33,7 @@ def slice_numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class InputStage(Labelled, Leaf):
+class InputStage(Labelled, Unkeyed):
     """The rows of one relation that an epoch takes in: its columns `names`, stored (for a table) as `schema` says."""
 
     operator: str
@@ -96,7 +96,7 @@ class InputStage(Labelled, Leaf):
 
 
 @dataclass(frozen=True)
-class ConstantStage(Labelled, Leaf):
+class ConstantStage(Labelled, Unkeyed):
     """Rows that the query itself states, in the first epoch only. `rows` is an Arrow IPC stream."""
 
     operator: str

@@ -97,6 +97,7 @@ class Task:
         self.spool = worker.spool
         self.operator = operator
         self.label = label
+        self.partition = worker.partition
         self._worker = worker
         self.rows_in = 0
         self.rows_out = 0
@@ -124,7 +125,7 @@ class Task:
         return {
             "attempt": self.params.attempt,
             "stage": self.label,
-            "partition": self._worker.partition,
+            "partition": self.partition,
             "task_attempt": self._worker.attempt_number,
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
@@ -160,15 +161,15 @@ class Keyed:
         return int64(batch.column("__k"))
 
 
-class Leaf:
-    """A stage whose input only names slices, and which writes no state."""
+class Unkeyed:
+    """A stage that takes its input as it comes and writes no state."""
 
     keyed = False
     reduces = False
 
     def keys(self, batch: pa.RecordBatch) -> np.ndarray:
         """Not to be called."""
-        raise AssertionError("the input of a leaf has no keys")
+        raise AssertionError("this input has no keys")
 
 
 class Stage(Protocol):
