@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,10 +205,13 @@ def batched(spark: SparkSession, name: str, plan: Plan, files: Files) -> Figures
     return Figures(plan.events, seconds[1:])
 
 
-def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Plan) -> dict[str, dict[str, Figures]]:
-    """All figures, by query and engine."""
+Found = dict[str, dict[str, Figures]]
+"""Figures by query and engine."""
+
+
+def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Plan, found: Found) -> None:
+    """Add all figures to `found`."""
     files = Files(plan) if {"stream", "batch"} & set(engines) else None
-    found: dict[str, dict[str, Figures]] = {}
     try:
         for name in names:
             made = found.setdefault(name, {})
@@ -225,7 +229,6 @@ def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Pla
     finally:
         if files is not None:
             files.close()
-    return found
 
 
 def _rate(figures: Figures | None) -> str:
@@ -253,7 +256,7 @@ HEADER = [
 ]  # fmt: skip
 
 
-def table(found: dict[str, dict[str, Figures]]) -> list[list[str]]:
+def table(found: Found) -> list[list[str]]:
     """The figures as rows of text, with the geometric means of the ratios at the end."""
     rows = []
     for name, made in found.items():
@@ -268,7 +271,7 @@ def table(found: dict[str, dict[str, Figures]]) -> list[list[str]]:
     return [*rows, ["geometric mean", *[""] * 6, *means]]
 
 
-def write(found: dict[str, dict[str, Figures]], plan: Plan) -> Path:
+def write(found: Found, plan: Plan) -> Path:
     """The table as a Markdown file."""
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
@@ -300,11 +303,11 @@ def main() -> None:
     options = parser.parse_args()
     plan = Plan(options.events, options.epoch)
     spark = bench.session()
-    try:
-        engines = [e for e in ENGINES if e not in options.without.split(",")]
-        found = measure(spark, options.queries.split(","), engines, plan)
-    finally:
-        spark.stop()
+    found: Found = {}
+    engines = [e for e in ENGINES if e not in options.without.split(",")]
+    with suppress(KeyboardInterrupt):  # what has been measured by then is shown
+        measure(spark, options.queries.split(","), engines, plan, found)
+    spark.stop()
     bench.show(f"Nexmark, {plan.events:,} events in epochs of {plan.epoch:,}", HEADER, table(found))
     print(write(found, plan))
 

@@ -54,7 +54,7 @@ def run(spark: SparkSession, marks: list[int], parallelisms: list[int], names: l
 
 
 def test_every_query(spark: SparkSession) -> None:
-    run(spark, [900, 2000], [1, 2, 5])
+    run(spark, [900, 2000], [1, 2, 1, 1, 5, 1])
 
 
 @pytest.mark.soak

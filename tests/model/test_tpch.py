@@ -94,7 +94,7 @@ class Warehouse:
         self.work.begin()
         rows = {}
         for i, view in enumerate(self.work.views.values()):
-            self.work.advance(view, (1, 2, 5)[i % 3] if parallelism is None else parallelism)
+            self.work.advance(view, (1, 2, 1, 1, 5, 1)[i % 6] if parallelism is None else parallelism)
             rows[view.name] = self.work.check(view)
         return rows
 
