@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.connectors.base import open_source
 from headrace.dataflow.operators.spill import WORKING_FACTOR
-from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Unkeyed, Task
+from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task, Unkeyed
 from headrace.dataflow.params import SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
