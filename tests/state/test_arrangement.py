@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptObject
+from headrace.state import arrangement as arrangement_module
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
 from headrace.state.kernels import consolidate
@@ -308,3 +309,47 @@ def test_merge_combines_below_the_safe_epoch_only(tmp_path: Path) -> None:
     assert (merged.rows, merged.epoch_lo, merged.epoch_hi) == (3, 4, 6)
     log = Arrangement(SCHEMA, [merged], tmp_path).log(0, 9, with_epoch=True)
     assert [(r["__e"], r["__w"]) for b in log for r in b.to_pylist()] == [(4, 4), (5, 1), (6, 1)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(DELTAS, st.integers(1, 3), MERGES), min_size=1, max_size=6),
+    st.sets(KEYS, min_size=1),
+    st.integers(1, 12),
+    st.booleans(),
+    st.none() | st.integers(1, 6),
+)
+def test_first_rows(epochs: list[Any], wanted: set[int], need: int, by_code: bool, as_of: int | None) -> None:
+    """Against a dictionary: what is needed, complete to the last tie, and no more."""
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrangement_module, "FIRST_ROWS", 1)
+        model = Model(Path(root))
+        for epoch, (deltas, p, merges) in enumerate(epochs, start=1):
+            model.write([(row, abs(w)) for row, w in deltas] if epoch == 1 else deltas, epoch, p)
+            for chosen, safe in merges:
+                if model.refs:
+                    model.merge(chosen, min(safe, epoch, 6 if as_of is None else as_of), 30)
+        # Rows that are there a negative number of times are put right: no table of state has any.
+        short = [(row, -w) for (row, _), w in model.expected(0, len(epochs), lambda k: True).items() if w < 0]
+        model.write(short, len(epochs) + 1, 1)
+        last = len(epochs) + 1 if as_of is None else as_of
+        live = model.expected(0, last, wanted.__contains__)
+        if any(w < 0 for w in live.values()):
+            return
+        keys = np.array(sorted(wanted), dtype=np.int64)
+        read = Arrangement(SCHEMA, model.refs, root, as_of=as_of, cache=RunCache(3))
+        batch = read.first_rows(keys, np.full(len(keys), need), by_code=by_code)
+        expected: Counter[Any] = Counter()
+        for key in wanted:
+            have, past = 0, None
+            for h, w in sorted((hash_of(r), w) for (r, _), w in live.items() if key_of(r[0]) == key):
+                if have >= need and h != past:
+                    break
+                have += (h != past) if by_code else w
+                past = h
+            bound = past
+            for (row, _), w in live.items():  # type: ignore[assignment]
+                if key_of(row[0]) == key and bound is not None and hash_of(row) <= bound:  # type: ignore[index]
+                    expected[row, None] = w
+        assert counted([batch]) == expected
+        assert _sorted([batch])

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
-from headrace.state.kernels import concat, consolidate, int64_values
+from headrace.state.kernels import concat, consolidate, expand_ranges, int64_values, sort_rows
 from headrace.state.kernels.bloom import Probe
 from headrace.state.kernels.equality import Bools, Ints
+from headrace.state.kernels.order_code import counted_units, leading
 from headrace.state.run import OPEN_RUNS, Run, RunCache
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
@@ -18,6 +19,8 @@ from headrace.state.watermark import alive, expired_runs, may_expire
 
 CHUNK_ROWS = 262_144
 """Rows that a scan holds in memory at a time, about."""
+FIRST_ROWS = 8
+"""Rows of a key that are read from each run, at least, when its first are looked for; more in every further try."""
 
 
 def slice_bounds(i: int, p: int) -> tuple[int, int | None]:
@@ -89,6 +92,68 @@ class Arrangement:
         at = run.access.positions(rows)
         arrays = [run.access.gather(i, at) for i in range(self.schema.width)]
         return self._alive(run, pa.RecordBatch.from_arrays(arrays, schema=self._stored))
+
+    def first_rows(self, keys: Ints, need: Ints, *, by_code: bool = False) -> pa.RecordBatch:
+        """The first rows, in order of `__h`, of every key (sorted, unique), consolidated, sorted by `__k`, `__h`.
+
+        Of a key come as many as it takes to have `need` (one for each key, at least 1) of them by multiplicity, or
+        with `by_code` as many different `__h`; and with the last one all that share its `__h`. A key that has fewer
+        comes whole. Costs what is read: a little more than that of each run, and what was taken back in front of it.
+        """
+        if not self.schema.has_row_hash:
+            return self.fetch(keys)
+        ranges = [
+            (run, run.lower_bounds(keys), run.upper_bounds(keys))
+            for run in (self._cache.get(self._root, ref) for ref in self.refs if _holds(ref, keys))
+        ]
+        found: list[pa.RecordBatch] = []
+        quota = np.maximum(need, FIRST_ROWS)
+        left = np.arange(len(keys))
+        while len(left):
+            rows, horizon, cut = self._prefix(ranges, left, quota[left])
+            place = np.searchsorted(keys[left], int64_values(rows.column(0)))
+            h = int64_values(rows.column(1))
+            whole = ~cut[place] | (h < horizon[place])
+            if not whole.all():
+                rows, place, h = rows.filter(pa.array(whole)), place[whole], h[whole]
+            weights = int64_values(rows.column(self.schema.diff_start))
+            units = counted_units(place, h, weights, by_code=by_code)
+            have = np.zeros(len(left), dtype=np.int64)
+            np.add.at(have, place, units)
+            done = (have >= need[left]) | ~cut
+            keep = leading(place, h, units, need[left][place]) & done[place]
+            found.append(_where(rows, keep))
+            left = left[~done]
+            quota[left] *= 4
+        rows = concat(found, self._stored)
+        return sort_rows(rows, self.schema) if len(found) > 1 else rows
+
+    def _prefix(
+        self, ranges: Sequence[tuple[Run, Ints, Ints]], which: Ints, quota: Ints
+    ) -> tuple[pa.RecordBatch, Ints, Bools]:
+        """The first `quota` rows of each run for the keys at `which`, consolidated.
+
+        And for each key the lowest `__h` at which a run has more, and whether any has: rows below it are complete.
+        """
+        horizon = np.full(len(which), np.iinfo(np.int64).max)
+        cut = np.zeros(len(which), dtype=np.bool_)
+        parts: list[pa.RecordBatch] = []
+        touched, final = 0, True
+        for run, low, high in ranges:
+            start, stop = low[which], high[which]
+            count = np.minimum(stop - start, quota)
+            more = np.flatnonzero(stop - start > count)
+            if len(more):
+                last = run.row_hashes(start[more] + count[more] - 1)
+                horizon[more] = np.minimum(horizon[more], last)
+                cut[more] = True
+            rows = expand_ranges(start, count)
+            if len(rows):
+                touched += 1
+                final = final and not self._has_epochs(run)
+                parts += [self._snapshot(run, batch) for batch in run.rows_at(rows)]
+        rows = concat(parts, self._stored)
+        return rows if touched < 2 and final else consolidate(rows, self.schema), horizon, cut
 
     def scan(
         self, k_from: int = K_LOWEST, k_to: int | None = None, *, chunk_rows: int = CHUNK_ROWS
@@ -171,6 +236,10 @@ def with_epochs(run: Run, batch: pa.RecordBatch, schema: TableSchema) -> pa.Reco
         return batch
     epochs = pa.array(np.full(batch.num_rows, run.ref.epoch_lo, dtype=np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=schema.arrow(with_epoch=True))
+
+
+def _holds(ref: RunRef, keys: Ints) -> bool:
+    return bool(np.searchsorted(keys, ref.k_min) < np.searchsorted(keys, ref.k_max, side="right"))
 
 
 def _where(batch: pa.RecordBatch, keep: Bools) -> pa.RecordBatch:

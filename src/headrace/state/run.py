@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CorruptObject
 from headrace.state.gather import RowAccess
-from headrace.state.kernels import concat, conform, int64_values
+from headrace.state.kernels import concat, conform, int64_values, take
 from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
@@ -401,6 +401,34 @@ class Run:
         k = int(self.k(i)[j])
         return (k,) if self.index.shape[1] == 1 else (k, int(int64_values(self.batch(i).column(1))[j]))
 
+    def lower_bounds(self, keys: Ints) -> Ints:
+        """For each key (sorted, unique) the position of the first row whose `__k` is not below it."""
+        return self._bounds(keys, "left")
+
+    def upper_bounds(self, keys: Ints) -> Ints:
+        """For each key (sorted, unique) the position of the first row whose `__k` is above it."""
+        return self._bounds(keys, "right")
+
+    def _bounds(self, keys: Ints, side: Literal["left", "right"]) -> Ints:
+        batches = np.maximum(np.searchsorted(self.batch_first_k, keys, side=side) - 1, 0)
+        found = np.empty(len(keys), dtype=np.int64)
+        for i, part in _stretches(batches):
+            found[part] = np.searchsorted(self.k(i), keys[part], side=side) + i * self.batch_rows
+        return found
+
+    def row_hashes(self, rows: Ints) -> Ints:
+        """The `__h` of the rows at these positions, in ascending order."""
+        parts = [
+            int64_values(self.batch(i).column(1))[rows[part] - i * self.batch_rows]
+            for i, part in _stretches(rows // self.batch_rows)
+        ]
+        return np.concatenate(parts)
+
+    def rows_at(self, rows: Ints) -> Iterator[pa.RecordBatch]:
+        """The rows at these positions, in ascending order, as copies."""
+        for i, part in _stretches(rows // self.batch_rows):
+            yield take(self.batch(i), rows[part] - i * self.batch_rows)
+
     def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows `start` to `stop`, exclusive, as views of the batches."""
         while start < stop:
@@ -408,6 +436,14 @@ class Run:
             count = min(stop - start, self.batch_rows - j)
             yield self.batch(i).slice(j, count)
             start += count
+
+
+def _stretches(values: Ints) -> Iterator[tuple[int, slice]]:
+    """The different values of an ascending array, and where each stands."""
+    cuts = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
+    for start, stop in zip([0, *cuts], [*cuts, len(values)]):
+        if start < stop:
+            yield int(values[start]), slice(start, stop)
 
 
 class RunCache:

@@ -51,6 +51,8 @@ def _values(array: pa.Array) -> Words:
         return np.full(len(array), _NULL, dtype=np.uint64)
     if t.is_dictionary(kind):
         return _values(array.dictionary_decode())
+    if t.is_fixed_size_list(kind):
+        return _values(array.cast(pa.list_(kind.value_type)))
     if t.is_struct(kind):
         result = np.full(len(array), _SEED, dtype=np.uint64)
         for i in range(kind.num_fields):

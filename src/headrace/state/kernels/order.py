@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, int64_values, is_flat, rows_equal, validity
+from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
 
 
@@ -142,7 +143,11 @@ def _exact_ids(columns: Sequence[pa.Array], rows: Ints, ids: Ints) -> Ints:
         if is_flat(column.type):
             ids = _dense(ids, _codes(column.take(pa.array(rows))))
     nested = [c for c in columns if not is_flat(c.type)]
-    return _split_by_comparison(nested, rows, ids) if nested else ids
+    if not nested:
+        return ids
+    where = pa.array(rows)
+    hashes = np.unique(hash_columns([c.take(where) for c in nested]), return_inverse=True)[1].astype(np.int64)
+    return _split_by_comparison(nested, rows, _dense(ids, hashes))
 
 
 def _codes(column: pa.Array) -> Ints:
@@ -164,7 +169,7 @@ def _dense(major: Ints, minor: Ints) -> Ints:
 def _split_by_comparison(columns: Sequence[pa.Array], rows: Ints, ids: Ints) -> Ints:
     """Compare every row with its group's first, split those off that differ, until none does.
 
-    Takes as many rounds as a group has different rows; collisions of nested values are rare.
+    Takes as many rounds as a group has different rows: one, unless 64-bit hashes collide.
     """
     result = np.zeros(len(rows), dtype=np.int64)
     left = np.arange(len(rows))
