@@ -25,6 +25,22 @@ class Stored:
         rows = consolidate(concat(self.batches, self.schema.arrow()), self.schema)
         return rows.filter(pa.array(np.isin(np.asarray(rows.column("__k")), keys)))
 
+    def first_rows(self, keys: np.ndarray, need: np.ndarray, *, by_code: bool = False) -> pa.RecordBatch:
+        rows = self.fetch(keys)
+        if not self.schema.has_row_hash:
+            return rows
+        kept: list[int] = []
+        for key, wanted in zip(keys.tolist(), need.tolist()):
+            have, last = 0, None
+            for i, row in enumerate(rows.to_pylist()):
+                if row["__k"] == key:
+                    if have >= wanted and row["__h"] != last:
+                        break
+                    have += row["__h"] != last if by_code else row["__w"]
+                    last = row["__h"]
+                    kept.append(i)
+        return rows.take(pa.array(kept, pa.int64()))
+
 
 class MemoryTask:
     """Stands where `Task` stands, for all epochs of one stage."""

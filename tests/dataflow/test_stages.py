@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from stage_task import MemoryTask
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT, JoinStage, Side
-from headrace.dataflow.operators.recompute import NEW, OLD, RecomputeStage
+from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, RecomputeStage
 from headrace.errors import HeadraceError
 from headrace.plan.tree import WEIGHT
 from headrace.state.accumulators import state_diffs
+from headrace.state.kernels.order_code import SortKey
 from headrace.state.schema import TableSchema
 
 I32, I64 = pa.int32(), pa.int64()
@@ -265,7 +266,7 @@ PARTITIONED = st.lists(
 @unhurried
 @given(PARTITIONED, st.integers(1, 4), st.booleans())
 def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]], weak: int, phantom: bool) -> None:
-    fields = [("v0", I32), ("__h", I64), ("__side", I32), *([("__row", pa.bool_())] if phantom else [])]
+    fields = [("v0", I32), ("__side", I32), *([("__row", pa.bool_())] if phantom else [])]
     stage, task = RecomputeStage("0", SIDE, phantom, pa.schema(fields)), MemoryTask()
     content: Counter[tuple[int, int]] = Counter()
     for i, changes in enumerate(epochs):
@@ -296,8 +297,88 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
             assert ghosts == Counter({NEW: 1} if i == 0 else {OLD: 1, NEW: 1} if changed else {})
 
 
+def _top(values: list[tuple[int, Any]], need: int, by_value: bool) -> Counter[Any]:
+    """The rows of one partition whose rank, or dense rank, is at most `need`: nulls last, descending."""
+    order = sorted({v for _, v in values}, key=lambda v: (v is None, -(v or 0)))
+    kept: Counter[Any] = Counter()
+    for i, v in enumerate(order):
+        before = sum(order.index(other) < i for _, other in values)
+        if (i if by_value else before) < need:
+            kept.update((row, v) for row, other in values if other == v)
+    return kept
+
+
+@unhurried
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([None, 0, 1, 2, 5]), st.booleans()),
+            max_size=9,
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by_value: bool) -> None:
+    """Ranks within the bound, taken over what comes out, change as those taken over everything."""
+    schema = TableSchema((pa.field("k0", I32),), tuple(pa.field(n, I32) for n in ("v0", "v1", "v2")), WEIGHT)
+    first = FirstRows(need, by_value, (("v2", SortKey(True, False)),))
+    output = pa.schema([("v0", I32), ("v1", I32), ("v2", I32), ("__side", I32)])
+    stage, task = RecomputeStage("0", schema, False, output, first), MemoryTask()
+    content: Counter[tuple[int, int, Any]] = Counter()
+    view: Counter[Any] = Counter()
+    for changes in epochs:
+        delta = []
+        for k, row, v, add in changes:
+            weight = 1 if add or not content[k, row, v] else -1
+            content[k, row, v] += weight
+            delta.append((k, row, v, weight))
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "__k": _int64(k % weak for k, *_ in delta),
+                "__w": _int64(w for *_, w in delta),
+                "k0": pa.array([k for k, *_ in delta], I32),
+                "v0": pa.array([k for k, *_ in delta], I32),
+                "v1": pa.array([row for _, row, *_ in delta], I32),
+                "v2": pa.array([v for _, _, v, _ in delta], I32),
+            }
+        )
+        sides: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
+        for b in task.epoch(stage, batch if delta else None):
+            for out in b.to_pylist():
+                sides[out["v0"], out["__side"]].append((out["v1"], out["v2"]))
+        for (k, side), rows in sides.items():
+            for row, count in _top(rows, need, by_value).items():
+                view[(k, *row)] += count if side == NEW else -count
+        wanted: Counter[Any] = Counter()
+        for k in range(3):
+            rows = [(row, v) for (k2, row, v), w in content.items() if k2 == k for _ in range(w)]
+            wanted.update({(k, *row): n for row, n in _top(rows, need, by_value).items()})
+        assert {r: n for r, n in view.items() if n} == wanted
+
+
+def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:
+    schema = TableSchema((), (pa.field("v0", I32),), WEIGHT)
+    first = FirstRows(2, False, (("v0", SortKey()),))
+    stage, task = RecomputeStage("0", schema, False, pa.schema([("v0", I32), ("__side", I32)]), first), MemoryTask()
+
+    def epoch(*rows: tuple[int, int]) -> list[tuple[int, int]]:
+        columns = {"__k": _int64(0 for _ in rows), "__w": _int64(w for _, w in rows)}
+        batch = pa.RecordBatch.from_pydict({**columns, "v0": pa.array([v for v, _ in rows], I32)})
+        return sorted(
+            (r["v0"], -1 if r["__side"] == OLD else 1) for b in task.epoch(stage, batch) for r in b.to_pylist()
+        )
+
+    assert epoch((1, 1), (2, 1), (3, 1)) == [(1, 1), (2, 1)]
+    assert epoch((4, 1), (3, -1), (5, 1)) == []
+    assert epoch((1, -1)) == [(1, -1), (2, -1), (2, 1), (4, 1)]
+
+
 def test_recompute_refuses_to_remove_what_is_not_there() -> None:
-    fields = pa.schema([("v0", I32), ("__h", I64), ("__side", I32)])
+    fields = pa.schema([("v0", I32), ("__side", I32)])
     with pytest.raises(HeadraceError, match="does not have"):
         MemoryTask().epoch(RecomputeStage("0", SIDE, False, fields), _recompute_batch([(1, 1, -1)], 4))
 

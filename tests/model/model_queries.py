@@ -99,11 +99,23 @@ POOL: dict[str, str] = {
     "range_frame": "SELECT a, sum(n) OVER (ORDER BY a RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS f FROM t",
     "group_top": "SELECT a, n FROM (SELECT a, n, row_number() OVER (PARTITION BY a ORDER BY n DESC NULLS LAST) AS r "
     "FROM t) WHERE r <= 2",
+    "group_first": "SELECT a, b, n, v FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY b DESC, n, v) AS r "
+    "FROM t) WHERE r = 1",
+    "group_rank": "SELECT * FROM (SELECT a, b, n, rank() OVER (PARTITION BY a ORDER BY n DESC) AS r, "
+    "count(*) OVER (PARTITION BY a ORDER BY n DESC) AS c FROM t) WHERE r < 3",
+    "group_dense_rank": "SELECT * FROM (SELECT a, v, dense_rank() OVER (PARTITION BY a ORDER BY v NULLS LAST) AS d "
+    "FROM t) WHERE d BETWEEN 2 AND 3",
+    "global_rank": "SELECT * FROM (SELECT a, n, rank() OVER (ORDER BY a + 1 DESC, n) AS r FROM t) "
+    "WHERE 2 >= r AND a > 0",
+    "share_of_top": "SELECT * FROM (SELECT a, row_number() OVER (PARTITION BY b ORDER BY a, n) AS r, "
+    "count(*) OVER (PARTITION BY b) AS c FROM t) WHERE r <= 1",
     "top": "SELECT * FROM t ORDER BY n DESC NULLS LAST, a, b, v LIMIT 3",
     "top_offset": "SELECT a, b FROM t ORDER BY a NULLS LAST, b DESC LIMIT 2 OFFSET 1",
     "offset": "SELECT a, n FROM t ORDER BY a, n OFFSET 2",
     "top_projected": "SELECT a + 1 AS a1 FROM (SELECT a, n FROM t ORDER BY n, a LIMIT 2)",
     "top_of_groups": "SELECT a, count(*) AS c FROM t GROUP BY a ORDER BY c DESC, a LIMIT 2",
+    "top_wide": "SELECT a, v FROM t ORDER BY v DESC, a NULLS LAST LIMIT 2 OFFSET 1",
+    "limit_unordered": "SELECT count(*) AS c FROM (SELECT * FROM t LIMIT 3)",
     "limit_zero": "SELECT a FROM t LIMIT 0",
     # subqueries, sets
     "scalar": "SELECT a, n, (SELECT count(*) FROM s) AS c FROM t",

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructField, StructType
 
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
@@ -24,7 +24,7 @@ from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.materialize import MaterializeStage
-from headrace.dataflow.operators.recompute import RecomputeStage
+from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
@@ -44,6 +44,7 @@ from headrace.plan.tree import (
 )
 from headrace.plan.types import arrow_of_spark, spark_of
 from headrace.state import accumulators
+from headrace.state.kernels.order_code import SortKey
 from headrace.state.schema import TableSchema
 
 _WIDTH = 2.0**64
@@ -451,30 +452,42 @@ class EpochPlan:
         b, flow = self.bridge, self._flow(op.children[0])
         keys = [self._column(k, flow) for k in op.keys]
         values = self._columns(flow, op.values)
-        columns = [self._hash(keys).alias("__k"), self._hash([*keys, *values]).alias("__h")]
-        columns.append(b.column(flow.weight).alias("__w"))
+        first, orders = self._first_rows(op, flow)
+        columns = [self._hash(keys).alias("__k"), b.column(flow.weight).alias("__w")]
         columns += [k.alias(f"k{i}") for i, k in enumerate(keys)]
         columns += [v.alias(f"v{i}") for i, v in enumerate(values)]
+        columns += orders if first is not None and first.orders else [self._hash([*keys, *values]).alias("__h")]
         frame = self._together(b.frame(flow.node).select(*columns), single=not keys)
         phantom = op.label == "Aggregate" and not keys
         fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
-        fields += [("__h", LongType()), ("__side", IntegerType())]
-        if phantom:
-            from pyspark.sql.types import BooleanType
+        extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
+        schema = _struct([*fields, *extra.items()])
+        stage = RecomputeStage(op.id, op.state()["rows"], phantom, _arrow(schema), first)
+        node, mapping, handles = self._named(self._map(frame, [stage], schema), op.values, list(extra))
+        return self._recomputed(op, Flow(node, handles[0], mapping), handles)
 
-            fields.append(("__row", BooleanType()))
-        schema = _struct(fields)
-        stage = RecomputeStage(op.id, op.state()["rows"], phantom, _arrow(schema))
-        mapped = self._map(frame, [stage], schema)
-        extra = ["__h", "__side"] + (["__row"] if phantom else [])
-        node, mapping, handles = self._named(mapped, op.values, extra)
-        return self._recomputed(op, Flow(node, handles[1], mapping), handles)
+    def _first_rows(self, op: Recompute, flow: Flow) -> tuple[FirstRows | None, list[SparkColumn]]:
+        """What the stage is told of the order of rows, and the columns of it that it has not got as values."""
+        if op.first is None:
+            return None, []
+        b = self.bridge
+        places = {a.id: f"v{i}" for i, a in enumerate(op.values)}
+        orders, columns = [], []
+        for i, order in enumerate(op.first.orders):
+            by = b.children(order)[0]
+            name = places.get(b.attribute_id(by)) if b.is_attribute(by) else None
+            if name is None:
+                name = f"r{i}"
+                columns.append(self._column(by, flow).alias(name))
+            falls, nulls_last = b.direction(order)
+            orders.append((name, SortKey(falls, not nulls_last)))
+        return FirstRows(op.first.need, op.first.by_value, tuple(orders)), columns
 
     def _recomputed(self, op: Recompute, flow: Flow, extra: list[JExpr]) -> Flow:
         """Spark's own operator over both versions, kept apart by the side; then the side becomes the weight."""
-        b, side = self.bridge, extra[1]
+        b, side = self.bridge, extra[0]
         if op.limit is not None:
-            node, mapping = self._top_n(op, flow, extra[0], side), flow.attrs
+            node, mapping = self._top_n(op, flow, side), flow.attrs
         elif op.label == "Window":
             partition = [*(self._at(e, flow) for e in b.items(op.node.partitionSpec())), side]
             node, added = b.window(op.node, lambda e: self._at(e, flow), partition, flow.node)
@@ -492,19 +505,19 @@ class EpochPlan:
     def _regrouped(self, op: Recompute, flow: Flow, extra: list[JExpr]) -> tuple[JNode, dict[int, JExpr], JExpr]:
         b = self.bridge
         results = [self._fresh(e, flow) for e in b.items(op.node.aggregateExpressions())]
-        if len(extra) == 3:
-            results = [b.rewrite(r, partial(_only_rows, b, extra[2])) for r in results]
-        side = b.alias(extra[1], "__side")
-        groups = [*(self._at(e, flow) for e in b.items(op.node.groupingExpressions())), extra[1]]
+        if len(extra) == 2:
+            results = [b.rewrite(r, partial(_only_rows, b, extra[1])) for r in results]
+        side = b.alias(extra[0], "__side")
+        groups = [*(self._at(e, flow) for e in b.items(op.node.groupingExpressions())), extra[0]]
         node = b.aggregate(groups, [*results, side], flow.node)
         return node, {a.id: r.toAttribute() for a, r in zip(op.output, results)}, side.toAttribute()
 
-    def _top_n(self, op: Recompute, flow: Flow, row_hash: JExpr, side: JExpr) -> JNode:
+    def _top_n(self, op: Recompute, flow: Flow, side: JExpr) -> JNode:
         assert op.limit is not None
         b = self.bridge
         orders, low, high = op.limit
         # Ties are broken by the row's hash, so that the same rows always give the same answer.
-        order = [*(b.ordering(self._at(o, flow)) for o in orders), b.column(row_hash)]
+        order = [*(b.ordering(self._at(o, flow)) for o in orders), self._hash(self._columns(flow, op.values))]
         position = F.row_number().over(Window.partitionBy(b.column(side)).orderBy(*order))
         frame = b.frame(flow.node).withColumn("__position", position).where(F.col("__position") > low)
         if high is not None:

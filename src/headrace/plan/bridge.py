@@ -263,10 +263,14 @@ class Bridge:
     def ordering(self, order: JExpr) -> SparkColumn:
         """A sort order as a column to order by."""
         column = self.column(self.children(order)[0])
-        falls, last = self.kind(order.direction()) == "Descending", self.kind(order.nullOrdering()) == "NullsLast"
+        falls, last = self.direction(order)
         if falls:
             return column.desc_nulls_last() if last else column.desc_nulls_first()
         return column.asc_nulls_last() if last else column.asc_nulls_first()
+
+    def direction(self, order: JExpr) -> tuple[bool, bool]:
+        """Of a sort order: whether it descends, and whether nulls come last."""
+        return self.kind(order.direction()) == "Descending", self.kind(order.nullOrdering()) == "NullsLast"
 
     def literal(self, value: bool | int | str | None, type_json: str | None = None) -> JExpr:
         """A literal; of the given type where one is given."""

@@ -9,13 +9,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
-from headrace.plan import aggregates, joins
+from headrace.plan import aggregates, joins, windows
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of
 
 # Unary nodes that work row by row and keep their child's columns apart from what their expressions say.
-_ROWWISE = frozenset({"Filter", "Generate", "BatchEvalPython", "ArrowEvalPython"})
+_ROWWISE = frozenset({"Generate", "BatchEvalPython", "ArrowEvalPython"})
 # Nodes that change neither rows nor columns: hints, orderings and cuts that a node above makes exact.
 _TRANSPARENT = frozenset(
     {"Sort", "LocalLimit", "ResolvedHint", "Repartition", "RepartitionByExpression", "RebalancePartitions",
@@ -52,7 +52,8 @@ class Derivation:
             "Union": _union,
             "Join": joins.derive_join,
             "Aggregate": aggregates.derive_aggregate,
-            "Window": _window,
+            "Filter": windows.derive_filter,
+            "Window": windows.derive_window,
             "GlobalLimit": _limit,
             "Offset": _limit,
         }
@@ -69,7 +70,7 @@ class Derivation:
         if kind in self.rules:
             return self.rules[kind](self, node, needed)
         if kind in _ROWWISE:
-            return _rowwise(self, node, needed)
+            return rowwise(self, node, needed, self.derive)
         raise NotSupported(
             f"a view can't contain {kind}: {node.simpleString(200)!s}",
             hint="there is no incremental rule for this plan node; compute it in a query over the view instead",
@@ -181,13 +182,16 @@ def _project(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     return Rowwise(output, child.append_only, [child], node, "Project", text, kept)
 
 
-def _rowwise(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def rowwise(
+    d: Derivation, node: JNode, needed: set[int], derive_child: Callable[[JNode, set[int]], Operator]
+) -> Operator:
+    """A node that keeps its child's columns, over the operator that the child becomes."""
     b = d.bridge
     child_node = b.children(node)[0]
     below = {b.attribute_id(a) for a in b.output(child_node)}
     wanted = (needed & below) | d.references(b.expressions_of(node))
     # Generate names the columns it drops by position, so everything below it is kept.
-    child = d.derive(child_node, below if b.kind(node) == "Generate" else wanted)
+    child = derive_child(child_node, below if b.kind(node) == "Generate" else wanted)
     kept = [a for a in d.attrs(b.output(node)) if a.id in needed]
     text = str(node.simpleString(1000)).removeprefix(b.kind(node)).strip()
     return Rowwise(kept, child.append_only, [child], node, b.kind(node), text)
@@ -222,14 +226,6 @@ def recompute(
     normal = [b.normalized(k) for k in keys]
     text = str(node.simpleString(1000)).removeprefix(b.kind(node)).strip()
     return Recompute(output, False, [child], node, label, text, normal, [arrow_of(k) for k in normal], child.output)
-
-
-def _window(d: Derivation, node: JNode, needed: set[int]) -> Operator:
-    b = d.bridge
-    below = {b.attribute_id(a) for a in b.output(b.children(node)[0])}
-    child_needed = (needed & below) | (d.references(b.expressions_of(node)) & below)
-    output = [a for a in d.attrs(b.output(node)) if a.id in child_needed or a.id not in below]
-    return recompute(d, node, "Window", b.items(node.partitionSpec()), child_needed, output)
 
 
 def _limit(d: Derivation, node: JNode, needed: set[int]) -> Operator:
@@ -291,4 +287,5 @@ def _top_n(
     text = (
         f"rows {low + 1} to {'end' if high is None else high} order by [{', '.join(str(o.toString()) for o in orders)}]"
     )
-    return Recompute(output, False, [child], node, "TopN", text, [], [], child.output, (orders, low, high))
+    first = None if high is None else windows.first_rows(b, orders, high)
+    return Recompute(output, False, [child], node, "TopN", text, [], [], child.output, (orders, low, high), first)

@@ -210,8 +210,21 @@ class Aggregate(Operator):
 
 
 @dataclass
+class First:
+    """How much of each partition decides an operator's result: the first `need` rows, or the first `need` values."""
+
+    orders: list[JExpr]
+    """Sort orders of which the rows' order code is made; empty where the rows' hash is the order."""
+    need: int
+    by_value: bool = False
+
+
+@dataclass
 class Recompute(Operator):
-    """Group recompute: Spark's own operator over the old and the new rows of every partition that changed."""
+    """Group recompute: Spark's own operator over the old and the new rows of every partition that changed.
+
+    With `first`, the state is kept in order, and only the first rows of a partition are read.
+    """
 
     node: JNode
     label: str
@@ -221,10 +234,15 @@ class Recompute(Operator):
     values: list[Attr]
     limit: tuple[list[JExpr], int, int | None] | None = None
     """For a top-N: sort orders, offset, and limit."""
+    first: First | None = None
     kind = "recompute"
 
     def detail(self) -> str:
-        return f"{self.label} {self.text}"
+        if self.first is None or not self.first.orders:
+            return f"{self.label} {self.text}"
+        what = "values" if self.first.by_value else "rows"
+        order = ", ".join(str(o.toString()) for o in self.first.orders)
+        return f"{self.label} {self.text} from the first {self.first.need} {what} by [{order}]"
 
     def distribution(self) -> str | None:
         return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"
