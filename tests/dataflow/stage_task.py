@@ -20,6 +20,8 @@ class Stored:
 
     schema: TableSchema
     batches: list[pa.RecordBatch] = field(default_factory=list)
+    fetched: list[int] = field(default_factory=list)
+    """How many rows each look-up of first rows has given."""
 
     def fetch(self, keys: np.ndarray) -> pa.RecordBatch:
         rows = consolidate(concat(self.batches, self.schema.arrow()), self.schema)
@@ -39,6 +41,7 @@ class Stored:
                     have += row["__h"] != last if by_code else row["__w"]
                     last = row["__h"]
                     kept.append(i)
+        self.fetched.append(len(kept))
         return rows.take(pa.array(kept, pa.int64()))
 
 

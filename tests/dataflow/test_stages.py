@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import random
 import struct
 from collections import Counter, defaultdict
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT, JoinStage, Side
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, RecomputeStage
+from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import HeadraceError
 from headrace.plan.tree import WEIGHT
 from headrace.state.accumulators import state_diffs
@@ -100,6 +104,93 @@ def test_groups(epochs: list[list[tuple[Any, Any, bool]]], weak: int, is_global:
             values = (sum(x * w for x, w in rows) if count else None, count)
             wanted[values if is_global else (group, *values)] += 1
         assert view == wanted
+
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "string": (pa.string(), ["", "a", "common prefix 1", "common prefix 2", "common prefix 10", "z"]),
+    "double": (pa.float64(), [0.0, -1.5, math.nan, math.inf, -math.inf, 5e-324]),
+    "decimal": (pa.decimal128(38, 2), [Decimal("-1.00"), Decimal("0.01"), Decimal("99999999999999999999.99")]),
+    "boolean": (pa.bool_(), [False, True]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31)]),
+    "bigint": (pa.int64(), [-(2**63), -1, 0, 2**63 - 1]),
+}
+
+
+def _valued_stage(kind: pa.DataType, weak: int, is_global: bool) -> AggregateStage:
+    """min(x), max(x), count(DISTINCT x), sum(DISTINCT y), count(y), by g."""
+    key = () if is_global else (pa.field("g0", I32),)
+    wide = pa.int64()
+    diffs = [*WEIGHT, *state_diffs("count", pa.bool_(), "a2"), *state_diffs("sum_wide", wide, "a3")]
+    diffs += state_diffs("count", pa.bool_(), "a4")
+    ordered = TableSchema(key, (pa.field("v", kind),), WEIGHT)
+    sums = (
+        Sum("least", "a0", kind, kind, False, ordered=Ordered("ordered0", ordered, "a0_raw", False)),
+        Sum("greatest", "a1", kind, kind, False, ordered=Ordered("ordered1", ordered, "a1_raw", True)),
+        Sum("count", "a2", pa.bool_(), I64, False, distinct=0, value="v0"),
+        Sum("sum_wide", "a3", wide, I64, False, distinct=1, value="v0"),
+        Sum("count", "a4", pa.bool_(), I64, False),
+    )
+    distincts = (
+        Distinct("distinct0", TableSchema((*key, pa.field("v0", kind)), (), WEIGHT), ("d0_0",), weak),
+        Distinct("distinct1", TableSchema((*key, pa.field("v0", wide)), (), WEIGHT), ("d1_0",), weak),
+    )
+    output = pa.schema([*((f"o{i}", f.type) for i, f in enumerate(key)), ("lo", kind), ("hi", kind), ("cd", I64),
+                        ("sd", I64), ("c", I64), ("__w", I64)])  # fmt: skip
+    return AggregateStage("0", TableSchema(key, (), tuple(diffs)), sums, output, distincts)
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), weak=st.integers(1, 3), is_global=st.booleans())
+def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global: bool) -> None:
+    """Under retraction, with groups and values that share hashes, beside a plain count."""
+    kind, pool = VALUES[name]
+    row = st.tuples(st.integers(0, 2), st.sampled_from([*pool, None]), st.sampled_from([None, 0, 1, -(2**40)]))
+    epochs = data.draw(st.lists(st.lists(st.tuples(row, st.booleans()), max_size=8), min_size=1, max_size=5))
+    stage, task = _valued_stage(kind, weak, is_global), MemoryTask()
+    content: Counter[Any] = Counter()
+    view: Counter[Any] = Counter()
+    for changes in epochs:
+        delta = []
+        for changed, add in changes:
+            weight = 1 if add or not content[changed] else -1
+            content[changed] += weight
+            delta.append((*changed, weight))
+        columns = {"__k": _int64(0 if is_global else g % weak for g, *_ in delta), "__w": _int64(r[3] for r in delta)}
+        if not is_global:
+            columns["g0"] = pa.array([r[0] for r in delta], I32)
+        x, y = pa.array([r[1] for r in delta], kind), _int64(r[2] for r in delta)
+        columns |= {"a0_raw": x, "a1_raw": x, "d0_0": x, "d1_0": y}
+        columns["a4_n"] = _int64(0 if r[2] is None else r[3] for r in delta)
+        names = [f"o{i}" for i in range(not is_global)]
+        batches = task.epoch(stage, pa.RecordBatch.from_pydict(columns) if delta else None)
+        _apply(view, batches, [*names, "lo", "hi", "cd", "sd", "c"])
+        wanted: Counter[Any] = Counter()
+        for group in [None] if is_global else {g for (g, *_), w in content.items() if w}:
+            live = [(x, y, w) for (g, x, y), w in content.items() if w and (is_global or g == group)]
+            xs = sorted({x for x, _, _ in live if x is not None}, key=lambda v: (v != v, 0 if v != v else v))
+            ys = {y for _, y, _ in live if y is not None}
+            lo, hi = (xs[0], xs[-1]) if xs else (None, None)
+            count = sum(w for _, y, w in live if y is not None)
+            result = (_bits(lo), _bits(hi), len(xs), sum(ys) if ys else None, count)
+            wanted[result if is_global else (group, *result)] += 1
+        assert view == wanted
+
+
+def test_an_extremum_is_found_without_its_group() -> None:
+    """Only the first values are asked for, however many there are."""
+    stage, task = _valued_stage(I64, 1, True), MemoryTask()
+
+    def epoch(rows: list[tuple[int, int]]) -> None:
+        x, w = _int64(v for v, _ in rows), _int64(w for _, w in rows)
+        columns = dict.fromkeys(("a0_raw", "a1_raw", "d0_0", "d1_0"), x)
+        zeros = _int64(0 for _ in rows)
+        task.epoch(stage, pa.RecordBatch.from_pydict({"__k": zeros, "__w": w, **columns, "a4_n": w}))
+
+    epoch([(v, 1) for v in range(1000)])
+    fetched = task.tables["ordered0"].fetched = []
+    epoch([(0, -1), (5000, 1)])
+    assert fetched == [2]
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -66,6 +66,17 @@ POOL: dict[str, str] = {
     "min_max": "SELECT a, min(v) AS lo, max(v) AS hi, min(n) AS ln, max(n) AS hn FROM t GROUP BY a",
     "min_max_global": "SELECT min(b) AS lo, max(b) AS hi, count(*) AS c FROM t",
     "distinct_aggregates": "SELECT a, count(DISTINCT b) AS db, sum(DISTINCT n) AS dn, count(*) AS c FROM t GROUP BY a",
+    "min_max_filter": "SELECT b, min(n) FILTER (WHERE a > 0) AS lo, max(v) FILTER (WHERE n > 0) AS hi, sum(n) AS sn, "
+    "count(*) AS c FROM t GROUP BY b",
+    "min_max_join": "SELECT t.a, min(s.v) AS lo, max(t.v) AS hi FROM t LEFT JOIN s ON t.a = s.a GROUP BY t.a",
+    "distinct_mixed": "SELECT a, count(DISTINCT b) AS db, count(DISTINCT v) AS dv, sum(DISTINCT n) AS dn, "
+    "sum(n) AS sn, max(v) AS hi FROM t GROUP BY a",
+    "distinct_filters": "SELECT b, count(DISTINCT v) FILTER (WHERE a > 0) AS p, count(DISTINCT v) AS q, "
+    "avg(DISTINCT n) AS an, count(DISTINCT a, n) AS an2 FROM t GROUP BY b",
+    "distinct_global": "SELECT count(DISTINCT a) AS da, count(DISTINCT b) AS db, min(v) AS lo FROM t",
+    "distinct_and_list": "SELECT a, count(DISTINCT b) AS db, sort_array(collect_set(n)) AS ns, sum(DISTINCT n) AS dn "
+    "FROM t GROUP BY a",
+    "distinct_subquery": "SELECT a, (SELECT count(DISTINCT b) + count(DISTINCT n) FROM s) AS d FROM t",
     "count_distinct": "SELECT a, count(DISTINCT b) AS db FROM t GROUP BY a",
     "count_distinct_global": "SELECT count(DISTINCT b) AS db FROM t",
     "count_distinct_pair": "SELECT count(DISTINCT a, b) AS d FROM t",
@@ -74,7 +85,8 @@ POOL: dict[str, str] = {
     "percentile": "SELECT a, percentile(n, 0.25) AS p, median(n) AS m FROM t GROUP BY a",
     "collect": "SELECT a, sort_array(collect_list(b)) AS bs, sort_array(collect_set(n)) AS ns FROM t GROUP BY a",
     "listagg": "SELECT b, listagg(CAST(a AS STRING), ',') WITHIN GROUP (ORDER BY a) AS l FROM t GROUP BY b",
-    "booleans": "SELECT a, bool_and(v IS NULL) AS e, bool_or(n > 0) AS s FROM t GROUP BY a",
+    "booleans": "SELECT a, bool_and(v IS NULL) AS e, bool_or(n > 0) AS s, every(n > 0) AS ev, count_if(n > 0) AS ci "
+    "FROM t GROUP BY a",
     "having": "SELECT a, count(*) AS c FROM t GROUP BY a HAVING count(*) > 1 AND max(n) > 0",
     "rollup": "SELECT a, b, count(*) AS c, sum(n) AS sn FROM t GROUP BY ROLLUP (a, b)",
     "cube": "SELECT a, b, grouping_id() AS g, count(*) AS c FROM t GROUP BY CUBE (a, b)",
@@ -294,6 +306,20 @@ def _top(draw: Draw, rel: Rel, depth: int) -> Rel:
     return Rel(f"SELECT * FROM ({rel.sql}) ORDER BY {order} {cut}", rel.columns)
 
 
+def _group_top(draw: Draw, rel: Rel, depth: int) -> Rel:
+    """The first of each group, by position in a complete order, or by a rank with its ties."""
+    if not rel.exact:
+        return rel
+    partition = "".join(f"PARTITION BY {c} " for c in draw(st.lists(st.sampled_from(rel.exact), max_size=1)))
+    rank = draw(st.sampled_from(["row_number()", "rank()", "rank()", "dense_rank()"]))
+    by = rel.exact if rank == "row_number()" else draw(st.lists(st.sampled_from(rel.exact), min_size=1, max_size=2))
+    order = ", ".join(f"{c}{draw(st.sampled_from(['', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST']))}" for c in by)
+    items = [*((c, rel.token(c)) for c in rel.exact), (f"{rank} OVER ({partition}ORDER BY {order})", "int")]
+    found = _select(items, f"FROM ({rel.sql})")
+    bound = draw(st.sampled_from(["= 1", "<= 2", "< 3", "BETWEEN 2 AND 3"]))
+    return Rel(f"SELECT * FROM ({found.sql}) WHERE c{len(items) - 1} {bound}", found.columns)
+
+
 def _subquery(draw: Draw, rel: Rel, depth: int) -> Rel:
     other = relation(draw, depth - 1)
     equal = [(x, y) for x in rel.exact for y in other.named(rel.token(x))]
@@ -308,7 +334,8 @@ def _subquery(draw: Draw, rel: Rel, depth: int) -> Rel:
 
 
 _STEPS = [
-    _project, _filter, _distinct, _aggregate, _aggregate, _join, _join, _join, _set, _window, _top, _subquery,
+    _project, _filter, _distinct, _aggregate, _aggregate, _join, _join, _join, _set, _window, _top, _group_top,
+    _subquery,
 ]  # fmt: skip
 
 

@@ -63,7 +63,14 @@ def only(plan: ViewPlan, kind: type[tree.Operator]) -> tree.Operator:
         ("SELECT t.a, s.y FROM t FULL JOIN s ON t.a = s.a", ["join", "input", "input"]),
         ("SELECT a, count(*) AS c, sum(d) AS s FROM t GROUP BY a", ["aggregate", "input"]),
         ("SELECT DISTINCT a, b FROM t", ["aggregate", "input"]),
-        ("SELECT a, max(x) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
+        ("SELECT a, max(x) AS m FROM t GROUP BY a", ["aggregate", "input"]),
+        ("SELECT a, max(l) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
+        ("SELECT a, max(b COLLATE UTF8_LCASE) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
+        (
+            "SELECT a, min(b) AS m, count(DISTINCT b) AS c, avg(DISTINCT x) AS d FROM t GROUP BY a",
+            ["aggregate", "input"],
+        ),
+        ("SELECT count(DISTINCT a) AS c, count(DISTINCT b) FILTER (WHERE a > 1) AS d FROM t", ["aggregate", "input"]),
         ("SELECT a, max(at) AS m FROM log GROUP BY a", ["aggregate", "input"]),
         ("SELECT a, stddev(x) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
         ("SELECT a, count(DISTINCT b) AS c FROM t GROUP BY a", ["aggregate", "aggregate", "input"]),
@@ -117,6 +124,52 @@ def test_aggregate_state(planner: Planner) -> None:
     assert only(plan, tree.Aggregate).distribution() == "b"
     total = only(planner.plan("SELECT sum(x) AS s FROM t"), tree.Aggregate)
     assert isinstance(total, tree.Aggregate) and total.is_global and total.distribution() == "(one group)"
+
+
+def test_values_that_are_kept_in_order_or_counted_once(planner: Planner) -> None:
+    plan = planner.plan(
+        "SELECT a, min(b) AS lo, max(x) AS hi, count(DISTINCT b) AS c, sum(DISTINCT d) AS s, avg(DISTINCT d) AS m, "
+        "count(*) AS n FROM t GROUP BY a"
+    )
+    names = [n.rsplit("/", 1)[1] for n in states(plan)]
+    assert names == ["distinct0", "distinct1", "groups", "ordered0", "ordered1", "rows"]
+    text = "\n".join(plan.explain())
+    assert "count(distinct b)" in text and "knownnullable" not in text
+    log = planner.plan("SELECT max(at) AS hi, min(z) AS lo FROM log")
+    assert [n.rsplit("/", 1)[1] for n in states(log)] == ["groups", "rows"], "of input that only grows nothing is kept"
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("SELECT a FROM t ORDER BY x DESC, a LIMIT 3 OFFSET 2", (5, False, 1)),
+        ("SELECT a FROM t ORDER BY a, x LIMIT 3", (3, False, 2)),
+        ("SELECT a FROM t LIMIT 3", (3, False, 0)),
+        ("SELECT a FROM t ORDER BY a OFFSET 2", None),
+        ("SELECT a FROM t ORDER BY b COLLATE UTF8_LCASE LIMIT 2", None),
+        ("SELECT a FROM t ORDER BY a, b COLLATE UTF8_LCASE LIMIT 2", (2, False, 1)),
+        ("SELECT * FROM (SELECT a, rank() OVER (PARTITION BY b ORDER BY x) AS r FROM t) WHERE r <= 3", (3, False, 1)),
+        ("SELECT * FROM (SELECT a, rank() OVER (ORDER BY x) AS r FROM t) WHERE 3 > r AND a > 1", (2, False, 1)),
+        ("SELECT * FROM (SELECT a, dense_rank() OVER (ORDER BY x) AS r FROM t) WHERE r = 2", (2, True, 1)),
+        ("SELECT * FROM (SELECT a, row_number() OVER w AS r, sum(x) OVER w AS s, lag(a) OVER w AS p FROM t "
+         "WINDOW w AS (ORDER BY a)) WHERE r < 5", (4, False, 1)),
+        ("SELECT * FROM (SELECT a, row_number() OVER w AS r, lead(a) OVER w AS n FROM t WINDOW w AS (ORDER BY a)) "
+         "WHERE r < 5", None),
+        ("SELECT * FROM (SELECT a, rank() OVER w AS r, percent_rank() OVER w AS p FROM t WINDOW w AS (ORDER BY a)) "
+         "WHERE r < 5", None),
+        ("SELECT * FROM (SELECT a, rank() OVER (ORDER BY a) AS r FROM t) WHERE r > 2", None),
+        ("SELECT * FROM (SELECT a, rank() OVER (ORDER BY a) AS r FROM t) WHERE r < 2 OR a = 1", None),
+        ("SELECT * FROM (SELECT a, sum(a) OVER (ORDER BY a) AS r FROM t) WHERE r < 2", None),
+    ],
+)  # fmt: skip
+def test_first_rows(planner: Planner, query: str, first: tuple[int, bool, int] | None) -> None:
+    """Where a limit, or a bound of a rank, says that the rows behind do not matter."""
+    plan = planner.plan(query)
+    found = only(plan, tree.Recompute)
+    assert isinstance(found, tree.Recompute)
+    made = found.first and (found.first.need, found.first.by_value, len(found.first.orders))
+    assert made == first
+    assert (" from the first " in "\n".join(plan.explain())) == bool(first and first[2])
 
 
 def test_columns_that_nobody_reads_are_not_taken_in(planner: Planner) -> None:

@@ -26,6 +26,7 @@ from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.materialize import MaterializeStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.dataflow.operators.task import run_stages
+from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.planner import ViewPlan
@@ -393,11 +394,13 @@ class EpochPlan:
         b, flow = self.bridge, self._flow(op.children[0])
         weight = b.column(flow.weight)
         groups = [self._column(b.normalized(g), flow).alias(f"g{i}") for i, g in enumerate(op.groups)]
-        wire = [c for i, a in enumerate(op.accumulators) for c in self._wire(a, f"a{i}", flow)]
+        wire = [c for i, a in enumerate(op.accumulators) if a.distinct is None for c in self._wire(a, f"a{i}", flow)]
+        for i, d in enumerate(op.distincts):
+            wire += [self._column(e, flow).alias(f"d{i}_{n}") for n, e in enumerate(d.arguments)]
         frame = b.frame(flow.node).select(weight.alias("__w"), *groups, *wire)
         names = [f"g{i}" for i in range(len(groups))]
         frame = frame.select(self._hash([F.col(n) for n in names]).alias("__k"), *frame.columns)
-        if all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
+        if not op.distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
             frame = self._preaggregated(frame, names, op)
         else:
             frame = self._together(frame, single=op.is_global)
@@ -405,12 +408,32 @@ class EpochPlan:
         for a in op.accumulators:
             types += [_sum_type(a), *([LongType()] if a.count is not None else [])]
         schema = _struct([(f"o{i}", t) for i, t in enumerate(types)], weight=True)
-        sums = tuple(
-            Sum(a.kind, f"a{i}", a.argument_type, a.result_type, a.count is not None)
-            for i, a in enumerate(op.accumulators)
-        )
-        stage = AggregateStage(op.id, op.state()["groups"], sums, _arrow(schema))
+        stage = AggregateStage(op.id, op.state()["groups"], self._sums(op), _arrow(schema), self._distincts(op))
         return Made(frame, stage, _stage_output(op), schema)
+
+    def _sums(self, op: Aggregate) -> tuple[Sum, ...]:
+        tables, found = op.state(), []
+        for i, a in enumerate(op.accumulators):
+            made = Sum(a.kind, f"a{i}", a.argument_type, a.result_type, a.count is not None)
+            if a.in_order:
+                name = f"ordered{i}"
+                made = replace(made, ordered=Ordered(name, tables[name], f"a{i}_raw", a.kind == "greatest"))
+            if a.distinct is not None:
+                made = replace(made, distinct=a.distinct, value="v0")
+            found.append(made)
+        return tuple(found)
+
+    def _distincts(self, op: Aggregate) -> tuple[Distinct, ...]:
+        tables = op.state()
+        return tuple(
+            Distinct(
+                f"distinct{i}",
+                tables[f"distinct{i}"],
+                tuple(f"d{i}_{n}" for n in range(len(d.types))),
+                self.weak_hash,
+            )
+            for i, d in enumerate(op.distincts)
+        )
 
     def _grouped(self, op: Aggregate) -> Flow:
         b, flow = self.bridge, self._staged(op)

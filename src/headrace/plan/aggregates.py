@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.plan.bridge import Bridge, JExpr, JNode
-from headrace.plan.tree import Accumulator, Aggregate, Attr, Operator
+from headrace.plan.distinct import plain_arguments, revealed, split_distinct
+from headrace.plan.tree import Accumulator, Aggregate, Attr, DistinctValues, Operator
 from headrace.plan.types import arrow_of
 
 if TYPE_CHECKING:
@@ -20,13 +21,14 @@ _SMALL = (pa.int8(), pa.int16(), pa.int32())
 def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """Grouping by any keys."""
     b = d.bridge
-    node = _split_distinct(b, node)
+    node = split_distinct(b, node)
     groups = b.items(node.groupingExpressions())
     results = [e for e in b.items(node.aggregateExpressions()) if b.attribute_id(e) in needed]
     functions = _functions(b, results)
     child_node = b.children(node)[0]
     child = d.derive(child_node, d.references([*groups, *functions.values(), *results]) & _ids(b, child_node))
-    accumulators = {text: _accumulator(b, f, child.append_only) for text, f in functions.items()}
+    distincts: dict[str, DistinctValues] = {}
+    accumulators = {text: _accumulator(b, f, child.append_only, distincts) for text, f in functions.items()}
     if any(a is None for a in accumulators.values()):
         return _recomputed(d, node, groups, results)
     group_attrs = _group_attrs(d, groups)
@@ -35,10 +37,12 @@ def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
         for e in results
     ]
     distinct = child.append_only and not functions
-    text = f"by [{', '.join(str(g.toString()) for g in groups)}] [{', '.join(str(e.toString()) for e in results)}]"
+    shown = [str(revealed(b, e).toString()) for e in results]
+    text = f"by [{', '.join(str(g.toString()) for g in groups)}] [{', '.join(shown)}]"
     output = d.attrs([e.toAttribute() for e in results])
     found = [a for a in accumulators.values() if a is not None]
-    return Aggregate(output, distinct and bool(groups), [child], groups, group_attrs, found, rewritten, text)
+    values = list(distincts.values())
+    return Aggregate(output, distinct and bool(groups), [child], groups, group_attrs, found, rewritten, text, values)
 
 
 def _ids(b: Bridge, node: JNode) -> set[int]:
@@ -57,6 +61,7 @@ def _text(aggregate: JExpr) -> str:
 def _recomputed(d: Derivation, node: JNode, groups: list[JExpr], results: list[JExpr]) -> Operator:
     from headrace.plan.derive import recompute
 
+    results = [revealed(d.bridge, e) for e in results]
     node = d.bridge.aggregate(groups, results, d.bridge.children(node)[0])
     needed = d.references([*groups, *results])
     return recompute(d, node, "Aggregate", groups, needed, d.attrs([e.toAttribute() for e in results]))
@@ -72,56 +77,54 @@ def _group_attrs(d: Derivation, groups: list[JExpr]) -> list[Attr]:
     return d.attrs(handles)
 
 
-def _split_distinct(b: Bridge, node: JNode) -> JNode:
-    """`f(DISTINCT x) GROUP BY g` as `f(x)` over the distinct (g, x), where all aggregates share one x."""
-    calls = [e for r in b.items(node.aggregateExpressions()) for e in b.find(r, _AGGREGATE)]
-    if not calls or not all(c.isDistinct() and c.filter().isEmpty() for c in calls):
-        return node
-    arguments = b.children(calls[0].aggregateFunction())
-    if any(not b.is_attribute(a) for a in arguments) or b.kind(calls[0].aggregateFunction()) not in (
-        "Count", "Sum", "Average",
-    ):  # fmt: skip
-        return node
-    first = [str(a.canonicalized().toString()) for a in arguments]
-    for c in calls[1:]:
-        if [str(a.canonicalized().toString()) for a in b.children(c.aggregateFunction())] != first:
-            return node
-    groups = b.items(node.groupingExpressions())
-    if any(not b.is_attribute(g) for g in groups):
-        return node
-    keys = list({b.attribute_id(e): e for e in [*groups, *arguments]}.values())
-    inner = b.aggregate(keys, keys, b.children(node)[0])
+def _accumulator(b: Bridge, call: JExpr, append_only: bool, distincts: dict[str, DistinctValues]) -> Accumulator | None:
+    """How an aggregate call accumulates, or None where only a recomputation is exact.
 
-    def plain(e: JExpr) -> JExpr | None:
-        if b.kind(e) != "AggregateExpression":
-            return None
-        return b.aggregate_expression(e.aggregateFunction(), e.mode(), False, e.filter(), e.resultId())
-
-    return b.aggregate(groups, [b.rewrite(e, plain) for e in b.items(node.aggregateExpressions())], inner)
-
-
-def _accumulator(b: Bridge, call: JExpr, append_only: bool) -> Accumulator | None:
-    """How an aggregate call accumulates, or None where only a recomputation is exact."""
+    Adds to `distincts` the values that the call wants counted once, if there is not the like yet.
+    """
     function = call.aggregateFunction()
     name = b.kind(function)
-    if call.isDistinct() and name not in ("Min", "Max"):
-        return None
-    arguments = b.children(function)
+    if name in ("Min", "Max", "First"):
+        return _extremum(b, call, name, append_only)
+    arguments = plain_arguments(b, call)
+    found = None
     if name == "Count":
-        present = b.all_not_null(arguments)
-        result = _fresh(b, "count", b.literal_long(0))
-        return Accumulator("count", b.filtered(call, present), pa.bool_(), result, pa.int64())
-    if name in ("Min", "Max"):
-        if not append_only or pa.types.is_nested(arrow_of(arguments[0])):
-            return None
-        kind = arrow_of(arguments[0])
-        argument = b.filtered(call, arguments[0])
-        if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-            return None  # NaN is the greatest number in Spark, and booleans have no order in Arrow's kernels
-        return Accumulator(name.lower(), argument, kind, _fresh(b, name.lower(), arguments[0]), kind)
-    if name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
-        return _sum(b, call, function, arguments[0], name == "Average")
-    return None
+        source = call if arguments is None else None
+        counted = b.filtered(call, b.all_not_null(b.children(function))) if source is not None else None
+        found = Accumulator("count", counted, pa.bool_(), _fresh(b, "count", b.literal_long(0)), pa.int64())
+    elif name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
+        argument = b.children(function)[0] if arguments is None else arguments[0]
+        found = _sum(b, call, function, argument, name == "Average")
+    if found is None or arguments is None:
+        return found
+    if name == "Count":
+        values = [b.normalized(b.filtered(call, a)) for a in arguments]
+    else:
+        assert found.argument is not None
+        values = [b.normalized(found.argument)]
+    types = [arrow_of(v) for v in values]
+    if any(pa.types.is_null(t) for t in types) or any(b.is_collated(v) for v in values):
+        return None
+    key = " ".join(_text(v) for v in values)
+    wanted = distincts.setdefault(key, DistinctValues(values, types))
+    found.argument, found.distinct = None, list(distincts.values()).index(wanted)
+    return found
+
+
+def _extremum(b: Bridge, call: JExpr, name: str, append_only: bool) -> Accumulator | None:
+    """A minimum or maximum; and for the first value that is not null, which may be any, the least."""
+    function = call.aggregateFunction()
+    argument = b.children(function)[0]
+    kind = arrow_of(argument)
+    if pa.types.is_nested(kind) or pa.types.is_null(kind) or b.is_collated(argument):
+        return None
+    if name == "First" and not function.ignoreNulls():
+        return None
+    # Among numbers NaN is the greatest in Spark, and booleans have no order in Arrow's kernels.
+    accumulates = append_only and not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    names = ("min", "max") if accumulates else ("least", "greatest")
+    result = _fresh(b, name.lower(), argument)
+    return Accumulator(names[name == "Max"], b.filtered(call, argument), kind, result, kind)
 
 
 def _sum(b: Bridge, call: JExpr, function: JExpr, argument: JExpr, average: bool) -> Accumulator | None:
@@ -178,7 +181,7 @@ def _result(
 
 def _final(b: Bridge, function: JExpr, a: Accumulator) -> JExpr:
     """What Spark's own function makes of its buffer, read from the accumulated sums."""
-    if b.kind(function) in ("Count", "Min", "Max"):
+    if b.kind(function) in ("Count", "Min", "Max", "First"):
         return a.result.handle
     buffers = b.items(function.aggBufferAttributes())
     total = b.cast(a.result.handle, buffers[0].dataType())

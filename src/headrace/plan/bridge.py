@@ -363,6 +363,14 @@ class Bridge:
         """A null of type decimal(38, scale)."""
         return self.cast(self.literal(None), self._session.parseDataType(f'"decimal(38,{scale})"'))
 
+    def mark(self, expression: JExpr) -> JExpr:
+        """The expression in a wrapping that changes nothing and that the optimizer leaves alone."""
+        return self._expressions.KnownNullable(expression)
+
+    def is_collated(self, expression: JExpr) -> bool:
+        """Whether its strings are compared otherwise than by their bytes."""
+        return "collate" in self.simple_type(expression).lower()
+
     def all_not_null(self, expressions: Sequence[JExpr]) -> JExpr:
         """True where no expression is null, else null."""
         condition = self.literal(True)

@@ -14,6 +14,7 @@ from headrace.errors import NotSupported
 from headrace.plan import tree
 from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.derive import Derivation, Relation
+from headrace.plan.distinct import hidden
 from headrace.plan.failures import translated
 from headrace.plan.types import arrow_of, spark_of
 from headrace.state.schema import TableSchema
@@ -99,7 +100,7 @@ class Planner:
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
             self._refuse_nondeterministic(analyzed)
-            optimized = self.bridge.optimized(self.bridge.frame(analyzed))
+            optimized = self.bridge.optimized(self.bridge.frame(hidden(self.bridge, analyzed)))
             return self._plan(analyzed, optimized)
 
     def columns_of(self, query: str) -> tuple[Column, ...]:

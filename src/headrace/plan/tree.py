@@ -161,8 +161,8 @@ class Accumulator:
     """One accumulable aggregate: what each row adds, and how the sums read.
 
     kind: count, sum_small (integers up to 32 bits), sum_wide (64-bit integers, decimals of up to 18 digits),
-    sum_decimal (longer decimals), sum_float, min, max. `argument` is NULL where the row does not count (a filter is
-    folded in).
+    sum_decimal (longer decimals), sum_float, min, max; least, greatest (of values that may be taken back). `argument`
+    is NULL where the row does not count (a filter is folded in).
     """
 
     kind: str
@@ -173,6 +173,21 @@ class Accumulator:
     """What the operator hands to Spark: for sums the raw sum, which the result expressions then convert."""
     count: Attr | None = None
     """Where the number of counted rows is wanted too (averages)."""
+    distinct: int | None = None
+    """Which of the aggregate's distinct values it is over, instead of all."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether its values are kept in order."""
+        return self.kind in ("least", "greatest")
+
+
+@dataclass
+class DistinctValues:
+    """Values that are counted once in each group: of one or more columns; where one is NULL, none counts."""
+
+    arguments: list[JExpr]
+    types: list[pa.DataType]
 
 
 @dataclass
@@ -184,6 +199,7 @@ class Aggregate(Operator):
     accumulators: list[Accumulator]
     results: list[JExpr]
     text: str
+    distincts: list[DistinctValues] = field(default_factory=list)
     kind = "aggregate"
 
     @property
@@ -206,7 +222,14 @@ class Aggregate(Operator):
             if a.kind == "sum_float":  # the sum as it was last put out; see AggregateStage
                 diffs.append((pa.field(f"a{i}_out", pa.int64()), "add"))
         key = tuple(pa.field(f"g{i}", attr_arrow(a)) for i, a in enumerate(self.group_attrs))
-        return {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
+        tables = {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
+        for i, a in enumerate(self.accumulators):
+            if a.in_order:
+                tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.argument_type),), WEIGHT)
+        for i, d in enumerate(self.distincts):
+            values = tuple(pa.field(f"v{n}", t) for n, t in enumerate(d.types))
+            tables[f"distinct{i}"] = TableSchema((*key, *values), (), WEIGHT)
+        return tables
 
 
 @dataclass

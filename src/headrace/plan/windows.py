@@ -50,18 +50,13 @@ def first_rows(b: Bridge, orders: Sequence[JExpr], need: int, by_value: bool = F
     """The first rows by these orders, as far as order codes know them; None where that is not at all."""
     known = []
     for order in orders:
-        if _collated(b, order):
+        if b.is_collated(b.children(order)[0]):
             break
         known.append(order)
     if orders and not known:
         return None
     part = useful([arrow_of(b.children(o)[0]) for o in known])
     return First(known[:part], max(need, 1), by_value)
-
-
-def _collated(b: Bridge, expression: JExpr) -> bool:
-    """Whether strings are compared otherwise than by their bytes."""
-    return "collate" in b.simple_type(b.children(expression)[0]).lower()
 
 
 def _bound(b: Bridge, condition: JExpr, window: JNode) -> First | None:

@@ -2,7 +2,8 @@
 
 Every layout is exact under retraction: integers and decimals as limbs of 32 bits that add without overflow, doubles as
 double-double pairs (Dekker, "A floating-point technique for extending the available precision", 1971) beside separate
-counts of NaN, +Inf and -Inf. Minima and maxima accumulate only over input that is never retracted.
+counts of NaN, +Inf and -Inf. Minima and maxima accumulate only over input that is never retracted; otherwise ("least",
+"greatest") the values themselves are kept in order beside the sums, see `dataflow.operators.values`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import NumericOutOfRange
+from headrace.state.kernels.equality import fixed_width
 from headrace.state.schema import Combine
 
 _LIMB_BITS = 32
@@ -28,6 +30,8 @@ _WIRE: dict[str, tuple[str, ...]] = {
     "sum_float": ("raw",),
     "min": ("raw",),
     "max": ("raw",),
+    "least": ("raw",),
+    "greatest": ("raw",),
 }
 
 
@@ -38,7 +42,7 @@ def wire_columns(kind: str) -> tuple[str, ...]:
 
 def can_preaggregate(kind: str) -> bool:
     """Whether Spark may combine the columns of many rows before the shuffle without losing exactness."""
-    return kind not in ("sum_decimal", "sum_float")
+    return kind not in ("sum_decimal", "sum_float", "least", "greatest")
 
 
 def state_diffs(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.Field, Combine]]:
@@ -57,6 +61,8 @@ def state_diffs(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.
             (pa.field(f"{prefix}_x__lo", pa.float64()), "twosum"),
         ]
         return [*(add(s) for s in ("n", "nan", "pinf", "ninf")), *pair]
+    if kind in ("least", "greatest"):
+        return []
     combine: Combine = "min" if kind == "min" else "max"
     return [(pa.field(f"{prefix}_m", argument), combine)]
 
@@ -70,6 +76,19 @@ def to_diffs(kind: str, wire: Sequence[pa.Array], weights: np.ndarray) -> list[p
         limbs = _decimal_limbs(wire[0])
         return [pa.array(np.where(present, weights, 0)), *(pa.array(limb * weights) for limb in limbs)]
     return list(wire)
+
+
+def from_values(kind: str, values: pa.Array, weights: np.ndarray) -> list[pa.Array]:
+    """Diff columns of rows whose values, none of them null, are at hand. Decimals must fit their type."""
+    if kind in ("sum_decimal", "sum_float"):
+        return to_diffs(kind, [values], weights)
+    n = pa.array(weights)
+    if kind == "count":
+        return [n]
+    if kind == "sum_small":
+        return [n, pa.array(np.asarray(values).astype(np.int64) * weights)]
+    words = fixed_width(values).reshape(len(values), values.type.bit_width // 64)[:, 0].view(np.int64)
+    return [n, pa.array((words & _LIMB_MASK) * weights), pa.array((words >> _LIMB_BITS) * weights)]
 
 
 def _float_diffs(values: pa.Array, weights: np.ndarray) -> list[pa.Array]:

@@ -4,7 +4,7 @@ Pure functions of numpy and pyarrow; they do no I/O and keep no state. Columns a
 stored order that `TableSchema` defines.
 """
 
-from headrace.state.kernels.combine import combine_groups, consolidate
+from headrace.state.kernels.combine import combine_groups, consolidate, extrema
 from headrace.state.kernels.equality import Selector, int64_values, rows_equal, validity
 from headrace.state.kernels.order import (
     Groups,
@@ -28,6 +28,7 @@ __all__ = [
     "consolidate",
     "empty",
     "expand_ranges",
+    "extrema",
     "group_rows",
     "int64_values",
     "match",

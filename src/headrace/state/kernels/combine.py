@@ -17,8 +17,10 @@ from headrace.state.schema import LO_SUFFIX, TableSchema
 Floats = npt.NDArray[np.float64]
 
 
-def consolidate(batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = False) -> pa.RecordBatch:
-    """Sort rows and combine those that are equal; rows whose sums are all zero are left out.
+def consolidate(
+    batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = False, keep_zeros: bool = False
+) -> pa.RecordBatch:
+    """Sort rows and combine those that are equal; rows whose sums are all zero are left out, but for `keep_zeros`.
 
     A sum is an "add" diff or a "twosum" pair: a change that leaves a count as it was can still move a sum of
     doubles. In a schema without "add" diffs no row is ever left out.
@@ -29,17 +31,19 @@ def consolidate(batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = 
     if not by_epoch and batch.num_columns > schema.width:
         batch = batch.select(range(schema.width))
     batch = sort_rows(batch, schema)
-    return combine_groups(batch, schema, group_rows(batch, schema, by_epoch=by_epoch))
+    return combine_groups(batch, schema, group_rows(batch, schema, by_epoch=by_epoch), keep_zeros=keep_zeros)
 
 
-def combine_groups(batch: pa.RecordBatch, schema: TableSchema, groups: Groups) -> pa.RecordBatch:
+def combine_groups(
+    batch: pa.RecordBatch, schema: TableSchema, groups: Groups, *, keep_zeros: bool = False
+) -> pa.RecordBatch:
     """One row per group: its first row with the diffs of all, left out if its sums are all zero.
 
     `__e`, where the batch has it, is that of the group's first row.
     """
     single = len(groups.starts) == groups.rows
     diffs = None if single else _combined(batch, schema, groups)
-    alive = _alive(batch, schema, groups, diffs)
+    alive = None if keep_zeros else _alive(batch, schema, groups, diffs)
     if alive is None:
         if single and groups.order is None:
             return batch
@@ -152,6 +156,18 @@ def _twosum_groups(high: Floats, low: Floats, starts: Ints) -> tuple[Floats, Flo
         high, low = high[lefts], low[lefts]
         counts = (counts + 1) // 2
     return high, low
+
+
+def extrema(column: pa.Array, group: Ints, count: int, *, largest: bool) -> pa.Array:
+    """The smallest or largest value of every group from 0 to `count`, given the group of every value; else null."""
+    if not len(column):
+        return pa.nulls(count, column.type)
+    order = np.argsort(group, kind="stable")
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(group[order])) + 1))
+    found = _extremum(column, Groups(order, starts, len(column)), largest=largest)
+    place = np.full(count, -1, dtype=np.int64)
+    place[group[order[starts]]] = np.arange(len(starts))
+    return found.take(pa.array(place, mask=place < 0))
 
 
 def _extremum(column: pa.Array, groups: Groups, *, largest: bool) -> pa.Array:

@@ -114,7 +114,7 @@ def _floats(bits: npt.NDArray[Any], size: int) -> Words:
 
 
 def _decimals(column: pa.Array) -> Words:
-    halves = fixed_width(column).reshape(len(column), -1)
+    halves = fixed_width(column).reshape(len(column), column.type.bit_width // 64)
     low, high = halves[:, 0], halves[:, -1].view(np.int64)
     if column.type.precision <= 18:
         with np.errstate(over="ignore"):
