@@ -53,10 +53,14 @@ def relation_id(db: headrace.Database, name: str) -> int:
     return found.id
 
 
+def batch(columns: Columns) -> pa.RecordBatch:
+    """The columns as Arrow."""
+    return pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+
+
 def write(db: headrace.Database, table: str, columns: Columns) -> int:
     """Insert rows through the coordinator, durable on return; returns their epoch."""
-    batch = pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
-    return db.coordinator.write(relation_id(db, table), TableChange(inserts=batch)).epoch
+    return db.coordinator.write(relation_id(db, table), TableChange(inserts=batch(columns))).epoch
 
 
 def wait_for(db: headrace.Database, view: str, epoch: int, timeout_s: float = 600) -> None:
@@ -85,6 +89,14 @@ def epoch_s(db: headrace.Database, view: str, writes: Sequence[tuple[str, Column
     started = time.perf_counter()
     if len(writes) > 1:
         db.coordinator.alter_job(job, paused=False)
+    wait_for(db, view, epoch)
+    return time.perf_counter() - started
+
+
+def change_s(db: headrace.Database, view: str, table: str, change: TableChange) -> float:
+    """Seconds from the return of a change to the view's commit that has it."""
+    epoch = db.coordinator.write(relation_id(db, table), change).epoch
+    started = time.perf_counter()
     wait_for(db, view, epoch)
     return time.perf_counter() - started
 

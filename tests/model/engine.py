@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from headrace.common.columns import Column, arrow_type
 from headrace.dataflow.params import EpochParams, StateInput, TableInput
@@ -109,7 +110,9 @@ class Batch:
     def answer(self, query: str, tables: Mapping[str, Table]) -> pa.Table:
         """The query's result over the tables as they are."""
         for table in tables.values():
-            self.session.createDataFrame(table.arrow(table.rows)).createOrReplaceTempView(table.name)
+            # The types are said: read off the Arrow table, a timestamp without a zone would come with one.
+            schema = StructType.fromDDL(", ".join(f"{c.name} {c.type}" for c in table.columns))
+            self.session.createDataFrame(table.arrow(table.rows), schema).createOrReplaceTempView(table.name)
         return self.session.sql(query).toArrow()
 
 

@@ -128,7 +128,7 @@ def test_aggregate_state(planner: Planner) -> None:
 
 def test_values_that_are_kept_in_order_or_counted_once(planner: Planner) -> None:
     plan = planner.plan(
-        "SELECT a, min(b) AS lo, max(x) AS hi, count(DISTINCT b) AS c, sum(DISTINCT d) AS s, avg(DISTINCT d) AS m, "
+        "SELECT a, min(b) AS lo, max(x) AS hi, count(DISTINCT b) AS c, sum(DISTINCT x) AS s, avg(DISTINCT x) AS m, "
         "count(*) AS n FROM t GROUP BY a"
     )
     names = [n.rsplit("/", 1)[1] for n in states(plan)]
