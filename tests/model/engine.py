@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headrace.common.columns import Column, arrow_type
@@ -32,6 +32,8 @@ WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
 Row = tuple[Any, ...]
 Udfs = Mapping[str, tuple[Callable[..., Any], str]]
 """Python functions by name, each with its return type."""
+Query = str | Callable[[SparkSession], DataFrame]
+"""A query as text, or as what makes a DataFrame of the tables of a session."""
 
 # Small data is answered fastest without generated code.
 _BATCH_CONF = {
@@ -107,13 +109,13 @@ class Batch:
         """The one for this session."""
         return cls._known.setdefault(id(spark), cls(spark))
 
-    def answer(self, query: str, tables: Mapping[str, Table]) -> pa.Table:
+    def answer(self, query: Query, tables: Mapping[str, Table]) -> pa.Table:
         """The query's result over the tables as they are."""
         for table in tables.values():
             # The types are said: read off the Arrow table, a timestamp without a zone would come with one.
             schema = StructType.fromDDL(", ".join(f"{c.name} {c.type}" for c in table.columns))
             self.session.createDataFrame(table.arrow(table.rows), schema).createOrReplaceTempView(table.name)
-        return self.session.sql(query).toArrow()
+        return (self.session.sql(query) if isinstance(query, str) else query(self.session)).toArrow()
 
 
 class Engine:
@@ -123,10 +125,11 @@ class Engine:
         self,
         spark: SparkSession,
         tables: Sequence[Table],
-        query: str,
+        query: Query,
         weak_hash: int | None = None,
         udfs: Udfs | None = None,
         codegen: bool | None = None,
+        setup: Callable[[SparkSession], None] | None = None,
     ):
         self.tables = {t.name: t for t in tables}
         self.query = query
@@ -134,15 +137,18 @@ class Engine:
         self.root = Path(tempfile.mkdtemp(prefix="headrace-model-"))
         self.planner = Planner(spark)
         # Compiling code is what takes the time of a tiny case: one in eight does it, and all that ask for it.
-        if not (zlib.crc32(query.encode()) % 8 == 0 if codegen is None else codegen):
+        if not (zlib.crc32(str(query).encode()) % 8 == 0 if codegen is None else codegen):
             for key in ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"):
                 self.planner.bridge.spark.conf.set(key, _BATCH_CONF[key])
         for name, (function, kind) in (udfs or {}).items():
             self.planner.bridge.spark.udf.register(name, function, kind)
             self.batch.session.udf.register(name, function, kind)
+        if setup is not None:
+            setup(self.planner.bridge.spark)
+            setup(self.batch.session)
         for t in tables:
             self.planner.define(Relation(t.id, t.name, t.append_only), t.columns, t.name)
-        self.plan = self.planner.plan(query)
+        self.plan = self.planner.plan(query if isinstance(query, str) else query(self.planner.bridge.spark))
         schemas = {t.id: t.schema for t in tables}
         self.runner = EpochRunner(self.planner.bridge, self.plan, schemas, weak_hash=weak_hash)
         self.state: dict[str, list[RunRef]] = {name: [] for name in self.plan.state_tables()}

@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructField, StructType
 
-from headrace.dataflow.operators import preserve
+from headrace.dataflow import python
+from headrace.dataflow.operators import calls, preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
@@ -28,8 +29,9 @@ from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
 from headrace.plan.planner import ViewPlan
+from headrace.plan.python import AGGREGATE_CALL, APPLY
 from headrace.plan.tree import (
     Accumulator,
     Aggregate,
@@ -175,7 +177,7 @@ class EpochPlan:
     def _map(self, frame: DataFrame, stages: Sequence[Any], schema: StructType) -> DataFrame:
         function = partial(run_stages, tuple(stages), self.acknowledge)
         # Its name in Spark's plan: what `EpochParams.inner` is made of.
-        function.__name__ = stages[-1].label  # type: ignore[attr-defined]
+        function.__name__ = STAGE_PREFIX + stages[-1].label  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)
 
     def _made(self, op: Operator) -> Made:
@@ -280,6 +282,8 @@ class EpochPlan:
         if op.label == "Expand":
             node, output = b.expand(op.node, lambda e: self._at(e, flow), flow.weight, flow.node)
             return Flow(node, flow.weight, output)
+        if op.label in ("MapInPandas", "MapInArrow"):
+            return self._read_as(python.mapped(b, op.node, flow.attrs, flow.weight, flow.node), op.output)
         child = flow.node
         if op.label == "Generate":  # it names the child's columns by position
             columns = [flow.attrs[b.attribute_id(a)] for a in b.output(b.children(op.node)[0])]
@@ -481,7 +485,8 @@ class EpochPlan:
         columns += [v.alias(f"v{i}") for i, v in enumerate(values)]
         columns += orders if first is not None and first.orders else [self._hash([*keys, *values]).alias("__h")]
         frame = self._together(b.frame(flow.node).select(*columns), single=not keys)
-        phantom = op.label == "Aggregate" and not keys
+        # Spark gives no row for a Python aggregate over nothing, so there is nothing to keep alive.
+        phantom = op.label == "Aggregate" and not keys and not self._calls_python(op.node)
         fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
         extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
         schema = _struct([*fields, *extra.items()])
@@ -517,6 +522,9 @@ class EpochPlan:
             mapping = {**flow.attrs, **added}
         elif op.label == "Aggregate":
             node, mapping, side = self._regrouped(op, flow, extra)
+        elif op.label == APPLY:
+            frame = python.applied(b, op.node, flow.attrs, side, flow.node)
+            node, mapping, (side,) = self._named(frame, op.output, [calls.SIDE])
         else:
             raise NotSupported(f"group recompute of {op.label}")
         weight = F.when(b.column(side) == 0, F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
@@ -524,6 +532,10 @@ class EpochPlan:
         node = b.analyzed(b.frame(node).select(*[b.column(k) for k in kept], weight.alias("__w")))
         *columns, out_weight = b.output(node)
         return Flow(node, out_weight, {a.id: c for a, c in zip(op.output, columns)})
+
+    def _calls_python(self, node: JNode) -> bool:
+        b = self.bridge
+        return any(True for e in b.expressions_of(node) for _ in b.find(e, AGGREGATE_CALL))
 
     def _regrouped(self, op: Recompute, flow: Flow, extra: list[JExpr]) -> tuple[JNode, dict[int, JExpr], JExpr]:
         b = self.bridge

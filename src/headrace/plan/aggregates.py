@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.distinct import plain_arguments, revealed, split_distinct
+from headrace.plan.python import check_aggregates
 from headrace.plan.tree import Accumulator, Aggregate, Attr, DistinctValues, Operator
 from headrace.plan.types import arrow_of
 
@@ -25,6 +26,7 @@ def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     groups = b.items(node.groupingExpressions())
     results = [e for e in b.items(node.aggregateExpressions()) if b.attribute_id(e) in needed]
     functions = _functions(b, results)
+    check_aggregates(b, [f.aggregateFunction() for f in functions.values()])
     child_node = b.children(node)[0]
     child = d.derive(child_node, d.references([*groups, *functions.values(), *results]) & _ids(b, child_node))
     distincts: dict[str, DistinctValues] = {}

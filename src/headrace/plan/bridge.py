@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
+from headrace.errors import NotSupported
+
 JNode: TypeAlias = Any
 JExpr: TypeAlias = Any
 Change: TypeAlias = Callable[[Any], Any]
@@ -44,6 +46,9 @@ PLANNING_CONF = {
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
 }
 """Session settings under which views are planned and run."""
+
+STAGE_PREFIX = "headrace_stage_"
+"""What the name of a stage's function begins with."""
 
 
 class Bridge:
@@ -83,7 +88,10 @@ class Bridge:
         getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(self._session)
 
     def inner_python_stages(self, executed_plan: Any) -> frozenset[str]:
-        """The names of those `mapInArrow` functions whose output goes to another one within the same Spark task."""
+        """The stages whose output goes to another one within the same Spark task.
+
+        A stage is a `mapInArrow` whose function is named `STAGE_PREFIX` and the stage's label; users' are none.
+        """
         inner: set[str] = set()
         left: list[tuple[Any, bool]] = [(executed_plan, False)]
         while left:
@@ -91,9 +99,9 @@ class Bridge:
             kind = str(node.nodeName())
             if "Exchange" in kind:
                 followed = False
-            elif kind == "MapInArrow":
+            elif kind == "MapInArrow" and (name := str(node.func().name())).startswith(STAGE_PREFIX):
                 if followed:
-                    inner.add(str(node.func().name()))
+                    inner.add(name.removeprefix(STAGE_PREFIX))
                 followed = True
             left += [(child, followed) for child in self.children(node)]
         return frozenset(inner)
@@ -202,10 +210,24 @@ class Bridge:
             )  # fmt: skip
             return made, found
         found = {self.attribute_id(a): a.newInstance() for a in self.items(node.resultAttrs())}
+        if kind in ("BatchEvalPythonUDTF", "ArrowEvalPythonUDTF"):
+            nothing, output = self.seq([]), self.seq(found.values())
+            call = change(node.udtf())  # as it was before it was optimized: Spark analyzes the plan once more
+            return self._logical.Generate(call, nothing, False, self.none(), output, child), found
         udfs, results = self.seq([change(u) for u in self.items(node.udfs())]), self.seq(found.values())
         if kind == "BatchEvalPython":
             return self._python.BatchEvalPython(udfs, results, child), found
         return self._python.ArrowEvalPython(udfs, results, child, node.evalType()), found
+
+    def python_command(self, function: Any) -> bytes:
+        """What a Python function (`func()` of its call) was pickled to. Raises `NotSupported` where it is too large."""
+        if not function.broadcastVars().isEmpty():
+            raise NotSupported(
+                "a Python function with more than a megabyte of data or with broadcast variables in a view",
+                hint="keep the data in a table and join it, or load it inside the function",
+            )
+        tag = self.module(self.jvm.scala.reflect, "ClassTag").Byte()
+        return bytes(function.command().toArray(tag))
 
     def union(self, nodes: Sequence[JNode]) -> JNode:
         """`Union` of nodes with equal column types."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
-from headrace.plan import aggregates, joins, windows
+from headrace.plan import aggregates, joins, python, windows
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of
@@ -46,7 +46,14 @@ class Derivation:
     def __post_init__(self) -> None:
         self.rules = {
             "LogicalRDD": _input,
-            "MapInArrow": _snapshot_input,
+            "MapInArrow": _map_in_arrow,
+            "MapInPandas": python.derive_map,
+            "BatchEvalPythonUDTF": python.derive_table_function,
+            "ArrowEvalPythonUDTF": python.derive_table_function,
+            "FlatMapGroupsInPandas": python.derive_apply,
+            "FlatMapGroupsInArrow": python.derive_apply,
+            "FlatMapCoGroupsInPandas": python.refuse_cogroup,
+            "FlatMapCoGroupsInArrow": python.refuse_cogroup,
             "Project": _project,
             "Expand": _expand,
             "Union": _union,
@@ -143,12 +150,13 @@ def _input(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     return _read(d, node, needed, None if leaf is None else d.relations.get(leaf))
 
 
-def _snapshot_input(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def _map_in_arrow(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """A leaf that reads a snapshot of a relation stands for the relation itself; its function's name says which."""
     name = str(node.functionExpr().name())
     wanted = name.removeprefix(SNAPSHOT_PREFIX)
-    found = {str(r.id): r for r in d.relations.values()}.get(wanted) if name != wanted else None
-    return _read(d, node, needed, found)
+    if name == wanted:
+        return python.derive_map(d, node, needed)
+    return _read(d, node, needed, {str(r.id): r for r in d.relations.values()}.get(wanted))
 
 
 def _read(d: Derivation, node: JNode, needed: set[int], relation: Relation | None) -> Operator:

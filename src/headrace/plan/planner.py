@@ -16,6 +16,7 @@ from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.derive import Derivation, Relation
 from headrace.plan.distinct import hidden
 from headrace.plan.failures import translated
+from headrace.plan.python import nondeterministic_call
 from headrace.plan.types import arrow_of, spark_of
 from headrace.state.schema import TableSchema
 
@@ -136,7 +137,14 @@ class Planner:
                         f"{found.prettyName()}() in a view changes without its inputs changing",
                         hint="compare with the current time in a query over the view",
                     )
-                if not bool(expression.deterministic()):
+                name = nondeterministic_call(b, expression)
+                if name is not None:
+                    raise NotSupported(
+                        f"the Python function {name} in a view: it is not declared deterministic",
+                        hint="if equal arguments always give equal results, declare it so: asDeterministic() of a table "
+                        "function, IMMUTABLE in CREATE FUNCTION; else compute its values when rows are inserted",
+                    )
+                if not bool(expression.deterministic()) and b.kind(expression) != "LateralSubquery":
                     raise NotSupported(
                         f"the nondeterministic expression {expression.toString()} in a view",
                         hint="compute such values when rows are inserted, and store them",

@@ -62,10 +62,9 @@ def setting_name(cursor: Cursor) -> str:
 
 def describe(cursor: Cursor) -> st.Statement:
     """Read a statement after `DESCRIBE`."""
-    for kind in ("materialized view", "table", "view", "source", "sink"):
-        if cursor.match(*kind.split()):
-            break
-    found = st.Describe(cursor.table_name())
+    kinds = ("materialized view", "table", "view", "source", "sink", "function")
+    kind = next((k for k in kinds if cursor.match(*k.split())), None)
+    found = st.Describe(cursor.table_name(), "function" if kind == "function" else None)
     cursor.expect_end()
     return found
 

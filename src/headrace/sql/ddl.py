@@ -14,9 +14,10 @@ from headrace.sql.dialect import parse_expression_tokens, parse_statement_tokens
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
 from headrace.sql.query import Query
+from headrace.sql.routines import create_function
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
-         "subscription", "function", "database", "user", "role", "type", "sequence")  # fmt: skip
+         "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip
 _COLUMN_STOPS = (
     "PRIMARY KEY", "NOT NULL", "NULL", "DEFAULT", "AS", "CHECK", "UNIQUE", "GENERATED", "REFERENCES", "CONSTRAINT", ",",
 )  # fmt: skip
@@ -301,6 +302,9 @@ def create(cursor: Cursor) -> st.Statement:
         return _create_sink(cursor)
     if cursor.match("INDEX"):
         return _create_index(cursor)
+    for kind in ("FUNCTION", "AGGREGATE"):
+        if cursor.match(kind):
+            return create_function(cursor, replace, kind == "AGGREGATE")
     if cursor.match("SCHEMA"):
         exists = if_not_exists(cursor)
         found = st.CreateSchema(cursor.identifier(), exists)
@@ -321,12 +325,20 @@ def _kind(cursor: Cursor) -> str:
     cursor.fail()
 
 
+def _dropped(cursor: Cursor, kind: str) -> st.TableName:
+    name = cursor.table_name()
+    if kind in ("function", "aggregate") and cursor.match("("):  # there is one function of a name, whatever its types
+        cursor.until(")")
+        cursor.expect(")")
+    return name
+
+
 def drop(cursor: Cursor) -> st.Statement:
     """Read a statement after `DROP`."""
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
-    names = [cursor.table_name()]
+    names = [_dropped(cursor, kind)]
     while cursor.match(","):
-        names.append(cursor.table_name())
+        names.append(_dropped(cursor, kind))
     cascade = cursor.match("CASCADE")
     if not cascade:
         cursor.match("RESTRICT")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from sqlglot import exp
 
+from headrace.sql.functions import Routine, called, put_functions
 from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
 from headrace.sql.statements import TableName
 from headrace.sql.transpile import Schema, to_spark_sql
@@ -46,13 +47,20 @@ class Query:
         """The relations it reads, without its CTEs."""
         return set(self._tables)
 
-    def to_spark(self, rename: Rename, schema: Schema | None = None) -> str:
+    def functions(self) -> set[str]:
+        """Names of the functions it calls that are not built in."""
+        return called(self._tree)
+
+    def to_spark(
+        self, rename: Rename, schema: Schema | None = None, routines: Mapping[str, Routine] | None = None
+    ) -> str:
         """Its Spark SQL text, every relation replaced by `rename`'s text and keeping its name as an alias.
 
         With `schema` (the columns of the relations it reads and their Spark types) rules that depend on types
         apply: integer division, rounding casts, `date_trunc` on timestamps without zone, ...
         """
-        return to_spark_sql(self._tree.copy(), rename, schema)
+        tree = self._tree.copy()
+        return to_spark_sql(put_functions(tree, routines) if routines else tree, rename, schema)
 
     @property
     def is_ordered(self) -> bool:

@@ -133,6 +133,27 @@ class CreateIndex(Statement):
 
 
 @dataclass(frozen=True)
+class CreateFunction(Statement):
+    """`CREATE FUNCTION | AGGREGATE name (arguments) RETURNS ... LANGUAGE ... AS body`.
+
+    `arguments` are (name or None, Spark type); `table` are the columns of `RETURNS TABLE`, else `returns` is set.
+    """
+
+    name: TableName
+    arguments: tuple[tuple[str | None, str], ...]
+    returns: str | None
+    table: tuple[tuple[str, str], ...] | None
+    language: str
+    body: str
+    aggregate: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    volatility: str = "immutable"
+    strict: bool = False
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
 class CreateSchema(Statement):
     """`CREATE SCHEMA`."""
 
@@ -275,9 +296,10 @@ class Show(Statement):
 
 @dataclass(frozen=True)
 class Describe(Statement):
-    """`DESCRIBE name`."""
+    """`DESCRIBE name`; `kind` is set for `DESCRIBE FUNCTION`."""
 
     name: TableName
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
