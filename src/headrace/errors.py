@@ -37,6 +37,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         OutOfBudget                    53200
         SourceError                    HR010
         JobFailed                      HR020
+        FunctionFailed                 38000
         QueryCanceled                  57014
         ShuttingDown                   57P01
           Fenced                       57P01
@@ -267,6 +268,12 @@ class JobFailed(OperationalError):
     """A job's epoch failed; the message names the job and the cause."""
 
     sqlstate = "HR020"
+
+
+class FunctionFailed(JobFailed):
+    """A user's Python function has raised; the detail is its traceback."""
+
+    sqlstate = "38000"
 
 
 class QueryCanceled(OperationalError):

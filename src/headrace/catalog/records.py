@@ -22,7 +22,7 @@ Key: TypeAlias = int | str | tuple[int, int]
 """A record's key within its collection."""
 Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event"]
 """The names of the collections; `config` is apart."""
-ObjectKind = Literal["schema", "table", "source", "materialized_view", "view", "sink", "index"]
+ObjectKind = Literal["schema", "table", "source", "materialized_view", "view", "sink", "index", "function"]
 """The kinds of objects that SQL can create."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
 """Where a job stands in its life."""
@@ -47,7 +47,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
-    """A schema, table, source, view, index or sink. A schema has its name in `name` and "" in `schema`."""
+    """A schema, table, source, view, index, sink or function. A schema has its name in `name` and "" in `schema`."""
 
     COLLECTION: ClassVar[Collection] = "object"
 

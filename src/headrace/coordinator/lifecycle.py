@@ -184,7 +184,7 @@ class Lifecycle:
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
         core = self._core
-        if record.kind not in ("schema", "table", "source", "view"):
+        if record.kind not in ("schema", "table", "source", "view", "function"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self.ddl:
             core.check()

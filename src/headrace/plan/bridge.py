@@ -229,6 +229,33 @@ class Bridge:
         tag = self.module(self.jvm.scala.reflect, "ClassTag").Byte()
         return bytes(function.command().toArray(tag))
 
+    def renew_function(self, function: Any) -> None:
+        """Make a Python function that another process has stored run in this process's Spark: in place."""
+        context = self.spark.sparkContext
+        now = {
+            "accumulator": context._javaAccumulator, "pythonExec": context.pythonExec, "pythonVer": context.pythonVer,
+            "pythonIncludes": self.jvm.java.util.ArrayList(), "envVars": self.jvm.java.util.HashMap(),
+        }  # fmt: skip
+        for include in context._python_includes:
+            now["pythonIncludes"].add(include)
+        for key, value in context.environment.items():
+            now["envVars"].put(key, value)
+        for name, value in now.items():
+            field = function.getClass().getDeclaredField(name)
+            field.setAccessible(True)
+            field.set(function, value)
+
+    def map_in(self, kind: str, function: JExpr, output: Sequence[JExpr], child: JNode) -> JNode:
+        """`MapInPandas` or `MapInArrow`."""
+        made = getattr(self._logical, kind)
+        return made(function, self.seq(output), child, False, self.none())
+
+    def flat_map_groups(
+        self, kind: str, keys: Sequence[JExpr], function: JExpr, output: Sequence[JExpr], child: JNode
+    ) -> JNode:
+        """`FlatMapGroupsInPandas` or `FlatMapGroupsInArrow`."""
+        return getattr(self._logical, kind)(self.seq(keys), function, self.seq(output), child)
+
     def union(self, nodes: Sequence[JNode]) -> JNode:
         """`Union` of nodes with equal column types."""
         return self._logical.Union(self.seq(nodes), False, False)

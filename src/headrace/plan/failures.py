@@ -16,6 +16,13 @@ _CLASS_AND_STATE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:\s*([0
 _RAISED = re.compile(r"headrace\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nTraceback|$)", re.DOTALL)
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
 
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$')
+# Frames of Spark and of headrace say nothing about the user's code.
+_CALLING = r"/headrace/dataflow/operators/(?:functions|calls)\.py"
+_MACHINERY = re.compile(rf'File "[^"]*(?:/pyspark/|/pyspark\.zip/|{_CALLING}|<frozen )')
+_OPERATOR = re.compile(r'File "[^"]*/headrace/(?:dataflow|state|connectors|session)/')
+
 _ADVICE = re.compile(r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.")
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
 
@@ -54,10 +61,43 @@ def translate(error: BaseException) -> HeadraceError:
             break
     if found is not None:
         return _of_state(found.group(3), _shortened(found.group(2)))
+    raising = _raised_by_user(text)
+    if raising is not None:
+        return raising
     python = _PYTHON.findall(text)
     if python:
         return errors.JobFailed(f"{python[-1][0]}: {python[-1][1]}", detail=text[:4000])
     return errors.JobFailed(_shortened(text), detail=text[:4000])
+
+
+def _raised_by_user(text: str) -> errors.FunctionFailed | None:
+    """The failure of a user's function: its last line as the message, the user's frames as the detail."""
+    at = text.rfind(_TRACEBACK)
+    if at < 0:
+        return None
+    lines = text[at + len(_TRACEBACK) :].strip("\n").split("\n")
+    frames: list[list[str]] = []
+    for i, line in enumerate(lines):
+        if _FRAME.match(line):
+            frames.append([line])
+        elif line.startswith("    ") and frames:
+            frames[-1].append(line)
+        else:
+            last = "\n".join(lines[i:])
+            break
+    else:
+        return None
+    own = [f for f in frames if not _MACHINERY.search(f[0])]
+    if not own or any(_OPERATOR.search(f[0]) for f in own):
+        return None
+    last = re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", _shortened(last))
+    function = _FRAME.match(own[-1][0])
+    where = f" (line {function[2]} of {function[3]})" if function is not None else ""
+    detail = "\n".join([_TRACEBACK, *(line for f in own for line in f), last])
+    return errors.FunctionFailed(
+        f"a Python function failed: {last.splitlines()[0]}{where}", detail=detail[:4000],
+        hint="correct the rows that it fails on, or replace the function",
+    )  # fmt: skip
 
 
 def _text(error: BaseException) -> str:

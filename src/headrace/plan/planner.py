@@ -141,8 +141,8 @@ class Planner:
                 if name is not None:
                     raise NotSupported(
                         f"the Python function {name} in a view: it is not declared deterministic",
-                        hint="if equal arguments always give equal results, declare it so: asDeterministic() of a table "
-                        "function, IMMUTABLE in CREATE FUNCTION; else compute its values when rows are inserted",
+                        hint="if equal arguments always give equal results, declare it so: asDeterministic() of a "
+                        "table function, IMMUTABLE in CREATE FUNCTION; else compute its values when rows are inserted",
                     )
                 if not bool(expression.deterministic()) and b.kind(expression) != "LateralSubquery":
                     raise NotSupported(

@@ -55,7 +55,7 @@ def derive_table_function(d: Derivation, node: JNode, needed: set[int]) -> Opera
     handler = _loaded(b, call.func())
     if hasattr(handler, "terminate"):
         raise NotSupported(
-            f"the table function {name} in a view: it has a method terminate, which depends on how rows are partitioned",
+            f"the table function {name} in a view: its method terminate depends on partitions",
             hint="yield all rows of a call in eval",
         )
     below = {b.attribute_id(a) for a in b.output(b.children(node)[0])}
@@ -96,8 +96,8 @@ def check_aggregates(b: Bridge, functions: list[JExpr]) -> None:
     name = next(str(f.name()) for f in functions if b.kind(f) == "PythonUDAF")
     raise NotSupported(
         f"the Python aggregate {name} beside aggregates of another kind",
-        hint="define it by CREATE AGGREGATE ... LANGUAGE python, which goes with any other aggregate; or compute each in "
-        "a view of its own and join them",
+        hint="define it by CREATE AGGREGATE ... LANGUAGE python, which goes with any other aggregate; or compute each "
+        "in a view of its own and join them",
     )
 
 
@@ -107,6 +107,14 @@ def nondeterministic_call(b: Bridge, expression: JExpr) -> str | None:
         if not bool(call.udfDeterministic()):
             return str(call.name())
     return None
+
+
+def names_called(b: Bridge, node: JNode) -> set[str]:
+    """Names of all Python functions that a plan calls."""
+    found = {str(call.name()) for e in b.expressions_of(node) for call in b.find(e, CALLS)}
+    for child in [*b.children(node), *b.items(node.subqueries())]:
+        found |= names_called(b, child)
+    return found
 
 
 def _loaded(b: Bridge, function: Any) -> Any:

@@ -12,9 +12,15 @@ from pyspark.sql import DataFrame
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.derive import SNAPSHOT_PREFIX
+from headrace.plan.python import CALLS
 
 if TYPE_CHECKING:
     from headrace.plan.planner import Planner
+
+_MAPS = ("MapInPandas", "MapInArrow")
+_GROUPS = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
+_MARK = "headrace stands for "
+"""Marks a projection that is stored in place of another node."""
 
 IdOfLeaf = Callable[[JNode], int | None]
 """The id of the relation that a leaf of a plan stands for, if it stands for one."""
@@ -53,6 +59,8 @@ def to_payload(bridge: Bridge, analyzed: JNode, id_of: IdOfLeaf) -> dict[str, An
     ids: list[int] = []
 
     def visit(node: JNode) -> JNode:
+        if bridge.kind(node) in _MAPS + _GROUPS and snapshot_relation(bridge, node) is None:
+            return _stand_in(bridge, node, visit(bridge.children(node)[0]))
         found = id_of(node)
         if found is None:
             found = snapshot_relation(bridge, node)
@@ -86,6 +94,11 @@ def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[
 
     def visit(node: JNode) -> JNode:
         children = bridge.children(node)
+        for expression in bridge.expressions_of(node):
+            for call in bridge.find(expression, CALLS):
+                bridge.renew_function(call.func())
+        if _stands_in(bridge, node):
+            return _original(bridge, node, visit(children[0]))
         if children:
             return bridge.with_children(node, [visit(c) for c in children])
         found = next(ids)
@@ -96,6 +109,37 @@ def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[
         return bridge.project([bridge.alias(new, str(old.name()), old.exprId()) for new, old in pairs], leaf)
 
     return visit(bridge.deserialize(str(payload["plan"])))
+
+
+def _stand_in(bridge: Bridge, node: JNode, child: JNode) -> JNode:
+    """A projection that holds all of a node that Java cannot write: its function, its keys, its output."""
+    kind = bridge.kind(node)
+    if kind in _MAPS and bool(node.isBarrier()):
+        raise NotSupported("a barrier stage in a view", hint="leave barrier=True out")
+    keys = bridge.items(node.groupingAttributes()) if kind in _GROUPS else []
+    output = [
+        bridge.alias(bridge.cast(bridge.literal(None), a.dataType()), str(a.name()), a.exprId())
+        for a in bridge.output(node)
+    ]
+    function = bridge.alias(node.functionExpr(), f"{_MARK}{kind} {len(keys)}")
+    return bridge.project([function, *keys, *output], child)
+
+
+def _stands_in(bridge: Bridge, node: JNode) -> bool:
+    if bridge.kind(node) != "Project" or node.projectList().isEmpty():
+        return False
+    return str(node.projectList().apply(0).name()).startswith(_MARK)
+
+
+def _original(bridge: Bridge, node: JNode, child: JNode) -> JNode:
+    """The node that a projection stands in for."""
+    first, *rest = bridge.items(node.projectList())
+    kind, _, count = str(first.name()).removeprefix(_MARK).partition(" ")
+    keys, output = rest[: int(count)], [e.toAttribute() for e in rest[int(count) :]]
+    function = bridge.children(first)[0]
+    if kind in _MAPS:
+        return bridge.map_in(kind, function, output, child)
+    return bridge.flat_map_groups(kind, keys, function, output, child)
 
 
 _IDS_AT_ONCE = 20_000

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,17 +17,20 @@ import pandas as pd
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType
+from structlog import get_logger
 
 from headrace.catalog.catalog import Catalog
 from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.core import state_root
 from headrace.dataflow.spark import local_session, wait_for_end
 from headrace.errors import InvalidParameter, NotSupported, OperationalError, ShuttingDown
 from headrace.plan.planner import Planner
-from headrace.session import frames
+from headrace.session import frames, functions
 from headrace.session.engine import Engine
-from headrace.session.execution import ddl, show
+from headrace.session.execution import ddl, routines, show
 from headrace.session.names import Bound
 from headrace.session.result import Result, ResultColumn
 from headrace.session.session import Session
@@ -113,16 +116,29 @@ class Database:
         )  # fmt: skip
         try:
             self.planner = Planner(spark)
+            cores = settings.parallelism or int(spark.sparkContext.defaultParallelism) // 2
+            self.engine = Engine(spark, state_root(settings), max(1, cores))
+            self._register_functions()
             self.coordinator = Coordinator(settings, self.catalog, self.planner, clock)
             self.coordinator.start()
         except BaseException:
             self.catalog.close()
             raise
-        cores = settings.parallelism or int(spark.sparkContext.defaultParallelism) // 2
-        self.engine = Engine(spark, self.coordinator.root, max(1, cores))
         self._main = self.session()
         if owns_spark:
             threading.Thread(target=self._watch_spark, name="headrace-spark", daemon=True).start()
+
+    def _register_functions(self) -> None:
+        """Make the catalog's functions known; a view on one that cannot be loaded is quarantined when planned."""
+        for record in self.catalog.state.objects_of("function"):
+            try:
+                functions.register(self.spark_sessions(), record)
+            except Exception as error:
+                get_logger("headrace").warning("a function cannot be loaded", function=record.name, error=str(error))
+
+    def spark_sessions(self) -> list[SparkSession]:
+        """The sessions in which functions must be known: those that plan views and those that run queries."""
+        return [self.planner.bridge.spark, *self.engine.sessions]
 
     def _watch_spark(self) -> None:
         """Without its JVM nothing works any more: say so at once, so that whoever runs the server starts it again."""
@@ -175,6 +191,32 @@ class Database:
                 )
             else:
                 raise InvalidParameter(f"unknown dialect {dialect!r}", hint="postgres or spark")
+
+    def create_function(
+        self,
+        name: str,
+        function: Callable[..., Any] | Any,
+        returns: str | DataType | None = None,
+        *,
+        args: Sequence[str] | None = None,
+        aggregate: bool = False,
+        strict: bool = False,
+        replace: bool = False,
+    ) -> None:
+        """Make a Python function, or a UDF made by PySpark, a function of the database; it survives restarts.
+
+        `returns` and `args` are SQL types. A generator gives a table function; then `returns` are its columns, for
+        instance "x int, y text". An aggregate is a class with `create_state`, `accumulate` and, if need be, `finish`.
+        Code outside of importable modules is stored by value. The function must be deterministic to be used in views.
+        """
+        with self._lock:
+            routines.create(
+                self._main, _table_name(name),
+                lambda: functions.payload_of_object(name, function, returns, args, aggregate, strict),
+                f"-- Python function {getattr(function, '__qualname__', name)}", or_replace=replace,
+            )  # fmt: skip
+
+    register_function = create_function
 
     def explain(self, query: str | DataFrame) -> str:
         """The operators that would keep a view of this query up to date."""

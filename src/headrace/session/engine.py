@@ -48,6 +48,11 @@ class Engine:
         self._large = _session(spark, parallelism, "-1")
         self._numbers = itertools.count(1)
 
+    @property
+    def sessions(self) -> list[SparkSession]:
+        """All Spark sessions in which queries run."""
+        return [self._small, self._large]
+
     def session_for(self, snapshot: Snapshot | None) -> SparkSession:
         """The session for a query over a snapshot."""
         rows = sum(ref.rows for t in snapshot.tables.values() for ref in t.refs) if snapshot is not None else 0

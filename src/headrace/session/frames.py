@@ -12,6 +12,7 @@ from sqlglot.errors import SqlglotError
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.plan.bridge import JNode
 from headrace.plan.failures import translated
+from headrace.plan.python import names_called
 from headrace.plan.stored import leaf_ids, to_payload
 from headrace.session.execution import ddl
 from headrace.sql.statements import TableName
@@ -42,7 +43,9 @@ def create_view(session: Session, name: TableName, frame: DataFrame, options: di
             raise NotSupported(
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error
-    ddl.create_planned(session, name, frame, payload, definition, options, ())
+        called = names_called(bridge, analyzed)
+    depends_on = [record.id for record in session.names().functions(called).values()]
+    ddl.create_planned(session, name, frame, payload, definition, options, depends_on)
 
 
 def bound_spark_sql(session: Session, text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import NotSupported, UndefinedTable, WrongObjectType
+from headrace.session.functions import routine_of
 from headrace.session.system.relations import SystemRelation, system_relation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
@@ -19,7 +20,7 @@ from headrace.sql.query import Query
 from headrace.sql.statements import TableName
 
 RELATIONS = ("table", "source", "materialized_view", "view", "sink", "index")
-"""Kinds of objects that share one name space."""
+"""Kinds of objects that share one name space; functions have their names in it, too."""
 READABLE = ("table", "source", "materialized_view", "view")
 """Kinds of objects that a query can read."""
 _MAX_VIEW_DEPTH = 64
@@ -70,6 +71,11 @@ class Names:
             raise self._undefined(name)
         return found
 
+    def functions(self, names: Iterable[str]) -> dict[str, ObjectRecord]:
+        """Those of the names that are functions somebody created."""
+        found = {name: self.find(TableName(None, name)) for name in names}
+        return {name: o for name, o in found.items() if o is not None and o.kind == "function"}
+
     def target(self, name: TableName) -> Target:
         """The relation that a query means by a name."""
         if name.schema == INTERNAL:
@@ -98,6 +104,7 @@ class Bound:
             raise NotSupported("views are nested too deeply")
         self.query = query
         self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
+        self.functions = names.functions(sorted(query.functions()))
         self._inner: dict[int, Bound] = {}
         for found in self.targets.values():
             if isinstance(found, ObjectRecord) and found.kind == "view" and found.id not in self._inner:
@@ -125,8 +132,9 @@ class Bound:
         return {found.table_id: found for found in self.leaves() if isinstance(found, StateRelation)}
 
     def dependencies(self) -> tuple[int, ...]:
-        """Ids of the objects that it names, plain views included."""
-        return tuple(sorted({t.id for t in self.targets.values() if isinstance(t, ObjectRecord)}))
+        """Ids of the objects that it names, plain views and functions included."""
+        named = [*self.targets.values(), *self.functions.values()]
+        return tuple(sorted({t.id for t in named if isinstance(t, ObjectRecord)}))
 
     def queries(self) -> Iterator[Query]:
         """The query and those of the views in it."""
@@ -145,7 +153,8 @@ class Bound:
             columns = ", ".join(quoted(c.name) for c in found.columns)
             return f"(SELECT * FROM ({inner.spark(leaf)}) AS __view({columns}))"
 
-        return self.query.to_spark(rename, self.schema())
+        routines = {name: routine_of(record) for name, record in self.functions.items()}
+        return self.query.to_spark(rename, self.schema(), routines)
 
     def _all(self) -> Iterator[Target]:
         for found in self.targets.values():

@@ -29,7 +29,7 @@ from headrace.errors import (
 )
 from headrace.plan.failures import translate
 from headrace.session.engine import Jobs
-from headrace.session.execution import ddl, dml, show
+from headrace.session.execution import ddl, dml, routines, show
 from headrace.session.execution.select import select
 from headrace.session.names import Names
 from headrace.session.prepared import PreparedStatement, prepare
@@ -53,7 +53,7 @@ _numbers = itertools.count(1)
 _ALWAYS = (st.Commit, st.Rollback, st.Empty)
 _SAVEPOINT_TAGS = {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}
 _WRITES = (st.Insert, st.Update, st.Delete, st.CreateTable, st.CreateSource, st.CreateView, st.CreateSchema,
-           st.CreateMaterializedView, st.Drop, st.AlterJob)  # fmt: skip
+           st.CreateFunction, st.CreateMaterializedView, st.Drop, st.AlterJob)  # fmt: skip
 
 
 @dataclass
@@ -387,6 +387,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateMaterializedView: ddl.create_materialized_view,
     st.CreateSink: ddl.create_sink,
     st.CreateSchema: ddl.create_schema,
+    st.CreateFunction: routines.create_function,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
     st.Show: show.show,

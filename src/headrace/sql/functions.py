@@ -1,6 +1,6 @@
 """Calls of functions that users have created, put into a query in Spark's terms.
 
-Arguments are cast to the types that the function declares, and its result to the type that it returns, so that the other
+Arguments are cast to the types that the function declares, and its result to the type that it returns, so that other
 rules know it. An aggregate becomes a scalar function over the sorted list of its group's rows: so `FILTER`, `DISTINCT`,
 `OVER` and other aggregates beside it mean what they always mean, and the order of rows cannot matter.
 """

@@ -104,7 +104,7 @@ def map_batches(command: bytes, names: Sequence[str]) -> Callable[[Iterator[pa.R
 
 
 def apply_frame(command: bytes, width: int, names: Sequence[str]) -> Callable[[Any, pd.DataFrame], pd.DataFrame]:
-    """`applyInPandas` for one version of a group: its first `width` columns are the user's, the last key is the side."""
+    """`applyInPandas` for a version of a group: its first `width` columns are the user's, the last key is the side."""
 
     def run(key: Any, group: pd.DataFrame) -> pd.DataFrame:
         function = loaded(command)

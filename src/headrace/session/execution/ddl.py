@@ -20,11 +20,13 @@ from headrace.errors import (
     StatementError,
     SyntaxFault,
     UndefinedColumn,
+    UndefinedFunction,
     UndefinedObject,
     UndefinedTable,
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
+from headrace.session.execution import routines
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, label
 from headrace.session.result import Notice, Result, ResultColumn
@@ -307,13 +309,17 @@ def drop(session: Session, statement: st.Drop) -> Result:
     notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in extra]
     if order:
         session.database.coordinator.drop([o.id for o in order])
+    for record in order:
+        routines.forget(session, record)
     return Result(tag, notices=notices)
 
 
 def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | None:
     if kind == "schema":
         return session.database.catalog.state.object_named("", name.name)
-    if kind.replace(" ", "_") not in ("table", "source", "materialized_view", "view", "sink", "index"):
+    if kind == "aggregate":
+        kind = "function"
+    if kind.replace(" ", "_") not in ("table", "source", "materialized_view", "view", "sink", "index", "function"):
         raise NotSupported(f"DROP {kind.upper()}")
     found = session.names().find(name)
     if found is not None and kind_name(found) != kind:
@@ -326,6 +332,8 @@ def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | Non
 def _missing(kind: str, name: TableName) -> HeadraceError:
     if kind == "schema":
         return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
+    if kind in ("function", "aggregate"):
+        return UndefinedFunction(f'{kind} "{name}" does not exist')
     return UndefinedTable(f'{kind} "{name}" does not exist')
 
 

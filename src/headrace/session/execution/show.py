@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.errors import NotSupported
+from headrace.session.execution import routines
 from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
@@ -68,8 +69,11 @@ def show(session: Session, statement: st.Show) -> Result:
 
 
 def _list(session: Session, what: str, schema: str | None, fits: Callable[[str], bool]) -> Result:
+    if what == "functions":
+        schemas = (schema,) if schema is not None else session.names().search_path
+        return rows_result("SHOW", routines.HEADS, routines.listed(session, tuple(schemas), fits))
     if what not in _KINDS:
-        if what in ("connections", "secrets", "subscriptions", "functions", "cursors", "processlist", "cluster"):
+        if what in ("connections", "secrets", "subscriptions", "cursors", "processlist", "cluster"):
             return rows_result("SHOW", [("Name", "string")], [])
         raise NotSupported(f"SHOW {what.upper()}")
     schemas = (schema,) if schema is not None else session.names().search_path
@@ -93,16 +97,29 @@ def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) 
 
 def _jobs(session: Session) -> Result:
     heads = [("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
-             ("Rows in", "bigint"), ("Rows out", "bigint")]  # fmt: skip
+             ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint")]  # fmt: skip
     rows = [
-        [j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None, j.rows_in, j.rows_out]
+        [
+            j.id,
+            j.name,
+            j.status,
+            j.lag_ms,
+            j.error.message if j.error else None,
+            j.error.detail if j.error else None,
+            j.rows_in,
+            j.rows_out,
+        ]
         for j in session.database.coordinator.jobs()
     ]
     return rows_result("SHOW", heads, rows)
 
 
 def describe(session: Session, statement: st.Describe) -> Result:
-    """DESCRIBE a relation."""
+    """DESCRIBE a relation or a function."""
+    if statement.kind == "function":
+        return rows_result(
+            "DESCRIBE", [("Name", "string"), ("Value", "string")], routines.described(session, statement.name)
+        )
     result = _columns(session, statement.name, lambda name: True)
     result.tag = "DESCRIBE"
     return result

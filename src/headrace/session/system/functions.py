@@ -156,6 +156,11 @@ _NODES: dict[type[exp.Expr], Value] = {
 }
 
 
+def is_system_function(name: str) -> bool:
+    """Whether the session or the catalog answers the function of this name."""
+    return name.lower() in _FUNCTIONS
+
+
 def localize(session: Session, query: Query) -> Query:
     """The query with all such functions replaced; the same object where there are none."""
     tree = query.tree

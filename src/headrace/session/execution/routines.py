@@ -1,0 +1,136 @@
+"""CREATE FUNCTION and CREATE AGGREGATE, and what is known of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from headrace.catalog.records import ObjectRecord
+from headrace.errors import (
+    DependentObjectsExist,
+    DuplicateObject,
+    HeadraceError,
+    UndefinedFunction,
+    UndefinedObject,
+)
+from headrace.session import functions
+from headrace.session.names import kind_name, label
+from headrace.session.result import Notice, Result
+from headrace.session.system.functions import is_system_function
+from headrace.sql import statements as st
+from headrace.sql.dialect import parse_expression_tokens, tokenize
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+HEADS = [("Name", "string"), ("Arguments", "string"), ("Return Type", "string"), ("Language", "string"),
+         ("Link", "string")]  # fmt: skip
+
+
+def create_function(session: Session, statement: st.CreateFunction) -> Result:
+    """CREATE FUNCTION and CREATE AGGREGATE."""
+    tag = "CREATE AGGREGATE" if statement.aggregate else "CREATE FUNCTION"
+    made = create(
+        session, statement.name, lambda: functions.payload_of(statement), statement.text,
+        if_not_exists=statement.if_not_exists, or_replace=statement.or_replace,
+    )  # fmt: skip
+    notices = [] if made else [Notice(f'function "{statement.name}" already exists, skipping', "NOTICE", "42723")]
+    return Result(tag, notices=notices)
+
+
+def create(
+    session: Session, name: TableName, payload_of: Callable[[], dict[str, Any]], definition: str, *,
+    if_not_exists: bool = False, or_replace: bool = False,
+) -> bool:  # fmt: skip
+    """Store a function and make it known; whether it was made. Raises `DuplicateObject` and what the payload raises."""
+    database = session.database
+    schema = name.schema or session.names().schema
+    if name.schema and name.schema != "public" and database.catalog.state.object_named("", name.schema) is None:
+        raise UndefinedObject(f'schema "{name.schema}" does not exist', sqlstate="3F000")
+    old = database.catalog.state.object_named(schema, name.name)
+    if old is not None and old.kind == "function" and if_not_exists:
+        return False
+    if old is not None and (old.kind != "function" or not or_replace):
+        kind = "function" if old.kind == "function" else kind_name(old)
+        raise DuplicateObject(
+            f'"{name.name}" already exists: it is a {kind}',
+            hint="CREATE OR REPLACE FUNCTION replaces a function that nothing is built on"
+            if kind == "function" else "functions and relations share their names", sqlstate="42723",
+        )  # fmt: skip
+    if old is None and _is_built_in(session, name.name):
+        raise DuplicateObject(f'the function "{name.name}" is built in', hint="choose another name", sqlstate="42723")
+    payload = payload_of()
+    if old is not None:
+        if old.payload == payload:
+            return True
+        _drop_old(session, old)
+    record = ObjectRecord(0, "function", schema, name.name, definition=definition, payload=payload,
+                          created_ms=database.now_ms())  # fmt: skip
+    made = database.coordinator.create_relation(record)
+    try:
+        functions.register(database.spark_sessions(), database.catalog.state.objects[made])
+    except BaseException:
+        database.coordinator.drop([made])
+        raise
+    return True
+
+
+def _drop_old(session: Session, old: ObjectRecord) -> None:
+    state = session.database.catalog.state
+    above = [state.objects[i] for i in state.dependents(old.id)]
+    if above:
+        raise DependentObjectsExist(
+            f"cannot replace function {label(old)} because other objects depend on it",
+            detail="\n".join(f"{kind_name(o)} {label(o)} depends on function {label(old)}" for o in above),
+            hint="create the new one under another name, or drop what depends on the old one first",
+        )
+    forget(session, old)
+    session.database.coordinator.drop([old.id])
+
+
+def forget(session: Session, record: ObjectRecord) -> None:
+    """Take a function away from Spark's sessions."""
+    if record.kind == "function":
+        functions.unregister(session.database.spark_sessions(), record)
+
+
+def _is_built_in(session: Session, name: str) -> bool:
+    if is_system_function(name):
+        return True
+    text = f'"{name}"(1)' if not name.isidentifier() else f"{name}(1)"
+    try:
+        tree = parse_expression_tokens(text, tokenize(text))
+    except HeadraceError:
+        return True
+    known: bool = session.database.planner.bridge.spark.catalog.functionExists(name)
+    return not isinstance(tree, exp.Anonymous) or known
+
+
+def listed(session: Session, schemas: tuple[str, ...], fits: Callable[[str], bool]) -> list[list[object]]:
+    """The rows of SHOW FUNCTIONS."""
+    found = [o for o in session.database.catalog.state.objects_of("function") if o.schema in schemas and fits(o.name)]
+    return [[o.name, *functions.signature(o), o.payload["language"], None] for o in sorted(found, key=lambda o: o.name)]
+
+
+def described(session: Session, name: TableName) -> list[list[object]]:
+    """The rows of DESCRIBE FUNCTION. Raises `UndefinedFunction`."""
+    record = session.names().find(name)
+    if record is None or record.kind != "function":
+        raise UndefinedFunction(f'function "{name}" does not exist', hint="SHOW FUNCTIONS lists what there is")
+    payload = record.payload
+    arguments, returns = functions.signature(record)
+    body = payload["source"] if payload["source"] is not None else "(a Python object, stored as a pickle)"
+    kinds = {"scalar": "function", "table": "table function", "aggregate": "aggregate function"}
+    return [
+        ["Kind", kinds[payload["form"]]],
+        ["Arguments", arguments],
+        ["Return Type", returns],
+        ["Language", payload["language"]],
+        ["Vectorized", payload["vectorized"] or "no"],
+        ["Volatility", "immutable" if payload["deterministic"] else "volatile"],
+        ["Strict", "yes" if payload["strict"] else "no"],
+        ["Body", body],
+    ]

@@ -1,0 +1,350 @@
+"""Functions that users create: checked, kept in the catalog, and made known to Spark's sessions."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import arrow_udf, pandas_udf, udf
+from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
+from pyspark.sql.udtf import UserDefinedTableFunction
+from pyspark.util import PythonEvalType
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import arrow_type
+from headrace.dataflow.operators import functions as code
+from headrace.dataflow.operators.functions import Definition, NoFunction
+from headrace.errors import HeadraceError, InvalidParameter, NotSupported, StatementError, SyntaxFault
+from headrace.sql.functions import Form, Routine
+from headrace.sql.statements import CreateFunction
+from headrace.sql.types import pg_type_text
+
+LANGUAGES = ("python", "plpython3u", "plpythonu")
+_ANNOTATIONS: dict[str, tuple[str, ...]] = {
+    "int": ("tinyint", "smallint", "int", "bigint"), "float": ("float", "double"), "str": ("string",),
+    "bool": ("boolean",), "bytes": ("binary",), "Decimal": ("decimal",), "date": ("date",),
+    "datetime": ("timestamp", "timestamp_ntz"), "list": ("array",), "dict": ("map", "struct"),
+}  # fmt: skip
+"""Annotations that say what Spark type an argument or a result has."""
+
+
+class InvalidFunction(StatementError):
+    """A function's body does not fit its declaration."""
+
+    sqlstate = "42P13"
+
+
+# ---- payloads: what the catalog holds of a function
+
+
+def payload_of(statement: CreateFunction) -> dict[str, Any]:
+    """The stored form of a function. Raises `NotSupported`, `InvalidParameter`, `SyntaxFault`, `InvalidFunction`."""
+    if statement.language not in LANGUAGES:
+        raise NotSupported(f"functions in the language {statement.language}", hint="write it in Python")
+    options = dict(statement.options)
+    vectorized = options.pop("vectorized", "")
+    if options:
+        raise InvalidParameter(f"unknown option {next(iter(options))} of a function", hint="the option is: vectorized")
+    names = [name for name, _ in statement.arguments]
+    named = all(name is not None for name in names)
+    return checked({
+        "language": "python", "source": code.code_of(statement.body), "pickle": None,
+        "form": "aggregate" if statement.aggregate else "table" if statement.table is not None else "scalar",
+        "names": names if named else None, "arguments": [kind for _, kind in statement.arguments],
+        "returns": statement.returns, "columns": [list(c) for c in statement.table or ()],
+        "vectorized": vectorized, "strict": statement.strict, "deterministic": statement.volatility != "volatile",
+    }, statement.name.name)  # fmt: skip
+
+
+def definition_of(name: str, payload: Mapping[str, Any]) -> Definition:
+    """What Spark's workers must know of a stored function."""
+    pickled = payload["pickle"]
+    names = payload["names"]
+    return Definition(
+        name, payload["source"], None if pickled is None else base64.b64decode(pickled),
+        tuple(names) if names is not None else None, payload["strict"], payload["vectorized"],
+    )  # fmt: skip
+
+
+def spark_name(record: ObjectRecord) -> str:
+    """The name under which Spark SQL knows a function; its plain name may be taken in another schema."""
+    return f"hr_f{record.id}"
+
+
+def routine_of(record: ObjectRecord) -> Routine:
+    """What queries must know of a function."""
+    arguments = record.payload["arguments"]
+    form = cast(Form, record.payload["form"])
+    known = tuple(arguments) if arguments is not None else None
+    return Routine(record.name, spark_name(record), form, known, record.payload["returns"])
+
+
+def signature(record: ObjectRecord) -> tuple[str, str]:
+    """Arguments and result of a function, as SHOW FUNCTIONS spells them."""
+    payload = record.payload
+    kinds = [pg_type_text(kind) for kind in payload["arguments"] or ()]
+    names = payload["names"] or [None] * len(kinds)
+    given = ", ".join(kind if name is None else f"{name} {kind}" for name, kind in zip(names, kinds))
+    if payload["form"] == "table":
+        return given, "TABLE (" + ", ".join(f"{n} {pg_type_text(t)}" for n, t in payload["columns"]) + ")"
+    return ("..." if payload["arguments"] is None else given), pg_type_text(payload["returns"])
+
+
+# ---- checks
+
+
+def checked(payload: dict[str, Any], name: str) -> dict[str, Any]:
+    """The payload, if the code fits it. Raises `SyntaxFault`, `InvalidFunction` or `InvalidParameter`."""
+    if payload["vectorized"] not in ("", "pandas", "arrow"):
+        raise InvalidParameter(f"vectorized = {payload['vectorized']}", hint="it is pandas or arrow")
+    if payload["vectorized"] and payload["form"] == "table":
+        raise NotSupported("a vectorized table function", hint="leave the option out: its rows travel as Arrow anyway")
+    if payload["vectorized"] and payload["strict"]:
+        raise NotSupported("STRICT for a vectorized function", hint="let it deal with missing values itself")
+    if payload["form"] == "aggregate" and payload["arguments"] == []:
+        raise NotSupported("an aggregate without arguments", hint="give it one, for instance a key")
+    for kind in [*(payload["arguments"] or ()), payload["returns"], *(t for _, t in payload["columns"])]:
+        if kind is not None:
+            try:
+                arrow_type(kind)
+            except ValueError:
+                raise NotSupported(f"a function with values of type {kind}") from None
+    definition = definition_of(name, payload)
+    try:
+        _check_code(definition, payload)
+    except SyntaxError as error:
+        where = f" at line {error.lineno}" if error.lineno else ""
+        text = (error.text or "").strip()
+        message = f"the body of function {name} is not Python: {error.msg}{where}"
+        raise SyntaxFault(message, detail=text or None) from None
+    except NoFunction as error:
+        raise InvalidFunction(
+            str(error), hint=f"define it with def {name}(...), or give the lines inside of it, with return or yield"
+        ) from None
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise InvalidFunction(
+            f"the body of function {name} raises {type(error).__name__}: {error}{_line_of(error, definition)}",
+            detail="".join(traceback.format_exception_only(error)).strip(),
+        ) from None
+    return payload
+
+
+def _line_of(error: BaseException, definition: Definition) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((f.lineno for f in reversed(frames) if f.filename == definition.filename), None)
+    return f" at line {line}" if line else ""
+
+
+def _check_code(definition: Definition, payload: Mapping[str, Any]) -> None:
+    if payload["form"] == "aggregate" and not payload["vectorized"]:
+        function = code.state_functions(definition)[1]
+        _check_count(definition, function, payload, extra=1)
+        return
+    function = code.function_of(definition)
+    if inspect.iscoroutinefunction(function):
+        raise NoFunction(f"{definition.name} is an async function")
+    _check_count(definition, function, payload, extra=0)
+    if not payload["vectorized"]:
+        _check_annotations(definition, function, payload)
+
+
+def _check_count(definition: Definition, function: Any, payload: Mapping[str, Any], extra: int) -> None:
+    if payload["arguments"] is None:
+        return
+    count = len(payload["arguments"]) + extra
+    try:
+        inspect.signature(function).bind(*([None] * count))
+    except ValueError:  # a built-in function that does not tell
+        return
+    except TypeError as error:
+        raise InvalidFunction(
+            f"function {definition.name} is declared with {len(payload['arguments'])} arguments, "
+            f"which its code does not take: {error}{_defined_at(function)}"
+        ) from None
+
+
+def _defined_at(function: Any) -> str:
+    found = getattr(function, "__code__", None)
+    return f" (line {found.co_firstlineno})" if found is not None else ""
+
+
+def _check_annotations(definition: Definition, function: Any, payload: Mapping[str, Any]) -> None:
+    """Annotations with Python's own types must fit the declared types."""
+    notes = dict(getattr(function, "__annotations__", {}))
+    returned = notes.pop("return", None)
+    pairs = [(f"argument {n}", a, k) for (n, a), k in zip(_in_order(function, notes), payload["arguments"] or ())]
+    if payload["form"] == "scalar":
+        pairs.append(("the result", returned, payload["returns"]))
+    for what, annotation, kind in pairs:
+        name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        allowed = _ANNOTATIONS.get(str(name))
+        if allowed is not None and kind is not None and not kind.startswith(allowed):
+            raise InvalidFunction(
+                f"{what} of function {definition.name} is annotated {name}, but declared "
+                f"{pg_type_text(kind)}{_defined_at(function)}"
+            )
+
+
+def _in_order(function: Any, notes: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    try:
+        return [(name, notes.get(name)) for name in inspect.signature(function).parameters]
+    except ValueError:
+        return []
+
+
+# ---- from Python objects
+
+
+def payload_of_object(
+    name: str, function: Any, returns: Any, arguments: Sequence[str] | None, aggregate: bool, strict: bool
+) -> dict[str, Any]:
+    """The stored form of a Python function, or of a UDF made by PySpark, which brings its own type and kind."""
+    vectorized, deterministic, columns = "", True, []
+    kind = getattr(function, "evalType", None)
+    if isinstance(function, UserDefinedTableFunction):
+        if function.returnType is None:
+            raise NotSupported("a table function with a polymorphic result", hint="give it a returnType")
+        returns = returns or function.returnType
+        handler = function.func
+        function, deterministic = _rows_of(handler), True
+        if hasattr(handler, "terminate"):
+            raise NotSupported("a table function with a method terminate", hint="yield all rows of a call in eval")
+    elif kind is not None:
+        vectorized = _VECTORIZED.get(kind, "?")
+        if vectorized == "?":
+            raise NotSupported(
+                "this kind of UDF as a function of the database", hint="scalar and grouped aggregate UDFs are"
+            )
+        aggregate = kind in _AGGREGATES
+        returns, deterministic, function = returns or function.returnType, function.deterministic, function.func
+    if returns is None:
+        raise InvalidParameter(f"function {name} needs the type of its result", hint="give returns=...")
+    result = _as_type(returns)
+    form: Form = "aggregate" if aggregate else "scalar"
+    if isinstance(result, StructType) and not aggregate and (inspect.isgeneratorfunction(function) or kind is None):
+        if inspect.isgeneratorfunction(function):
+            form, columns = "table", [[f.name, f.dataType.simpleString()] for f in result.fields]
+    elif inspect.isgeneratorfunction(function):
+        raise InvalidParameter(f"the generator {name} needs the columns of its rows", hint='returns="x int, y text"')
+    names = _parameter_names(function)
+    if aggregate and arguments is None:
+        raise InvalidParameter(f"the aggregate {name} needs the types of its arguments", hint='args=["bigint"]')
+    return checked({
+        "language": "python", "source": None, "pickle": base64.b64encode(cloudpickle.dumps(function)).decode(),
+        "form": form, "names": names if arguments is not None and names and len(names) == len(arguments) else None,
+        "arguments": [_as_type(a).simpleString() for a in arguments] if arguments is not None else None,
+        "returns": None if form == "table" else result.simpleString(), "columns": columns,
+        "vectorized": vectorized, "strict": strict, "deterministic": bool(deterministic),
+    }, name)  # fmt: skip
+
+
+_VECTORIZED = {
+    PythonEvalType.SQL_BATCHED_UDF: "", PythonEvalType.SQL_ARROW_BATCHED_UDF: "",
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: "pandas", PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
+    PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF: "pandas", PythonEvalType.SQL_GROUPED_AGG_ARROW_UDF: "arrow",
+}  # fmt: skip
+_AGGREGATES = (PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF, PythonEvalType.SQL_GROUPED_AGG_ARROW_UDF)
+
+
+def _rows_of(handler: type) -> Callable[..., Any]:
+    """A table function's handler as a generator function."""
+
+    def rows(*arguments: Any) -> Any:
+        yield from handler().eval(*arguments)
+
+    return rows
+
+
+def _as_type(given: Any) -> DataType:
+    if isinstance(given, DataType):
+        return given
+    text = str(given)
+    from headrace.sql.datatypes import parse_type
+
+    try:
+        return _parse_datatype_string(parse_type(text))
+    except StatementError:
+        pass
+    for read in (_columns_type, _parse_datatype_string):
+        try:
+            return read(text)
+        except (StatementError, PySparkException):
+            continue
+    raise InvalidParameter(f"{text!r} is no type", hint="for instance bigint, text, or 'x int, y text'")
+
+
+def _columns_type(text: str) -> StructType:
+    """`x int, y text` as a struct."""
+    from headrace.sql.parser import parse_one
+    from headrace.sql.statements import CreateTable
+
+    made = parse_one(f"CREATE TABLE t ({text})")
+    assert isinstance(made, CreateTable)
+    return StructType([StructField(c.name, _parse_datatype_string(c.type)) for c in made.columns])
+
+
+def _parameter_names(function: Any) -> list[str] | None:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (ValueError, TypeError):
+        return None
+
+
+# ---- Spark
+
+
+def register(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
+    """Make a function known to Spark sessions, under the name queries use and, for DataFrames, under its own."""
+    made = _spark_function(record)
+    for session in sessions:
+        for name in (spark_name(record), record.name):
+            if isinstance(made, UserDefinedTableFunction):
+                session.udtf.register(name, made)
+            else:
+                session._jsparkSession.udf().registerPython(name, made._judf)
+
+
+def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
+    """Undo `register`."""
+    for session in sessions:
+        for name in (spark_name(record), record.name):
+            session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
+
+
+def _spark_function(record: ObjectRecord) -> Any:
+    payload = record.payload
+    definition = definition_of(record.name, payload)
+    if payload["form"] == "table":
+        fields = [StructField(n, _parse_datatype_string(t)) for n, t in payload["columns"]]
+        handler = code.table(definition, len(fields))
+        return UserDefinedTableFunction(
+            handler, StructType(fields), record.name, PythonEvalType.SQL_ARROW_TABLE_UDF, payload["deterministic"]
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # kinds are given as such here, not by annotations
+        return _spark_udf(definition, payload)
+
+
+def _spark_udf(definition: Definition, payload: Mapping[str, Any]) -> Any:
+    result = _parse_datatype_string(payload["returns"])
+    made: Any
+    if payload["form"] == "aggregate":
+        call = code.aggregate(definition, arrow_type(payload["returns"]), len(payload["arguments"]))
+        made = arrow_udf(call, result, PythonEvalType.SQL_SCALAR_ARROW_UDF)
+    elif payload["vectorized"] == "pandas":
+        made = pandas_udf(code.scalar_frames(definition), result, PythonEvalType.SQL_SCALAR_PANDAS_UDF)  # type: ignore[call-overload]
+    elif payload["vectorized"] == "arrow":
+        made = arrow_udf(code.scalar_arrays(definition), result, PythonEvalType.SQL_SCALAR_ARROW_UDF)
+    else:
+        made = udf(code.scalar(definition), result, useArrow=True)
+    made = made if payload["deterministic"] else made.asNondeterministic()
+    return made._unwrapped
