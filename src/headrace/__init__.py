@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.session.database import Database, connect
+    from headrace.session.pipelines.definitions import Pipeline
 
 __version__ = "0.1.0"
 
-__all__ = ["Database", "__version__", "connect"]
+__all__ = ["Database", "Pipeline", "__version__", "connect"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from headrace.session import database
 
         return getattr(database, name)
+    if name == "Pipeline":
+        from headrace.session.pipelines import definitions
+
+        return definitions.Pipeline
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -156,6 +156,46 @@ def _script(file: Path | None) -> str:
         raise _Failure(f"cannot read {file}: {error}") from error
 
 
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The pipeline: a Python file with decorated functions.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Directory that holds the database; created if it is missing.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Use a running server: postgresql://user@host:port/db. Definitions must be SQL.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Leave when all input there is has been taken in.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Drop and make again what is defined otherwise.")] = False,
+    master: Master = None,
+) -> None:
+    """Create what a pipeline file defines, in the order of its dependencies, and keep it up to date until Ctrl-C."""
+    if (data is None) == (url is None):
+        raise _Failure("say where the database is: --data DIR or --url postgresql://...")
+    if url is not None:
+        from headrace.shell.remote import run_remote
+
+        run_remote(file, url, replace=replace, once=once)
+        return
+    assert data is not None
+    from headrace.session.pipelines.loading import load_pipeline
+    from headrace.shell.pipelines import run_pipeline
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    _require_java()
+    pipeline = load_pipeline(file)
+    database = _open(data, master, None)
+    try:
+        _end_with(database, stop)
+        run_pipeline(database, pipeline, stop, once=once, replace=replace)
+    finally:
+        database.close()
+    if database.coordinator.failure is not None:
+        raise database.coordinator.failure
+
+
 @app.command(context_settings=_PASS_ON)
 def demo(context: typer.Context) -> None:
     """Run a demonstration; `headrace demo --help` lists what there is."""
@@ -256,7 +296,8 @@ def main() -> None:
         app()
     except HeadraceError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        print(f"headrace: {error.message}{hint}", file=sys.stderr)
+        detail = f"\n{error.detail}" if error.detail else ""
+        print(f"headrace: {error.message}{hint}{detail}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -32,6 +32,8 @@ from headrace.session import frames, functions
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, show
 from headrace.session.names import Bound
+from headrace.session.pipelines.apply import Plan
+from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.result import Result, ResultColumn
 from headrace.session.session import Session
 from headrace.sql.parser import parse_query
@@ -124,6 +126,7 @@ class Database:
         except BaseException:
             self.catalog.close()
             raise
+        self.pipeline = Pipeline()
         self._main = self.session()
         if owns_spark:
             threading.Thread(target=self._watch_spark, name="headrace-spark", daemon=True).start()
@@ -229,6 +232,39 @@ class Database:
         """Wait until every view has taken in all that was written before."""
         self.coordinator.flush()
 
+    # ---- pipelines
+
+    @property
+    def materialized_view(self) -> Any:
+        """Decorator: see `Pipeline.materialized_view`; `run_pipeline` creates what has been defined."""
+        return self.pipeline.materialized_view
+
+    @property
+    def view(self) -> Any:
+        """Decorator: see `Pipeline.view`."""
+        return self.pipeline.view
+
+    @property
+    def source(self) -> Any:
+        """Decorator: see `Pipeline.source`."""
+        return self.pipeline.source
+
+    @property
+    def function(self) -> Any:
+        """Decorator: see `Pipeline.function`."""
+        return self.pipeline.function
+
+    def plan_pipeline(self, pipeline: Pipeline | None = None) -> Plan:
+        """What would have to be done so that the database has all that is defined."""
+        return Plan(self._main, pipeline or self.pipeline)
+
+    def run_pipeline(self, pipeline: Pipeline | None = None, *, replace: bool = False) -> list[tuple[str, str]]:
+        """Create what is defined and missing; names and what became of each: create, unchanged, replace or inline."""
+        with self._lock:
+            plan = self.plan_pipeline(pipeline)
+            plan.run(replace=replace)
+            return [(step.node.name, step.state) for step in plan.steps]
+
     # ---- DataFrames
 
     def relation(self, name: str) -> DataFrame:
@@ -239,8 +275,16 @@ class Database:
             return self.planner.bridge.spark.sql(ddl.planned_text(bound, None))
         return self.planner.relation_frame(record.id)
 
-    def table(self, name: str) -> DataFrame:
-        """A relation's rows as of now; the snapshot stays readable as long as the DataFrame lives."""
+    def table(self, name: Any = None, **arguments: Any) -> Any:
+        """A relation's rows as of now, as a DataFrame; the snapshot stays readable as long as that lives.
+
+        Inside the function of a definition: the relation as it stands in plans. Without a name: the decorator
+        `Pipeline.table`.
+        """
+        if not isinstance(name, str):
+            return self.pipeline.table(name, **arguments)
+        if self.pipeline.is_reading:
+            return self.pipeline.read(name)
         record = self._main.names().get(_table_name(name))
         if record.kind not in ("table", "materialized_view"):
             raise NotSupported(f"the rows of a {record.kind} as a DataFrame", hint="query it with sql()")

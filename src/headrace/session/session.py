@@ -79,6 +79,8 @@ class Session:
         timeout = str(database.settings.statement_timeout_ms)
         self.variables = Variables(**{"statement_timeout": timeout, **(settings or {})})
         self.jobs = Jobs(database.spark, f"headrace-session-{self.number}", self.check)
+        self.labels: dict[str, object] = {}
+        """Added to the payload of every object that the session creates."""
         self._transaction: Transaction | None = None
         self._cancelled: str | None = None
         self._closed = False

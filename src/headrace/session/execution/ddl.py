@@ -286,7 +286,7 @@ def _record(
     now = session.database.now_ms()
     return ObjectRecord(
         0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
-        dict(payload),
+        {**payload, **session.labels},
     )  # fmt: skip
 
 

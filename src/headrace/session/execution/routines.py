@@ -64,9 +64,10 @@ def create(
         raise DuplicateObject(f'the function "{name.name}" is built in', hint="choose another name", sqlstate="42723")
     payload = payload_of()
     if old is not None:
-        if old.payload == payload:
+        if {k: v for k, v in old.payload.items() if k in payload} == payload:
             return True
         _drop_old(session, old)
+    payload = {**payload, **session.labels}
     record = ObjectRecord(0, "function", schema, name.name, definition=definition, payload=payload,
                           created_ms=database.now_ms())  # fmt: skip
     made = database.coordinator.create_relation(record)

@@ -1,0 +1,1 @@
+"""Pipelines: relations defined by functions of a Python file, found, ordered and created together."""

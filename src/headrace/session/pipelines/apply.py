@@ -1,0 +1,214 @@
+"""Making a database what a pipeline says: what is missing is created, what is there is left alone, or replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import arrow_schema
+from headrace.coordinator.changes import TableChange
+from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
+from headrace.session import frames, functions
+from headrace.session.execution import ddl, routines
+from headrace.session.names import Bound, label
+from headrace.session.pipelines.definitions import Pipeline
+from headrace.session.pipelines.graph import Graph, Node
+from headrace.sql.parser import parse_one, parse_query
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+State = Literal["create", "unchanged", "changed", "replace", "inline"]
+Progress = Callable[["Step", bool], None]
+"""Told of a step before it is taken (False) and after (True)."""
+LABEL = "pipeline"
+"""Where an object's payload says which definition made it."""
+
+
+@dataclass
+class Step:
+    """What becomes of one node."""
+
+    node: Node
+    state: State
+
+
+class PipelineChanged(DuplicateObject):
+    """Definitions that are not those that made the objects of their names."""
+
+
+class Plan:
+    """What has to be done so that the database has all that a pipeline defines. Raises what its definitions raise."""
+
+    def __init__(self, session: Session, pipeline: Pipeline):
+        self._session = session
+        self._pipeline = pipeline
+        graph = Graph(session, pipeline)
+        made = self._make_functions(graph.functions())
+        self.steps = [
+            Step(node, "create" if node.name in made else self._state(node)) for node in graph.build().values()
+        ]
+        self._by_name = {step.node.name: step for step in self.steps}
+
+    # ---- what is there
+
+    def _record(self, name: str) -> ObjectRecord | None:
+        return self._session.names().find(TableName(None, name))
+
+    def _state(self, node: Node) -> State:
+        if not node.stored:
+            return "inline"
+        record = self._record(node.name)
+        if record is None:
+            return "create"
+        made_by = record.payload.get(LABEL, {})
+        return "unchanged" if made_by.get("digest") == node.digest else "changed"
+
+    def _make_functions(self, nodes: Iterable[Node]) -> set[str]:
+        """Functions first: views cannot be analyzed without them. One that has changed is left for `run`."""
+        missing = [node for node in nodes if self._state(node) == "create"]
+        for node in missing:
+            self._create(node)
+        return {node.name for node in missing}
+
+    def changed(self) -> list[Step]:
+        """Steps whose object was made by another definition."""
+        return [step for step in self.steps if step.state == "changed"]
+
+    # ---- what is to be done
+
+    def run(self, *, replace: bool = False, progress: Progress | None = None) -> None:
+        """Create what is missing, each after what it reads. Harmless when repeated.
+
+        Raises `PipelineChanged` before anything is done if definitions have changed and are not to be replaced, and
+        `DependentObjectsExist` where something outside of the pipeline is built on what is to be replaced.
+        """
+        if self.changed() and not replace:
+            names = ", ".join(step.node.name for step in self.changed())
+            raise PipelineChanged(
+                f"these definitions are not the ones that made what is there: {names}",
+                detail="\n".join(f"{s.node.name}: defined at {s.node.definition.place}" for s in self.changed()),
+                hint="--replace (replace=True) drops them, and what the pipeline builds on them, and makes them again",
+            )
+        self._drop_replaced()
+        for step in self.steps:
+            if step.state in ("create", "replace") and self._record(step.node.name) is None:
+                if progress is not None:
+                    progress(step, False)
+                self._create(step.node)
+                if progress is not None:
+                    progress(step, True)
+
+    def _drop_replaced(self) -> None:
+        gone = [record for s in self.changed() if (record := self._record(s.node.name)) is not None]
+        state = self._session.database.catalog.state
+        order: list[ObjectRecord] = []
+
+        def visit(record: ObjectRecord) -> None:
+            for above in state.dependents(record.id):
+                visit(state.objects[above])
+            if record not in order:
+                order.append(record)
+
+        for record in gone:
+            visit(record)
+        foreign = [o for o in order if o.name not in self._by_name]
+        if foreign:
+            raise DependentObjectsExist(
+                f"cannot replace {label(gone[0])}: {', '.join(map(label, foreign))} is built on it",
+                hint="the pipeline does not define that: drop it first",
+            )
+        if order:
+            self._session.database.coordinator.drop([o.id for o in order])
+        for record in order:
+            routines.forget(self._session, record)
+            self._by_name[record.name].state = "replace"
+
+    def _create(self, node: Node) -> None:
+        definition, session = node.definition, self._session
+        session.labels = {LABEL: {"digest": node.digest, "comment": definition.comment}}
+        try:
+            if definition.kind == "function":
+                self._create_function(node)
+            elif definition.kind == "materialized view":
+                self._create_view(node)
+            elif definition.kind == "view":
+                session.run(parse_one(f'CREATE VIEW "{node.name}" AS {node.sql}'))
+            else:
+                assert node.sql is not None
+                rows = definition.function() if definition.kind == "table" else None
+                session.run(parse_one(node.sql))
+                if rows is not None:
+                    self._fill(node.name, rows)
+        finally:
+            session.labels = {}
+
+    def _create_function(self, node: Node) -> None:
+        definition, given = node.definition, node.definition.arguments
+        routines.create(
+            self._session, TableName(None, node.name),
+            lambda: functions.payload_of_object(
+                node.name, definition.function, given["returns"], given["args"], False, False
+            ),
+            f"-- Python function at {definition.place}",
+        )  # fmt: skip
+
+    def _create_view(self, node: Node) -> None:
+        session, name, options = self._session, TableName(None, node.name), dict(node.definition.options)
+        if node.sql is not None:
+            bound = Bound(session.localized(parse_query(node.sql)), session.names())
+            text = ddl.planned_text(bound, None)
+            ddl.create_planned(session, name, text, {"spark_sql": text}, node.sql, options, bound.dependencies())
+            return
+        with self._pipeline.reading(self._read):
+            frame = node.definition.function()
+        frames.create_view(session, name, frame, options)
+
+    def _read(self, name: str) -> Any:
+        step = self._by_name.get(name)
+        if step is not None and not step.node.stored:
+            return step.node.definition.function()
+        return self._session.database.relation(name).alias(name)
+
+    def _fill(self, name: str, rows: Any) -> None:
+        record = self._record(name)
+        assert record is not None
+        try:
+            table = rows_of(record, rows)
+            if table.num_rows:
+                batch = table.combine_chunks().to_batches()[0]
+                self._session.write(record, TableChange(inserts=batch))
+        except BaseException:
+            self._session.database.coordinator.drop([record.id])
+            raise
+
+
+def rows_of(record: ObjectRecord, rows: Any) -> pa.Table:
+    """The rows of a table in its own types. Raises `DatatypeMismatch`."""
+    schema = arrow_schema(record.columns)
+    try:
+        if isinstance(rows, pa.Table):
+            return rows.select(schema.names).cast(schema)
+        if isinstance(rows, pd.DataFrame):
+            return pa.Table.from_pandas(rows[schema.names], schema, preserve_index=False)
+        if hasattr(rows, "toArrow"):
+            return rows.toArrow().select(schema.names).cast(schema)
+        found = [row if isinstance(row, dict) else dict(zip(schema.names, row, strict=True)) for row in rows]
+        return pa.Table.from_pylist(found, schema)
+    except HeadraceError:
+        raise
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        columns = json.dumps({f.name: str(f.type) for f in schema})
+        raise DatatypeMismatch(
+            f"the rows of table {record.name} do not fit its columns: {error}", detail=columns
+        ) from None
+
+
+__all__ = ["PipelineChanged", "Plan", "Step"]
