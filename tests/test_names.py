@@ -53,7 +53,7 @@ def test_an_error_carries_what_it_was_given() -> None:
 
 
 def test_every_exported_name_exists_and_is_documented() -> None:
-    assert headrace.__all__ == ["Database", "__version__", "connect"]
+    assert headrace.__all__ == ["Database", "Pipeline", "__version__", "connect"]
     for name in headrace.__all__:
         value = getattr(headrace, name)
         assert name.startswith("__") or inspect.getdoc(value)

@@ -37,7 +37,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         OutOfBudget                    53200
         SourceError                    HR010
         JobFailed                      HR020
-        FunctionFailed                 38000
+          FunctionFailed               38000
         QueryCanceled                  57014
         ShuttingDown                   57P01
           Fenced                       57P01

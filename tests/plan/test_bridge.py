@@ -207,6 +207,48 @@ def test_extended_python(bridge: Bridge, kind: str) -> None:
     assert sorted(r[0] for r in bridge.frame(plan).select(bridge.column(y)).collect()) == [3, 4]
 
 
+def _udtf(bridge: Bridge) -> None:
+    from pyspark.sql.functions import udtf
+
+    class Twice:
+        def eval(self, n: int) -> Any:
+            yield (n,)
+            yield (n + 1,)
+
+    bridge.spark.udtf.register("twice", udtf(Twice, returnType="x: int").asDeterministic())
+
+
+def test_extended_python_table_function(bridge: Bridge) -> None:
+    _udtf(bridge)
+    old = node(bridge, "SELECT a, x FROM t, LATERAL twice(a)", "ArrowEvalPythonUDTF")
+    assert [bool(i) for i in bridge.items(old.udtf().tableArguments().get())] == [False]
+    assert bool(old.udtf().udfDeterministic())
+    rows = values(bridge, "SELECT * FROM VALUES (2), (5) AS v(a)")
+    plan, found = bridge.extended(old, _changed(bridge, old, rows), rows)
+    (x,) = found.values()
+    assert sorted(r[0] for r in bridge.frame(plan).select(bridge.column(x)).collect()) == [2, 3, 5, 6]
+
+
+def test_python_functions_are_read_and_renewed(bridge: Bridge) -> None:
+    from pyspark import cloudpickle
+
+    rows = bridge.frame(values(bridge, "SELECT * FROM VALUES (2), (5) AS v(a)"))
+    made = rows.groupBy("a").applyInPandas(lambda g: g, "a int")
+    old = bridge.analyzed(made)
+    function = old.functionExpr()
+    loaded, _ = cloudpickle.loads(bridge.python_command(function.func()))
+    assert loaded(3) == 3
+    bridge.renew_function(function.func())
+    keys, output, child = bridge.items(old.groupingAttributes()), bridge.output(old), bridge.children(old)[0]
+    again = bridge.flat_map_groups(bridge.kind(old), keys, function, output, child)
+    assert sorted(run(bridge, again)) == [(2,), (5,)]
+    mapped = bridge.analyzed(rows.mapInArrow(lambda batches: batches, "a int"))
+    assert not bool(mapped.isBarrier())
+    child = bridge.children(mapped)[0]
+    again = bridge.map_in(bridge.kind(mapped), mapped.functionExpr(), bridge.output(mapped), child)
+    assert sorted(run(bridge, again)) == [(2,), (5,)]
+
+
 def test_equi_join(bridge: Bridge) -> None:
     join = node(bridge, "SELECT t.a FROM t JOIN u ON t.a = u.a AND t.b < u.x", "Join")
     left, right, residual = bridge.equi_join(join)

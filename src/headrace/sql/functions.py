@@ -136,14 +136,11 @@ def _value(tree: exp.Expr, call: exp.Anonymous, routine: Routine) -> exp.Expr:
         collected: exp.Expr = _function("named_struct", *row)
         if call.expressions and isinstance(call.expressions[0], exp.Distinct):
             collected = exp.Distinct(expressions=[collected])
-        inner = _function("collect_list", collected)
+        outer = _function("collect_list", collected)
+        tree = _replaced(tree, call, outer)
         while isinstance(outer.parent, (exp.Filter, exp.Window)) and outer.arg_key == "this":
             outer = outer.parent
-        if outer is call:
-            arguments = [inner]
-        else:
-            call.replace(inner)
-            arguments = [outer.copy()]
+        arguments = [exp.Placeholder()]
         if not any("map<" in kind for kind in routine.arguments or ()):
             arguments = [_function("sort_array", *arguments)]
     elif isinstance(call.parent, (exp.Filter, exp.Window)) and call.arg_key == "this":
@@ -151,7 +148,15 @@ def _value(tree: exp.Expr, call: exp.Anonymous, routine: Routine) -> exp.Expr:
             f'"{routine.name}" is no aggregate function', hint="CREATE AGGREGATE makes one", sqlstate="42809"
         )
     new = _cast(_function(routine.spark_name, *arguments), routine.returns)
-    if outer.parent is None:
+    tree = _replaced(tree, outer, new)
+    for hole in list(new.find_all(exp.Placeholder)):  # moved, not copied: calls inside of it are still to be rewritten
+        hole.replace(outer)
+    return tree
+
+
+def _replaced(tree: exp.Expr, old: exp.Expr, new: exp.Expr) -> exp.Expr:
+    """Put a node in the place of another; returns the root."""
+    if old.parent is None:
         return new
-    outer.replace(new)
+    old.replace(new)
     return tree
