@@ -1,7 +1,7 @@
 """An epoch of 1,000 changed rows over growing state, for every native rule: its cost must not depend on the state.
 
 `python benchmarks/incrementality.py [SIZE ...] [CASE ...]`, all by default. Changed rows are 500 inserts and 500
-deletes. Each size has a database of its own; all its views are made over the same tables, and their epochs run one by one.
+deletes. Each size has a database of its own; all its views are over the same tables, and their epochs run one by one.
 Targets: the median over 10^7 rows of state at most 1.5 times that over 10^5.
 """
 

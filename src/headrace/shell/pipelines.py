@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.coordinator import JobStatus
 from headrace.session.database import Database
 from headrace.session.pipelines.apply import Plan, Step
@@ -97,13 +98,20 @@ def _progress(console: Console) -> Callable[[Step, bool], None]:
     return tell
 
 
+def _endless(source: ObjectRecord) -> bool:
+    return source.options.get("connector") == "datagen" and "number_of_rows" not in source.options
+
+
 def drain(database: Database, stop: threading.Event) -> None:
-    """Wait until all that the sources hold now has been taken in: epochs are bounded, so one may not be enough."""
+    """Wait until all that the sources hold now has been taken in: what one epoch takes in is limited.
+
+    Sources of generated rows that never end are not waited for.
+    """
     before = None
+    state = database.catalog.state
     while not stop.is_set():
         database.flush()
-        state = database.catalog.state
-        newest = [state.newest_remap(source.id) for source in state.objects_of("source")]
+        newest = [state.newest_remap(source.id) for source in state.objects_of("source") if not _endless(source)]
         bound = [binding.offsets for binding in newest if binding is not None]
         if bound == before:
             return
