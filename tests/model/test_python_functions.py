@@ -111,14 +111,11 @@ CASES: dict[str, Query] = {
     "scalar": "SELECT a, plus(a) AS x, plus_row(a) AS y, doubled(b) AS d, negated(b) AS n FROM t WHERE plus(a) > 1",
     "table function": "SELECT n, x, y FROM (SELECT CAST(count(*) AS int) AS n FROM t GROUP BY a) g, LATERAL series(n)",
     "table function, outer": "SELECT a, x FROM t LEFT JOIN LATERAL series(a) ON true",
-    "over an aggregate": "SELECT plus(CAST(sum(b) AS int)) AS x, plus(a) AS k FROM t GROUP BY plus(a)",
-    "pandas aggregate": "SELECT a, spread(b) AS d FROM t GROUP BY a",
     "arrow aggregate": "SELECT a % 2 AS k, summed(b) AS d, summed(b) + 1 AS e FROM t GROUP BY a % 2 "
     "HAVING summed(b) > 0",
     "global aggregate": "SELECT spread(b) AS d FROM t",
     "window with frame": "SELECT a, b, spread(b) OVER (PARTITION BY a ORDER BY b ROWS BETWEEN 1 PRECEDING "
     "AND CURRENT ROW) AS w, row_number() OVER (PARTITION BY a ORDER BY b) AS r FROM t",
-    "join": "SELECT x.a, y.b FROM t x JOIN t y ON plus(x.a) = y.a",
     "mapInPandas": mapped,
     "mapInArrow": mapped_arrow,
     "applyInPandas": applied,

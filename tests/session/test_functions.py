@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import pandas_udf
 
+from headrace.catalog.edits import Put
 from headrace.config import Settings
 from headrace.errors import HeadraceError, NotSupported
 from headrace.session.database import Database, connect
@@ -250,5 +252,13 @@ def test_functions_and_dataframe_views_survive_a_restart(spark: SparkSession, tm
         assert db.sql("SELECT * FROM e ORDER BY i").rows() == [(2,), (6,)]
         assert db.sql("SELECT inc(less(7)) AS x").rows() == [(7,)]
         db.sql("DROP FUNCTION less CASCADE")
+        record = next(o for o in db.catalog.state.objects.values() if o.name == "g")
+        broken = replace(record, payload={**record.payload, "plan": "rO0ABXQ="})
+        db.catalog.transact([Put(broken)])
         assert "m" not in {row[1] for row in db.sql("SHOW JOBS").rows()}
         assert [row[0] for row in db.sql("SHOW FUNCTIONS").rows()] == ["inc"]
+    with connect(tmp_path / "db", spark=spark, settings=SETTINGS) as db:
+        jobs = {row[1]: row for row in db.sql("SHOW JOBS").rows()}
+        assert jobs["g"][2] == "quarantined" and "stored plan of the DataFrame cannot be read" in jobs["g"][4]
+        assert jobs["d"][2] == "running"
+        assert db.sql("SELECT * FROM g ORDER BY k").rows() == [(1, 5), (2, 1)]

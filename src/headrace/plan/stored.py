@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from headrace.errors import NotSupported
@@ -38,14 +39,21 @@ def snapshot_relation(bridge: Bridge, node: JNode) -> int | None:
 def stored_query(planner: Planner, payload: Mapping[str, Any]) -> str | DataFrame:
     """The query of a view as `Planner.plan` takes it, from what the catalog holds of it.
 
-    Raises `NotSupported` where the catalog holds none.
+    Raises `NotSupported` where the catalog holds none, or one that this version of Spark cannot read.
     """
     if "spark_sql" in payload:
         return str(payload["spark_sql"])
     if "plan" not in payload:
         raise NotSupported("the view's definition was not stored", hint="drop the view and create it again")
     bridge = planner.bridge
-    return bridge.frame(from_payload(bridge, payload, lambda i: bridge.analyzed(planner.relation_frame(i))))
+    try:
+        return bridge.frame(from_payload(bridge, payload, lambda i: bridge.analyzed(planner.relation_frame(i))))
+    except (Py4JError, ValueError, KeyError) as error:
+        cause = str(getattr(error, "java_exception", None) or error).split("\n")[0]
+        raise NotSupported(
+            f"the stored plan of the DataFrame cannot be read: {cause}",
+            hint="its rows stay readable; drop the view and create it again to have it kept up to date",
+        ) from error
 
 
 def leaf_ids(bridge: Bridge, node: JNode) -> list[int]:

@@ -185,7 +185,8 @@ class Database:
                 frames.create_view(self._main, target, query, dict(options or {}))
             elif dialect == "spark":
                 text = frames.bound_spark_sql(self._main, query)
-                ddl.create_planned(self._main, target, text, {"spark_sql": text}, query, dict(options or {}), ())
+                called = frames.functions_called(self._main, text)
+                ddl.create_planned(self._main, target, text, {"spark_sql": text}, query, dict(options or {}), called)
             elif dialect == "postgres":
                 bound = Bound(self._main.localized(parse_query(query)), self._main.names())
                 text = ddl.planned_text(bound, None)

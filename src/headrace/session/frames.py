@@ -43,9 +43,20 @@ def create_view(session: Session, name: TableName, frame: DataFrame, options: di
             raise NotSupported(
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error
-        called = names_called(bridge, analyzed)
-    depends_on = [record.id for record in session.names().functions(called).values()]
+        depends_on = _functions_in(session, analyzed)
     ddl.create_planned(session, name, frame, payload, definition, options, depends_on)
+
+
+def functions_called(session: Session, text: str) -> list[int]:
+    """Ids of the created functions that a query in Spark SQL calls."""
+    bridge = session.database.planner.bridge
+    with translated():
+        return _functions_in(session, bridge.analyzed(bridge.spark.sql(text)))
+
+
+def _functions_in(session: Session, analyzed: JNode) -> list[int]:
+    called = names_called(session.database.planner.bridge, analyzed)
+    return [record.id for record in session.names().functions(called).values()]
 
 
 def bound_spark_sql(session: Session, text: str) -> str:
