@@ -13,13 +13,14 @@ from pyspark.sql.functions import pandas_udf
 
 from headrace.config import Settings
 from headrace.errors import HeadraceError
+from headrace.server.server import run_server_in_thread
 from headrace.session.database import Database, connect
 from headrace.session.pipelines.apply import PipelineChanged, rows_of
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.pipelines.digest import code_parts, digest
 from headrace.session.pipelines.graph import PipelineCycle
 from headrace.session.pipelines.loading import load_pipeline
-from headrace.shell.remote import ordered
+from headrace.shell.remote import ordered, run_remote
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
 
@@ -158,6 +159,42 @@ def test_files_are_loaded_and_ordered(tmp_path: Path) -> None:
         load_pipeline(path)
     with pytest.raises(HeadraceError, match="no pipeline file"):
         load_pipeline(tmp_path / "nosuch.py")
+
+
+REMOTE = """
+from headrace import Pipeline
+
+db = Pipeline()
+
+@db.materialized_view(options={"checkpoint_interval_ms": 200})
+def m():
+    return "SELECT a, count(*) AS n FROM t GROUP BY a"
+
+@db.table(columns="a int")
+def t():
+    pass
+"""
+
+
+def test_a_pipeline_of_sql_on_a_server(db: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "remote.py"
+    path.write_text(REMOTE)
+    with run_server_in_thread(lambda parameters: db.session(), "127.0.0.1", 0) as server:
+        url = f"postgresql://root@127.0.0.1:{server.port}/dev"
+        run_remote(path, url, replace=False, once=False)
+        assert "created table t\ncreated materialized view m" in capsys.readouterr().out
+        db.sql("INSERT INTO t VALUES (1), (1)")
+        run_remote(path, url, replace=False, once=True)
+        assert "unchanged materialized view m" in capsys.readouterr().out
+        assert db.sql("SELECT * FROM m").rows() == [(1, 2)]
+        path.write_text(REMOTE.replace("count(*)", "sum(a)"))
+        with pytest.raises(PipelineChanged, match="what is there: m"):
+            run_remote(path, url, replace=False, once=False)
+        run_remote(path, url, replace=True, once=True)
+        assert db.sql("SELECT * FROM m").rows() == [(1, 2)]
+        path.write_text(REMOTE.replace('return "SELECT', 'return 1 or "'))
+        with pytest.raises(HeadraceError, match="m on a server: it is not SQL"):
+            run_remote(path, url, replace=False, once=False)
 
 
 def test_definitions_are_checked() -> None:

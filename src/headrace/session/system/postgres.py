@@ -39,8 +39,8 @@ _LONG_NAMES = {
 
 
 def relations(session: Session) -> list[ObjectRecord]:
-    """All objects but schemas."""
-    return [o for o in session.database.catalog.state.objects.values() if o.kind != "schema"]
+    """All relations."""
+    return [o for o in session.database.catalog.state.objects.values() if o.kind not in ("schema", "function")]
 
 
 def namespaces(session: Session) -> dict[str, int]:
