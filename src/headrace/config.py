@@ -73,8 +73,12 @@ class Settings(BaseSettings):
     max_bytes_per_epoch: int = _runtime(256 << 20, "Most input bytes that a group takes in per epoch.", ge=1 << 10)
     max_in_flight_epochs: int = _runtime(2, "Epochs of one group under way at once.", ge=1)
     epoch_timeout_ms: int = _runtime(
-        600_000, "Milliseconds after which a group's epoch is abandoned; 0 means never.", ge=0
+        600_000, "Milliseconds without progress after which a group's epoch is abandoned; 0 means never.", ge=0
     )
+    lag_notice_ms: int = _runtime(
+        60_000, "Milliseconds behind at which reads of a view say so, and a late barrier is an event; 0: never.", ge=0
+    )
+    progress_host: str = _start("127.0.0.1", "Address on which tasks report their progress; empty: they do not.")
     group_retry_initial_ms: int = _runtime(500, "Milliseconds before the first retry of a failing group.", ge=1)
     group_retry_max_ms: int = _runtime(60_000, "Most milliseconds between two retries of a failing group.", ge=1)
     backfill_slice_rows: int = _runtime(500_000, "Upstream rows per checkpointed slice while a view is created.", ge=1)

@@ -23,6 +23,7 @@ from headrace.config import Settings
 from headrace.connectors.base import open_source
 from headrace.coordinator import Coordinator, TableChange
 from headrace.coordinator.changes import stored_rows
+from headrace.coordinator.reads import ReadOptions
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
@@ -382,7 +383,7 @@ def test_reads_never_go_back(db: Database) -> None:
         db.read(t, v)
     assert caught.value.sqlstate == "40001"
     assert db.read(v) == [[1]]
-    with db.c.snapshot([t, v], monotonic=False) as snapshot:
+    with db.c.snapshot([t, v], options=ReadOptions(monotonic="off")) as snapshot:
         assert [db.values(snapshot.tables[i]) for i in (t, v)] == [[1], [1]]
         assert snapshot.notices == ['materialized view "v" is paused']
     waiting = threading.Thread(target=lambda: (time.sleep(0.05), db.c.alter_job(v, paused=False)))

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headrace.catalog.catalog import Catalog
@@ -24,7 +24,7 @@ from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
 from headrace.coordinator.lifecycle import STOP_WAIT_S, Lifecycle
 from headrace.coordinator.maintenance import Maintenance
-from headrace.coordinator.reads import Reads, Snapshot
+from headrace.coordinator.reads import NEWEST, ReadOptions, Reads, Snapshot
 from headrace.coordinator.tables import WriteResult, write
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
@@ -121,6 +121,7 @@ class Coordinator:
         forget_leftovers(self._core.settings.spool_location)
         self._ownership = Ownership(self._core.settings.data_dir)
         self._life.recover()
+        self._reads.recover()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
         for job in list(self._core.jobs.values()):
@@ -249,19 +250,21 @@ class Coordinator:
         *,
         at: int | None = None,
         timeout_s: float | None = None,
-        monotonic: bool = True,
+        options: ReadOptions = NEWEST,
     ) -> Snapshot:
         """One consistent state of tables, views and sources; close it after use.
 
-        It is the newest epoch at which all of them are exact, or the newest at or below `at`. With `monotonic`
-        no relation is shown at an earlier epoch than before: the call waits for that, up to `timeout_s`, and
-        raises `SnapshotUnavailable` if it cannot come true. Raises `EpochTooOld`, `EpochTooNew` for an `at`
-        outside of what can be read.
+        `options` say which epochs it may show; the default is the newest epoch at which all of them are exact. No
+        relation is shown at an earlier epoch than before: the call waits for that, and raises `SnapshotUnavailable`
+        if it cannot come true. `at` (or `options.at`) is time travel: the newest epoch up to it. Raises
+        `EpochTooOld`, `EpochTooNew` for one outside of what can be read.
         """
+        if at is not None or timeout_s is not None:
+            options = replace(options, at=at, timeout_s=timeout_s)
 
         def read() -> Snapshot:
             self._bind_unread(relation_ids)
-            return self._reads.snapshot(relation_ids, at, timeout_s, monotonic)
+            return self._reads.snapshot(relation_ids, options)
 
         return self._guarded(read)
 
@@ -271,6 +274,13 @@ class Coordinator:
         Raises `UndefinedTable`.
         """
         return self._guarded(lambda: self._reads.state(table_ids))
+
+    def hold(self, epoch: int) -> Callable[[], None]:
+        """Keep what there is readable at an epoch, for reads that follow; what is returned lets go of it."""
+        core = self._core
+        with core.lock:
+            pin = core.pins.pin(core.relations, epoch)
+        return lambda: core.pins.unpin(pin)
 
     def _bind_unread(self, relation_ids: Sequence[int]) -> None:
         """Bind sources that nothing has read before, so that a query does not see them empty."""

@@ -151,6 +151,8 @@ class Job:
     not_before_s: float = 0.0
     stops: set[int] = field(default_factory=set)
     """Epochs at which a view below wants this one to be exact, together with its other inputs."""
+    read_stop: int = 0
+    """The stop that a waiting read has asked for last; it takes the place of the one before."""
     aligning: int = 0
     """The epoch at which this view has last asked its inputs to be exact together."""
     forced: int = 0
@@ -329,6 +331,29 @@ class Core:
                 upper.stops.add(job.aligning)
                 above += upper.upstreams
         self.changed.notify_all()
+
+    def align_for_reads(self, epoch: int) -> None:
+        """Ask all views to stop at one epoch, for a read that finds none at which those that it reads are exact.
+
+        All of them, and only at the newest epoch that was asked for: so one stop serves all reads that wait, and a
+        view that is slow is not made to stop more than once on its way.
+        """
+        for job in self.jobs.values():
+            if job.read_stop < epoch:
+                job.stops.discard(job.read_stop)
+                job.stops.add(epoch)
+                job.read_stop = epoch
+
+    def jobs_above(self, relation_ids: Iterable[int]) -> list[Job]:
+        """The jobs of these relations and of all that they are built on, those below first."""
+        found: dict[int, Job] = {}
+        left = list(relation_ids)
+        while left:
+            job = self.jobs.get(left.pop())
+            if job is not None and job.id not in found:
+                found[job.id] = job
+                left += job.upstreams
+        return sorted(found.values(), key=lambda j: -j.id)
 
     def consumers(self, relation_id: int) -> list[Job]:
         """The jobs that read a relation."""

@@ -43,6 +43,11 @@ class ChangeLog:
         at = bisect_right(self._ranges, epoch, key=_high)
         return max(self._ranges[at][0], epoch + 1) if at < len(self._ranges) else None
 
+    def last_up_to(self, epoch: int) -> int | None:
+        """The latest epoch, `epoch` at most, at which there may be a change; None if there is none."""
+        at = bisect_right(self._ranges, epoch, key=_low)
+        return min(self._ranges[at - 1][1], epoch) if at else None
+
     def in_range(self, from_exclusive: int, to_inclusive: int) -> tuple[Interval, ...]:
         """The ranges that reach into (from, to]."""
         low = bisect_right(self._ranges, from_exclusive, key=_high)

@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import NoReturn
 
 from headrace.common.columns import Column
+from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
 from headrace.coordinator.core import Core, Job
-from headrace.coordinator.exact import intersect_all, newest
+from headrace.coordinator.exact import Interval, intersect_all, newest
+from headrace.coordinator.query_epochs import (
+    Candidate,
+    Consistency,
+    Floors,
+    Monotonic,
+    choose,
+    choose_at_most,
+    common_epochs,
+    restart_floor,
+)
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.schema import RunRef, TableSchema
 
 DEFAULT_WAIT_S = 60.0
 """Most seconds that a read waits for a snapshot, where it gives no limit."""
+CHECK_S = 0.2
+"""Seconds between two looks whether a read that waits was cancelled."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a read chooses its epochs."""
+
+    consistency: Consistency = "snapshot"
+    monotonic: Monotonic = "strict"
+    at: int | None = None
+    """Time travel: the newest epoch up to this one, whatever was shown before."""
+    exactly: int | None = None
+    """The epoch of the transaction: this one and no other."""
+    at_least: int = 0
+    """A floor of the reader's own: the epoch of its last write. Views that are behind are hurried."""
+    session: Floors | None = None
+    """What the session was shown."""
+    align: bool = False
+    """Ask all other views to be exact at the epoch that is chosen: reads of the same transaction may follow."""
+    timeout_s: float | None = None
+    check: Callable[[], None] | None = None
+    """Asked now and then while the read waits: raises if it was cancelled."""
+
+
+NEWEST = ReadOptions()
+"""The newest snapshot, never one before what was shown."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +75,14 @@ class Snapshot:
     """One consistent state of some relations. A context manager: leaving it lets go of what it holds."""
 
     epoch: int
+    """The epoch of all relations, or with `latest` the oldest of theirs."""
     tables: dict[int, SnapshotTable]
     sources: dict[int, Offsets]
     """Offsets of the sources at the epoch: the rows before them are the source's content. `{}` is nothing."""
     notices: list[str] = field(default_factory=list)
-    """Which relations are failing or paused, since when and why."""
+    """Which relations are failing, paused or late, since when and why."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    """Relation -> the epoch that it is shown at."""
     _core: Core | None = None
     _pin: int = 0
 
@@ -64,27 +106,42 @@ class Reads:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._floor: dict[int, int] = {}
+        self._floors = Floors()
 
-    def snapshot(
-        self, relation_ids: Sequence[int], at: int | None, timeout_s: float | None, monotonic: bool
-    ) -> Snapshot:
+    def recover(self) -> None:
+        """Set floors below what anybody may have been shown before the server started."""
+        core = self._core
+        with core.lock:
+            found = {i: restart_floor(r.changes, core.exact(i)) for i, r in core.relations.items()}
+            self._floors.raise_to(found)
+
+    def snapshot(self, relation_ids: Sequence[int], options: ReadOptions) -> Snapshot:
         """See `Coordinator.snapshot`."""
         core = self._core
         ids = list(dict.fromkeys(relation_ids))
         with core.changed:
-            epoch = self._at(ids, at) if at is not None else self._newest(ids, timeout_s, monotonic)
-            if at is None:
-                for i in ids:
-                    self._floor[i] = max(self._floor.get(i, 0), epoch)
-            notices = [n for i in ids for n in _notices(core, i)]
+            if options.at is not None:
+                epochs = self._at(ids, options.at)
+            else:
+                epochs = self._newest(ids, options)
+                self._floors.raise_to(epochs)
+                if options.session is not None:
+                    options.session.raise_to(epochs)
+            epoch = min(epochs.values(), default=options.at or core.epochs.complete)
+            notices = self._notices(ids, epochs, options) if options.at is None else []
             pin = core.pins.pin(ids, epoch)
+            if options.align:
+                core.align_for_reads(epoch)
         try:
-            tables, sources = self._contents(ids, epoch, pin)
+            tables, sources = self._contents(epochs, pin)
         except BaseException:
             core.pins.unpin(pin)
             raise
-        return Snapshot(epoch, tables, sources, notices, core, pin)
+        return Snapshot(epoch, tables, sources, notices, epochs, core, pin)
+
+    def floor(self, relation_id: int) -> int:
+        """The newest epoch at which a relation was shown. The caller holds the lock."""
+        return self._floors.of(relation_id)
 
     def state(self, table_ids: Sequence[int]) -> Snapshot:
         """State tables by id, each as of its committed epoch, at one moment: those of one job are of one epoch.
@@ -104,67 +161,122 @@ class Reads:
                 tables[i] = SnapshotTable(schema, refs, at, (), record.watermark)
             pin = core.pins.pin((), 0, {ref.path for table in tables.values() for ref in table.refs})
         epoch = max((t.as_of for t in tables.values()), default=0)
-        return Snapshot(epoch, tables, {}, [], core, pin)
+        return Snapshot(epoch, tables, {}, [], {}, core, pin)
 
     def forget(self, relation_id: int) -> None:
         """A relation is dropped."""
-        self._floor.pop(relation_id, None)
+        self._floors.forget(relation_id)
 
     # ---- choosing; the caller holds the lock
 
-    def _newest(self, ids: Sequence[int], timeout_s: float | None, monotonic: bool) -> int:
+    def _newest(self, ids: Sequence[int], options: ReadOptions) -> dict[int, int]:
         core = self._core
-        deadline_s = time.monotonic() + (DEFAULT_WAIT_S if timeout_s is None else timeout_s)
+        if not ids:
+            core.check()
+            return {}
+        deadline_s = time.monotonic() + (DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s)
         # What was shown before this read began. Reads that come while it waits must not push it ever further away.
-        floor = max((self._floor.get(i, 0) for i in ids), default=0) if monotonic else 0
+        floors = self._floors_of(ids, options)
+        self._hurry(ids, options.at_least)
         while True:
             core.check()
-            if not ids:
-                return core.epochs.complete
-            found = newest(intersect_all([core.exact(i) for i in ids]))
-            if found is not None and found >= floor:
+            if options.check is not None:
+                options.check()
+            read = [Candidate(i, core.exact(i), floors[i]) for i in ids]
+            found = self._choose(read, options)
+            if found is not None:
                 return found
-            new = next((core.jobs[i] for i in ids if i in core.jobs and not core.jobs[i].committed), None)
-            behind = new or self._behind(ids, floor)
-            left_s = deadline_s - time.monotonic()
-            if behind is None:
-                self._refuse(ids, floor, found, None)
-            if left_s <= 0 or new is not None or _stuck(core, behind):
-                self._refuse(ids, floor, found, behind)
-            core.changed.wait(left_s)
+            self._go_on_or_refuse(read, options, time.monotonic() >= deadline_s)
+            core.changed.wait(min(CHECK_S, max(0.0, deadline_s - time.monotonic())))
 
-    def _behind(self, ids: Sequence[int], floor: int) -> Job | None:
-        """The view that holds a read back most: without it there would be a newer snapshot."""
-        jobs = [self._core.jobs[i] for i in ids if i in self._core.jobs]
-        stuck = [j for j in jobs if _stuck(self._core, j) and self._core.job_frontier(j) < max(floor, 1)]
-        return min(stuck or jobs, key=self._core.job_frontier, default=None)
+    def _floors_of(self, ids: Sequence[int], options: ReadOptions) -> dict[int, int]:
+        if options.exactly is not None:
+            return dict.fromkeys(ids, 0)
+        shown = {"strict": self._floors, "session": options.session or Floors(), "off": Floors()}[options.monotonic]
+        return {i: max(shown.of(i), options.at_least) for i in ids}
 
-    def _refuse(self, ids: Sequence[int], floor: int, found: int | None, behind: Job | None) -> None:
+    def _hurry(self, ids: Sequence[int], epoch: int) -> None:
+        """Let no cadence hold back views on their way to an epoch."""
+        if not epoch:
+            return
+        for job in self._core.jobs_above(ids):
+            job.forced = max(job.forced, epoch)
+        self._core.changed.notify_all()
+
+    def _choose(self, read: Sequence[Candidate], options: ReadOptions) -> dict[int, int] | None:
         core = self._core
-        if behind is None:
-            names = ", ".join(f'"{core.relation(i).name}"' for i in ids)
+        if options.exactly is not None:
+            self._check_range([c.relation for c in read], options.exactly)
+            found = choose_at_most(read, options.exactly)
+            return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
+        created = [core.exact(j.id) for j in _created(core)] if options.consistency == "global" else []
+        return choose(options.consistency, read, created)
+
+    def _go_on_or_refuse(self, read: Sequence[Candidate], options: ReadOptions, late: bool) -> None:
+        """Return if the read may wait for its epoch; raise `SnapshotUnavailable` if that will not come."""
+        core = self._core
+        jobs = [core.jobs[c.relation] for c in read if c.relation in core.jobs]
+        for job in jobs:
+            if not job.committed:
+                _refuse_new(job)
+        if options.consistency == "global" and options.exactly is None:
+            jobs = list({j.id: j for j in [*jobs, *_created(core)]}.values())
+        wanted = options.exactly or max((c.floor for c in read), default=0)
+        behind = [j for j in jobs if core.job_frontier(j) < max(wanted, 1)]
+        stuck = [j for j in behind if stuck_jobs(core, j.id)]
+        if stuck:
+            self._refuse(read, min(stuck, key=core.job_frontier), wanted, options)
+        if options.exactly is not None:
+            passed = [c.relation for c in read if newest(c.exact, wanted) != wanted and (newest(c.exact) or 0) > wanted]
+            if passed:
+                _refuse_passed(core.relation(passed[0]).name, wanted)
+        if not jobs:
+            names = ", ".join(f'"{core.relation(c.relation).name}"' for c in read)
             raise SnapshotUnavailable(f"there is no epoch at which all of {names} can be read together")
-        if behind.committed == 0:
-            reason = f": {behind.error.message}" if behind.error is not None else ""
-            raise SnapshotUnavailable(
-                f'materialized view "{behind.name}" is still being created{reason}',
-                detail=behind.progress or None,
-                hint="SHOW JOBS shows its progress",
-            )
-        at = core.job_frontier(behind)
-        shown = max(((self._floor.get(i, 0), i) for i in ids), default=(0, 0))
-        other = core.relations[shown[1]].name if shown[1] in core.relations else ""
-        raise SnapshotUnavailable(
-            f'materialized view "{behind.name}" ({behind.shown_status}) is at epoch {at}, '
-            f'but "{other}" was already shown at epoch {floor}',
-            detail=f"newest common snapshot: {found or 'none'}; floor: {floor}"
-            + (f"; {behind.error.message}" if behind.error is not None else ""),
-            hint="SET monotonic_reads = 'off' accepts an older snapshot; each relation is readable by itself",
+        if late:
+            self._refuse(read, min(jobs, key=core.job_frontier), wanted, options)
+        running = [j for j in jobs if not stuck_jobs(core, j.id)]
+        if options.exactly is None and not self._promised(running, wanted):
+            core.align_for_reads(core.epochs.complete)
+            core.changed.notify_all()
+
+    def _promised(self, jobs: Sequence[Job], wanted: int) -> bool:
+        """Whether the views are about to be exact together at an epoch that is new enough."""
+        core = self._core
+        stop = max((j.read_stop for j in jobs), default=0)
+        if stop < wanted or not stop:
+            return False
+        return all(
+            (stop in j.stops and core.job_frontier(j) < stop) or newest(core.exact(j.id), stop) == stop for j in jobs
         )
 
-    def _at(self, ids: Sequence[int], at: int) -> int:
+    def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
         core = self._core
-        core.check()
+        at = core.job_frontier(behind)
+        why = stuck_jobs(core, behind.id) or [behind]
+        reasons = "; ".join(_state_of(core, j) for j in why)
+        created = [core.exact(j.id) for j in _created(core)]
+        common = newest(common_epochs(options.consistency, read, created))
+        if options.exactly is not None:
+            shown = f"the transaction reads at epoch {wanted}"
+            hint = "end the transaction and start it again"
+        elif wanted == options.at_least:
+            shown = f"the session has written at epoch {wanted}"
+            hint = "SET read_your_writes = off accepts an older snapshot"
+        else:
+            name = next(core.relation(c.relation).name for c in read if c.floor == wanted)
+            shown = f'"{name}" was already shown at epoch {wanted}'
+            hint = "SET monotonic_reads = 'off' accepts an older snapshot; each relation is readable by itself"
+            if options.consistency == "global" and behind.id not in {c.relation for c in read}:
+                hint = "SET query_consistency = 'snapshot' looks only at the relations of the query"
+        raise SnapshotUnavailable(
+            f'materialized view "{behind.name}" ({behind.shown_status}) is at epoch {at}, but {shown}',
+            detail=f"newest common snapshot: {common or 'none'}; floor: {wanted}; {reasons}",
+            hint=hint,
+        )
+
+    def _check_range(self, ids: Sequence[int], at: int) -> None:
+        core = self._core
         if at > core.epochs.complete:
             raise EpochTooNew(f"epoch {at} is above the newest complete epoch {core.epochs.complete}")
         oldest = max((core.relation(i).safe for i in ids), default=0)
@@ -174,23 +286,51 @@ class Reads:
                 detail=f"readable are epochs from {oldest} to {core.epochs.complete}",
                 hint="retention_ms says how long history is kept",
             )
+
+    def _at(self, ids: Sequence[int], at: int) -> dict[int, int]:
+        core = self._core
+        core.check()
+        self._check_range(ids, at)
         if not ids:
-            return at
-        found = newest(intersect_all([core.exact(i) for i in ids]), at)
+            return {}
+        found = choose_at_most([Candidate(i, core.exact(i)) for i in ids], at)
         if found is None:
             raise SnapshotUnavailable(f"no epoch at or below {at} at which all relations of the statement can be read")
+        return dict.fromkeys(ids, found)
+
+    # ---- notices; the caller holds the lock
+
+    def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
+        core = self._core
+        own = core.jobs_above(ids)
+        found = [_state_of(core, j) for j in reversed(own) if _trouble(j)]
+        limit_ms = core.settings.lag_notice_ms
+        for job in (core.jobs[i] for i in ids if i in core.jobs):
+            late_ms = epoch_ms(core.epochs.complete) - epoch_ms(epochs[job.id])
+            if limit_ms and late_ms > limit_ms and not _trouble(job):
+                found.append(f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}')
+        if options.consistency == "global" and epochs and options.exactly is None:
+            found += self._holding_back(own, next(iter(epochs.values())))
         return found
+
+    def _holding_back(self, own: Sequence[Job], epoch: int) -> list[str]:
+        """The views in trouble without which a global read would be newer."""
+        core = self._core
+        counted = _created(core)
+        well: list[Sequence[Interval]] = [core.exact(j.id) for j in counted if not stuck_jobs(core, j.id)]
+        best = newest(intersect_all(well)) if well else core.epochs.complete
+        if best is None or best <= epoch:
+            return []
+        return [f"{_state_of(core, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own]
 
     # ---- contents
 
-    def _contents(
-        self, ids: Sequence[int], epoch: int, pin: int
-    ) -> tuple[dict[int, SnapshotTable], dict[int, Offsets]]:
+    def _contents(self, epochs: Mapping[int, int], pin: int) -> tuple[dict[int, SnapshotTable], dict[int, Offsets]]:
         core = self._core
         tables: dict[int, SnapshotTable] = {}
         sources: dict[int, Offsets] = {}
         with core.catalog.reading() as state:
-            for i in ids:
+            for i, epoch in epochs.items():
                 relation = core.relation(i)
                 if relation.schema is None:
                     remap = state.offsets_at(i, epoch)
@@ -202,23 +342,45 @@ class Reads:
         return tables, sources
 
 
-def _stuck(core: Core, job: Job | None) -> bool:
-    """Whether a view, or one that it is built on, does not go on by itself."""
-    if job is None:
-        return False
-    if job.error is not None or job.status in ("paused", "quarantined"):
-        return True
-    return any(_stuck(core, core.jobs.get(i)) for i in job.upstreams)
+def _created(core: Core) -> list[Job]:
+    """The views that `global` counts: all but those that are still being created."""
+    return [j for j in core.jobs.values() if j.committed and j.status != "creating"]
 
 
-def _notices(core: Core, relation_id: int) -> list[str]:
-    job = core.jobs.get(relation_id)
-    if job is None:
-        return []
+def _trouble(job: Job) -> bool:
+    return job.error is not None or job.status in ("paused", "quarantined")
+
+
+def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
+    """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock."""
+    return [j for j in core.jobs_above([relation_id]) if _trouble(j)]
+
+
+def _state_of(core: Core, job: Job) -> str:
+    """What keeps a view, in one sentence."""
     if job.error is not None:
         since = datetime.fromtimestamp(job.error_since_ms / 1000, UTC).isoformat(timespec="seconds")
         verb = "quarantined" if job.status == "quarantined" else "failing"
-        return [f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}']
+        return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
     if job.status == "paused":
-        return [f'materialized view "{job.name}" is paused']
-    return []
+        return f'materialized view "{job.name}" is paused'
+    late_s = (epoch_ms(core.epochs.complete) - epoch_ms(core.job_frontier(job))) / 1000
+    return f'materialized view "{job.name}" is {late_s:.1f} s behind'
+
+
+def _refuse_new(job: Job) -> NoReturn:
+    reason = f": {job.error.message}" if job.error is not None else ""
+    raise SnapshotUnavailable(
+        f'materialized view "{job.name}" is still being created{reason}',
+        detail=job.progress or None,
+        hint="SHOW JOBS shows its progress",
+    )
+
+
+def _refuse_passed(name: str, epoch: int) -> NoReturn:
+    raise SnapshotUnavailable(
+        f'"{name}" cannot be read at epoch {epoch}, which the transaction reads at: it has changed from before that '
+        "epoch to after it in one checkpoint",
+        hint="end the transaction and start it again; with query_consistency = 'global' it reads at an epoch that all "
+        "views share",
+    )

@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headrace.catalog.records import ObjectRecord
+from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
+from headrace.coordinator.reads import ReadOptions
 from headrace.errors import (
     DivisionByZero,
     HeadraceError,
@@ -66,6 +68,8 @@ class Transaction:
     savepoints: list[tuple[str, int]] = field(default_factory=list)
     """Names, and how many changes there were."""
     failed: bool = False
+    release: Callable[[], None] = lambda: None
+    """Let go of the epoch."""
 
 
 class Session:
@@ -85,6 +89,7 @@ class Session:
         self._cancelled: str | None = None
         self._closed = False
         self._last_write = 0
+        self._floors = Floors()
 
     # ---- what servers use
 
@@ -121,7 +126,7 @@ class Session:
 
     def close(self) -> None:
         """Give up an open transaction, and what runs."""
-        self._transaction = None
+        self._end_transaction()
         if not self._closed:
             self._closed = True
             self.database.forget(self)
@@ -242,19 +247,34 @@ class Session:
 
     @contextmanager
     def _snapshot(self, relations: Sequence[int], at: int | None) -> Iterator[Snapshot]:
-        if at is None:
-            at = int(self.variables.get("query_epoch") or 0) or None
-        fixed = at
-        if at is None and self._transaction is not None:
-            at = self._transaction.epoch
-        if at is None and self._last_write and self.variables.is_on("headrace.read_your_writes"):
-            self.flush()
-            self._last_write = 0
-        monotonic = self.variables.is_on("monotonic_reads")
-        with self.database.coordinator.snapshot(list(relations), at=at, monotonic=monotonic) as snapshot:
-            if self._transaction is not None and fixed is None and self._transaction.epoch is None:
-                self._transaction.epoch = snapshot.epoch
+        options = self._read_options(at)
+        transaction = self._transaction if options.at is None else None
+        with self.database.coordinator.snapshot(list(relations), options=options) as snapshot:
+            if transaction is not None and transaction.epoch is None:
+                transaction.epoch = snapshot.epoch
+                transaction.release = self.database.coordinator.hold(snapshot.epoch)
             yield snapshot
+
+    def _read_options(self, at: int | None) -> ReadOptions:
+        """How the session's settings, its transaction and its writes let a read choose its epoch."""
+        v, transaction = self.variables, self._transaction
+        at = at or int(v.get("query_epoch") or 0) or None
+        if at is not None:
+            return ReadOptions(at=at, check=self.check)
+        fixed = None if transaction is None else transaction.epoch
+        consistency = cast(Consistency, v.get("query_consistency"))
+        if transaction is not None and consistency == "latest":
+            # A transaction reads one snapshot.
+            consistency = "snapshot"
+        return ReadOptions(
+            consistency=consistency,
+            monotonic=cast(Monotonic, v.get("monotonic_reads")),
+            exactly=fixed,
+            at_least=self._last_write if v.is_on("read_your_writes") else 0,
+            session=self._floors,
+            align=transaction is not None and fixed is None,
+            check=self.check,
+        )
 
     def write(self, record: ObjectRecord, change: TableChange) -> WriteResult | None:
         """Write to a table: now, or at COMMIT; then what came of it is not known yet."""
@@ -291,8 +311,7 @@ class Session:
 
     def commit(self, statement: st.Statement) -> Result:
         """COMMIT: what was written takes effect, table by table; a failed transaction is rolled back."""
-        transaction, self._transaction = self._transaction, None
-        self.variables.end_transaction()
+        transaction = self._end_transaction()
         if transaction is None:
             return Result("COMMIT", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
         if transaction.failed:
@@ -303,10 +322,16 @@ class Session:
             self._implicit_flush()
         return Result("COMMIT")
 
-    def rollback(self, statement: st.Statement) -> Result:
-        """ROLLBACK: what was to be written is forgotten."""
+    def _end_transaction(self) -> Transaction | None:
         transaction, self._transaction = self._transaction, None
         self.variables.end_transaction()
+        if transaction is not None:
+            transaction.release()
+        return transaction
+
+    def rollback(self, statement: st.Statement) -> Result:
+        """ROLLBACK: what was to be written is forgotten."""
+        transaction = self._end_transaction()
         if transaction is None:
             return Result("ROLLBACK", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
         return Result("ROLLBACK")

@@ -79,6 +79,16 @@ def _iso(text: str) -> str:
     return "ISO, MDY"
 
 
+def _monotonic(text: str) -> str:
+    word = text.strip().lower()
+    if word in ("strict", "session", "off"):
+        return word
+    try:
+        return "strict" if _boolean(word) == "on" else "off"
+    except ValueError:
+        raise ValueError("one of strict, session, off is needed") from None
+
+
 def _whole(text: str) -> str:
     return str(int(text)) if text.strip() else ""
 
@@ -117,15 +127,21 @@ VARIABLES: dict[str, Variable] = {
         Variable("default_transaction_read_only", "off", "The same for new ones.", _boolean),
         Variable("statement_timeout", "0", "Milliseconds (or with a unit) per statement; 0: no limit.", _duration),
         Variable("query_epoch", "0", "Epoch that queries read; 0: the newest.", _whole),
-        Variable("query_consistency", "snapshot", "What a query over several relations sees.", _one_of("snapshot")),
-        Variable("monotonic_reads", "on", "No relation is shown older than it was before.", _boolean),
+        Variable(
+            "query_consistency",
+            "snapshot",
+            "What a query over several relations sees.",
+            _one_of("snapshot", "global", "latest"),
+        ),
+        Variable("monotonic_reads", "strict", "Whose earlier reads no relation is shown older than.", _monotonic),
         Variable("background_ddl", "off", "CREATE MATERIALIZED VIEW returns before it is filled.", _boolean),
         Variable("rw_implicit_flush", "off", "FLUSH after each INSERT, UPDATE and DELETE.", _boolean),
-        Variable("headrace.read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),
+        Variable("read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),
     )
 }
 """Every setting by its name in lower case."""
-_ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction isolation level": "transaction_isolation"}
+_ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction isolation level": "transaction_isolation",
+            "headrace.read_your_writes": "read_your_writes"}  # fmt: skip
 
 
 class Variables:

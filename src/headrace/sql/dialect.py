@@ -52,6 +52,17 @@ class _Parser(RisingWaveParser):
         self._retreat(at)
         return super()._parse_interval(require_interval, parse_function_unit)
 
+    def _parse_version(self) -> exp.Version | None:
+        """Also RisingWave's `NOW() - '5' MINUTE`, whose unit would else be taken for the relation's alias."""
+        found = super()._parse_version()
+        time = found.args.get("expression") if found is not None else None
+        if isinstance(time, (exp.Add, exp.Sub)) and isinstance(time.expression, exp.Literal) and self._curr:
+            unit = self._curr.text.upper()
+            if time.expression.is_string and unit.rstrip("S") in _UNITS:
+                self._advance()
+                time.set("expression", exp.Interval(this=time.expression.copy(), unit=exp.var(unit)))
+        return found
+
     def _parse_as_command(self, start: Token) -> exp.Command:
         raise _Fault("unknown statement", self._curr or start)
 

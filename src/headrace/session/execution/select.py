@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,9 +12,8 @@ from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.common.epoch import from_unix_ms
-from headrace.errors import NotSupported
 from headrace.session.engine import columns_of, stream
+from headrace.session.execution.as_of import as_of_epoch, within_complete
 from headrace.session.execution.simple import (
     SORT_ROWS,
     Scan,
@@ -27,8 +25,6 @@ from headrace.session.execution.simple import (
 from headrace.session.names import Bound, Target, null_relation
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.system.state import StateRelation
-from headrace.sql.dml import literal_of
-from headrace.sql.parser import parse_expression
 from headrace.sql.query import Query
 
 if TYPE_CHECKING:
@@ -158,30 +154,11 @@ def _open_relations(session: Session, bound: Bound, stack: ExitStack) -> Snapsho
     relations = bound.relations()
     if not relations:
         return None
-    at = _as_of(bound)
-    if at is not None and at < from_unix_ms(session.database.now_ms()):
-        # Nothing has been written since the newest epoch: that is how it was at any later time up to now.
-        at = min(at, session.database.coordinator.current_epoch())
+    now_ms = session.database.now_ms()
+    at = as_of_epoch(bound, now_ms)
+    if at is not None:
+        at = within_complete(at, now_ms, session.database.coordinator.current_epoch())
     return stack.enter_context(session.snapshot(sorted(relations), at))
-
-
-def _as_of(bound: Bound) -> int | None:
-    texts = {text for query in bound.queries() for text in query.as_of().values()}
-    if not texts:
-        return None
-    if len(texts) > 1:
-        raise NotSupported("different FOR SYSTEM_TIME AS OF in one query", hint="read all relations as of one time")
-    text = texts.pop()
-    expression = parse_expression(text)
-    if isinstance(expression.tree, exp.Literal) and not expression.tree.is_string:
-        return from_unix_ms(int(float(text) * 1000) + 1) - 1
-    known, moment = literal_of(expression, "timestamp")
-    if not known or not isinstance(moment, datetime):
-        raise NotSupported(
-            f"FOR SYSTEM_TIME AS OF {text}", hint="give a timestamp literal, or Unix time in seconds as a number"
-        )
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return from_unix_ms(int(moment.timestamp() * 1000) + 1) - 1
 
 
 def _only(bound: Bound) -> Target | None:

@@ -1,0 +1,326 @@
+"""Reads of a coordinator over a fake dataflow: policies, floors over restarts, transactions, what is refused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_coordinator import WAIT_S, Database
+
+from headrace.common.clock import ManualClock
+from headrace.common.faults import disarm_all
+from headrace.coordinator.query_epochs import Floors
+from headrace.coordinator.reads import ReadOptions, Snapshot
+from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    made = Database(tmp_path)
+    yield made
+    disarm_all()
+    made.close()
+
+
+def contents(db: Database, snapshot: Snapshot) -> dict[int, list[int]]:
+    return {i: db.values(t) for i, t in snapshot.tables.items()}
+
+
+def read(db: Database, *ids: int, **options: object) -> dict[int, list[int]]:
+    with db.c.snapshot(ids, options=ReadOptions(**options)) as snapshot:  # type: ignore[arg-type]
+        return contents(db, snapshot)
+
+
+def test_the_policies_over_views_of_different_age(db: Database) -> None:
+    """PC-35, PC-37: a paused view holds back `global`, said by name, `snapshot` only where it is read, `latest` never;
+    one that is being created counts for none of them."""
+    t = db.table()
+    v, w = db.view("v", t), db.view("w", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True)
+    epoch = db.insert(t, 2)
+    db.until(lambda: db.status(w).frontier >= epoch)
+    with db.c.snapshot([t, w], options=ReadOptions("global")) as snapshot:
+        assert contents(db, snapshot) == {t: [1], w: [1]}
+        assert snapshot.notices == ['materialized view "v" is paused; it holds back global reads']
+    assert read(db, t, w) == {t: [1, 2], w: [1, 2]}
+    with db.c.snapshot([t, v, w], options=ReadOptions("latest")) as snapshot:
+        assert contents(db, snapshot) == {t: [1, 2], v: [1], w: [1, 2]}
+        assert snapshot.epochs[v] < snapshot.epochs[t] and snapshot.epoch == snapshot.epochs[v]
+    with pytest.raises(SnapshotUnavailable, match=r'"v" \(paused\) is at epoch') as caught:
+        read(db, t, consistency="global")
+    assert "query_consistency = 'snapshot'" in str(caught.value.hint) and caught.value.sqlstate == "40001"
+    db.c.alter_job(v, paused=False)
+    assert read(db, t, consistency="global") == {t: [1, 2]}
+
+
+def test_a_view_that_is_being_created_ages_no_read(db: Database) -> None:
+    """PC-35: `global` does not count it; nor one that is quarantined or paused before its first checkpoint."""
+    t = db.table()
+    db.insert(t, 1)
+    entered, gate = threading.Event(), threading.Event()
+    original = db.runner
+
+    def held(plan: object, relations: object) -> object:
+        runner = original(plan, relations)
+        runner.gate, runner.entered = gate, entered
+        return runner
+
+    db.c._life._make_runner = held  # type: ignore[assignment]
+    v = db.view("v", t, wait=False)
+    assert entered.wait(WAIT_S)
+    db.insert(t, 2)
+    assert read(db, t, consistency="global") == {t: [1, 2]}
+    with pytest.raises(SnapshotUnavailable, match="still being created"):
+        read(db, v, consistency="latest")
+    gate.set()
+    db.c.wait_created(v, WAIT_S)
+
+
+def test_the_floor_of_a_session(db: Database) -> None:
+    """PC-36: `session` looks only at what the session itself was shown, `off` at nothing, `strict` at all of it."""
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True)
+    db.insert(t, 2)
+    mine, other = Floors(), Floors()
+    assert read(db, t, session=other, monotonic="session") == {t: [1, 2]}
+    assert read(db, t, v, session=mine, monotonic="session") == {t: [1], v: [1]}
+    for floors in (other, mine):
+        with pytest.raises(SnapshotUnavailable, match="already shown"):
+            read(db, t, v, session=floors, monotonic="strict")
+    with pytest.raises(SnapshotUnavailable, match="already shown"):
+        read(db, t, v, session=other, monotonic="session")
+    assert read(db, t, v, session=other, monotonic="off") == {t: [1], v: [1]}
+
+
+def test_own_writes(db: Database) -> None:
+    """CK-17: a read that asks for its own writes waits for the views that it reads, whatever their cadence, and for
+    no others."""
+    t = db.table()
+    v, broken = db.view("v", t), db.view("broken", t)
+    db.c.alter_job(v, options={"checkpoint_interval_ms": "3600000"})
+    db.runner_of(broken).error = DivisionByZero("division by zero")
+    for i in range(3):
+        epoch = db.insert(t, i)
+        assert read(db, v, at_least=epoch) == {v: list(range(i + 1))}
+    db.until(lambda: db.status(broken).status == "failing")
+    with pytest.raises(SnapshotUnavailable, match="has written at epoch") as caught:
+        read(db, broken, at_least=epoch)
+    assert "division by zero" in str(caught.value.detail) and "read_your_writes" in str(caught.value.hint)
+
+
+def test_siblings_meet_while_writes_go_on(db: Database) -> None:
+    """PC-34, CK-16: views that each take in writes at their own pace are asked to meet at one epoch for a read."""
+    t = db.table()
+    v, w = db.view("v", t), db.view("w", t)
+    stop = threading.Event()
+
+    def write() -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            db.insert(t, i)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        last = 0
+        for ids in [(t,), (v,), (v, w), (t, v, w)] * 8:
+            with db.c.snapshot(ids, timeout_s=WAIT_S) as snapshot:
+                found = contents(db, snapshot)
+            assert len({tuple(rows) for rows in found.values()}) == 1
+            assert len(next(iter(found.values()))) >= last or ids in ((v,), (t,))
+            last = len(next(iter(found.values()))) if len(ids) > 1 else last
+    finally:
+        stop.set()
+        writer.join()
+    assert all(len(j.stops) <= 2 for j in db.core.jobs.values()), "what readers ask for does not pile up"
+
+
+def test_a_transaction_has_one_epoch(db: Database) -> None:
+    """PC-37: its reads are all at the epoch of the first, waiting for a view that is behind, and refused if that has
+    passed the epoch in one step, or will not come to it."""
+    t = db.table()
+    v, w = db.view("v", t), db.view("w", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    runner = db.runner_of(v)
+    db.until(lambda: db.core.jobs[v].attempt is None)
+    runner.gate.clear()
+    db.insert(t, 2)
+    with db.c.snapshot([t], options=ReadOptions(align=True)) as snapshot:
+        epoch = snapshot.epoch
+    release = db.c.hold(epoch)
+    db.insert(t, 3)
+    threading.Timer(0.05, runner.gate.set).start()
+    assert read(db, v, exactly=epoch) == {v: [1, 2]}, "it was behind, and stops at the epoch"
+    db.c.flush(WAIT_S)
+    assert read(db, t, v, exactly=epoch) == {t: [1, 2], v: [1, 2]}
+    release()
+    db.c.alter_job(w, paused=True)
+    db.insert(t, 4)
+    with db.c.snapshot([t], options=ReadOptions(align=True)) as snapshot:
+        epoch = snapshot.epoch
+    with pytest.raises(SnapshotUnavailable, match=r'"w" \(paused\).* the transaction reads at') as caught:
+        read(db, w, exactly=epoch)
+    assert caught.value.sqlstate == "40001"
+
+
+def test_a_transaction_that_a_view_has_passed_by(db: Database) -> None:
+    """PC-40: content between two checkpoints of a view is never shown; the transaction is told to start again."""
+    t = db.table()
+    v = db.view("v", t)
+    db.c.flush(WAIT_S)
+    runner = db.runner_of(v)
+    db.until(lambda: db.core.jobs[v].attempt is None)
+    db.c.alter_job(v, paused=True)
+    epochs = [db.insert(t, i) for i in range(3)]
+    db.c.alter_job(v, paused=False)
+    db.c.flush(WAIT_S)
+    assert runner.calls[-1].to_epoch >= epochs[-1]
+    with pytest.raises(SnapshotUnavailable, match="from before that epoch to after it") as caught:
+        read(db, t, v, exactly=epochs[1])
+    assert "start it again" in str(caught.value.hint)
+    assert read(db, t, exactly=epochs[1]) == {t: [0, 1]}
+
+
+def test_a_wait_can_be_cancelled(db: Database) -> None:
+    """XC-6: a read that waits asks whether it was cancelled, and ends at its time limit with the reason."""
+    t = db.table()
+    v = db.view("v", t)
+    runner = db.runner_of(v)
+    db.until(lambda: db.core.jobs[v].attempt is None)
+    runner.gate.clear()
+    db.insert(t, 1)
+    db.read(t)
+
+    def check() -> None:
+        raise QueryCanceled("canceling statement due to user request")
+
+    with pytest.raises(QueryCanceled):
+        read(db, t, v, check=check)
+    with pytest.raises(SnapshotUnavailable, match=r'"v" .*running.* is at epoch') as caught:
+        read(db, t, v, timeout_s=0.01)
+    assert "floor" in str(caught.value.detail)
+    runner.gate.set()
+    assert read(db, t, v) == {t: [1], v: [1]}
+
+
+def test_a_late_view_says_so(tmp_path: Path) -> None:
+    """A view that is further behind than lag_notice_ms is read with a notice; one below a failing view too."""
+    clock = ManualClock()
+    db = Database(tmp_path, clock, lag_notice_ms=60_000)
+    try:
+        t = db.table()
+        v = db.view("v", t)
+        w = db.view("w", v)
+        db.c.flush(WAIT_S)
+        runner = db.runner_of(v)
+        db.until(lambda: db.core.jobs[v].attempt is None)
+        runner.gate.clear()
+        db.insert(t, 1)
+        clock.advance_ms(61_000)
+        db.c.tick()
+        with db.c.snapshot([v]) as snapshot:
+            assert ["61 s behind" in n for n in snapshot.notices] == [True]
+        with db.c.snapshot([t]) as snapshot:
+            assert snapshot.notices == []
+        runner.error = DivisionByZero("division by zero")
+        runner.gate.set()
+        db.until(lambda: db.status(v).status == "failing")
+        with db.c.snapshot([w]) as snapshot:
+            assert 'view "v" is failing since' in snapshot.notices[0]
+    finally:
+        db.close()
+
+
+def test_no_restart_makes_reads_go_back(tmp_path: Path) -> None:
+    """PC-36, CK-15: what was shown before a restart is the least that is shown after it, whichever relations are read
+    together, with views that stand still at different epochs; each stays readable by itself."""
+    rng = random.Random(7)
+    db = Database(tmp_path)
+    t = db.table()
+    views = [db.view("a", t), db.view("b", t)]
+    views.append(db.view("c", views[0], t))
+    relations = [t, *views]
+    shown: dict[int, list[int]] = {i: [] for i in relations}
+    refused = written = 0
+    try:
+        for round_number in range(6):
+            for _ in range(12):
+                action = rng.random()
+                if action < 0.35:
+                    written += 1
+                    db.insert(t, written)
+                elif action < 0.45:
+                    db.c.alter_job(rng.choice(views), paused=rng.random() < 0.5)
+                elif action < 0.55:
+                    db.c.flush(WAIT_S)
+                else:
+                    ids = rng.sample(relations, rng.randint(1, 3))
+                    policy = rng.choice(["snapshot", "global", "latest"])
+                    try:
+                        found = read(db, *ids, consistency=policy)
+                    except SnapshotUnavailable:
+                        assert policy == "global" or (policy == "snapshot" and len(ids) > 1)
+                        refused += 1
+                        continue
+                    for i, values in found.items():
+                        assert set(shown[i]) <= set(values), (round_number, i)
+                        shown[i] = values
+            db.close()
+            db = Database(tmp_path)
+            for i in relations:
+                (values,) = db.read(i)
+                assert set(shown[i]) <= set(values), "readable by itself at once"
+                shown[i] = values
+        assert refused and written
+    finally:
+        db.close()
+
+
+def test_a_restart_remembers_what_may_have_been_shown(tmp_path: Path) -> None:
+    """PC-36: without any I/O per read, a read after the restart is refused if it would show a table before its newest
+    change, which somebody may have seen."""
+    db = Database(tmp_path)
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True)
+    db.insert(t, 2)
+    assert db.read(t) == [[1, 2]]
+    db.close()
+    db = Database(tmp_path)
+    try:
+        with pytest.raises(SnapshotUnavailable, match=r'"v" .*paused'):
+            read(db, t, v)
+        assert read(db, v) == {v: [1]}
+        db.c.alter_job(v, paused=False)
+        assert read(db, t, v) == {t: [1, 2], v: [1, 2]}
+    finally:
+        db.close()
+
+
+def test_a_restart_without_news_accepts_older_epochs_of_the_same_content(tmp_path: Path) -> None:
+    """PC-36: a paused view whose inputs have not changed since can be read together with them after a restart."""
+    db = Database(tmp_path)
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True)
+    db.c.tick()
+    db.close()
+    db = Database(tmp_path)
+    try:
+        assert read(db, t, v) == {t: [1], v: [1]}
+    finally:
+        db.close()
