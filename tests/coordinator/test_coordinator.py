@@ -103,14 +103,16 @@ class FakeRunner:
         assert self.gate.wait(WAIT_S)
         if self.error is not None:
             raise self.error
-        batches = [b for i in params.tables for b in self._table(params, i)]
-        batches += [b for i in params.sources for b in self._source(params, i)]
+        read = {i: list(self._table(params, i)) for i in params.tables}
+        read |= {i: list(self._source(params, i)) for i in params.sources}
+        counts = {i: sum(b.num_rows for b in found) for i, found in read.items()}
+        batches = [b for found in read.values() for b in found]
         rows = consolidate(concat(batches, SCHEMA.arrow()), SCHEMA)
         sections = [
             Section(params.state[n].table_id, SCHEMA, [rows], params.to_epoch) for n in self.plan.state_tables()
         ]
         refs = write_run(params.root, f"{params.prefix}/0.run", sections, fsync=False)
-        return EpochResult(refs, rows_in=sum(b.num_rows for b in batches), rows_out=rows.num_rows)
+        return EpochResult(refs, sum(counts.values()), counts, rows.num_rows)
 
     def _table(self, params: EpochParams, i: int) -> Iterator[pa.RecordBatch]:
         schema = self.relations[i]

@@ -67,6 +67,7 @@ def prepare(core: Core, job: Job, attempt: Attempt, pin: int) -> tuple[EpochPara
         tables={i: TableInput(refs) for i, refs in found.tables.items()},
         sources=sources,
         state=found.state,
+        progress=core.progress.address,
     )
     return params, parallelism
 

@@ -22,12 +22,17 @@ from headrace.config import Settings
 from headrace.coordinator.changes import TableChange
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
+from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.lifecycle import STOP_WAIT_S, Lifecycle
 from headrace.coordinator.maintenance import Maintenance
+from headrace.coordinator.progress import AttemptProgress
+from headrace.coordinator.progress_server import ProgressServer
 from headrace.coordinator.reads import NEWEST, ReadOptions, Reads, Snapshot
+from headrace.coordinator.status import EdgeStatus, GroupStatus, RelationEpochs, Status
 from headrace.coordinator.tables import WriteResult, write
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
+from headrace.coordinator.watchdog import Barrier, Watchdog, barriers, waiting_for
 from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
 from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, UndefinedObject
@@ -64,6 +69,15 @@ class JobStatus:
     error_since_ms: int
     row_errors: int
     progress: str
+    waiting_for: str
+    """What keeps it from its next checkpoint; empty if it has nothing to do."""
+    failures: int
+    """Failed attempts since the last one that succeeded."""
+    retry_in_ms: int
+    """Until the next attempt, if the last one failed."""
+    in_flight_epoch: int | None
+    """The epoch that it is working on."""
+    upstreams: tuple[int, ...]
 
 
 class Coordinator:
@@ -86,15 +100,17 @@ class Coordinator:
         self._planner = planner
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         self._core = Core(settings, catalog, clock or SystemClock(), slots)
-        self._ticker = Ticker(self._core)
+        self._ticker = Ticker(self._core, Watchdog(self._core).look)
         self._merger: SparkMerger | None = None
         self._compactor = Compactor(self._core, merge_runner or self._spark_merge)
         self._vacuum = Vacuum(self._core)
         self._maintenance = Maintenance(self._core, self._compactor, self._vacuum)
         self._reads = Reads(self._core)
+        self._status_of = Status(self._core, self._core.history, self._reads)
         self._life = Lifecycle(
             self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock
         )
+        self._progress = ProgressServer(self._core.progress, settings.progress_host) if settings.progress_host else None
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
 
@@ -122,9 +138,12 @@ class Coordinator:
         self._ownership = Ownership(self._core.settings.data_dir)
         self._life.recover()
         self._reads.recover()
+        if self._progress is not None:
+            self._progress.start()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
         for job in list(self._core.jobs.values()):
+            self._core.history.paused(job.id, job.status == "paused", self._core.clock.monotonic_s())
             self._life.launch(job)
         for thread in self._threads:
             thread.start()
@@ -140,6 +159,8 @@ class Coordinator:
         for thread in self._threads:
             thread.join(wait_s)
         self._threads.clear()
+        if self._progress is not None:
+            self._progress.stop()
         if not again and core.failure is None:
             with suppress(HeadraceError):
                 core.epochs.settle()
@@ -228,15 +249,21 @@ class Coordinator:
         """
 
         def drop() -> None:
-            for i in self._life.drop(ids):
+            dropped = self._life.drop(ids)
+            for i in dropped:
                 self._reads.forget(i)
                 self._ticker.forget(i)
+            with self._core.lock:
+                groups = {j.group for j in self._core.jobs.values()}
+            self._core.history.forget(set(dropped), groups)
 
         self._guarded(drop)
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it: parallelism, max_rows_per_epoch, checkpoint_interval_ms."""
         self._guarded(lambda: self._life.alter(job_id, paused, options))
+        if paused is not None:
+            self._core.history.paused(job_id, paused, self._core.clock.monotonic_s())
 
     # ---- writes and reads
 
@@ -363,6 +390,30 @@ class Coordinator:
         with core.lock:
             return [self._status(job) for _, job in sorted(core.jobs.items())]
 
+    def barriers(self) -> list[Barrier]:
+        """The epochs under way or stuck, and what each waits for."""
+        return barriers(self._core)
+
+    def groups(self) -> list[GroupStatus]:
+        """All checkpoint groups, by name."""
+        return self._status_of.groups()
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The newest checkpoints of every group, newest first."""
+        return self._core.history.checkpoints()
+
+    def log_stores(self) -> list[EdgeStatus]:
+        """Every edge between a relation and a view that reads it. May read from the store."""
+        return self._status_of.log_stores()
+
+    def epochs(self) -> list[RelationEpochs]:
+        """Where every relation is exact, by id."""
+        return self._status_of.epochs()
+
+    def progress(self) -> list[AttemptProgress]:
+        """The attempts under way and their tasks, as last reported."""
+        return self._core.progress.live()
+
     def source_errors(self) -> dict[int, tuple[HeadraceError, int]]:
         """Sources that cannot be bound at present: the error, and since when, Unix milliseconds."""
         with self._core.lock:
@@ -370,7 +421,9 @@ class Coordinator:
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
 
     def _status(self, job: Job) -> JobStatus:
-        frontier, m = self._core.job_frontier(job), job.metrics
+        core, m = self._core, job.metrics
+        frontier, attempt = core.job_frontier(job), core.progress.of(job.attempt)
+        retry_s = max(0.0, job.retry_at_s - core.clock.monotonic_s()) if job.failures else 0.0
         return JobStatus(
             id=job.id,
             name=job.name,
@@ -379,7 +432,7 @@ class Coordinator:
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=lag_ms(self._core.clock.now_ms(), frontier),
+            lag_ms=lag_ms(core.clock.now_ms(), frontier),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
@@ -388,6 +441,11 @@ class Coordinator:
             error_since_ms=job.error_since_ms if job.error is not None else 0,
             row_errors=m.row_errors,
             progress=job.progress,
+            waiting_for=waiting_for(core, job, attempt),
+            failures=job.failures,
+            retry_in_ms=round(retry_s * 1000),
+            in_flight_epoch=None if attempt is None else attempt.epoch,
+            upstreams=job.upstreams,
         )
 
     def _job(self, job_id: int) -> Job:

@@ -19,7 +19,9 @@ from headrace.config import Settings
 from headrace.connectors.base import Source, open_source
 from headrace.coordinator.epochs import EpochClock
 from headrace.coordinator.exact import ChangeLog, Interval, clipped, end_of_range, frontier, intersect_all, view_exact
+from headrace.coordinator.history import History
 from headrace.coordinator.pins import Pins
+from headrace.coordinator.progress import ProgressBook
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -245,6 +247,8 @@ class Core:
         """Notified when an epoch becomes complete, a group commits or fails, or a job is altered."""
         self.epochs = EpochClock(catalog, clock, self.changed)
         self.pins = Pins()
+        self.history = History()
+        self.progress = ProgressBook(clock.monotonic_s, clock.now_ms)
         self.slots = FairSlots(slots)
         self.tasks_at_once = slots
         """Tasks of epochs that are taken to run side by side, which share the memory budget."""

@@ -10,6 +10,7 @@ from headrace.catalog.edits import AddEvent
 from headrace.common.faults import fault_point
 from headrace.coordinator.attempt import Attempt, check_result, edits_of, exact_after, prefix_of, prepare
 from headrace.coordinator.core import ROWS, Core, Job, as_headrace_error, option_int
+from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.targets import (
     UNKNOWN_ROWS,
     Decision,
@@ -171,10 +172,12 @@ class Driver:
             with core.pins.writing(prefix_of(attempt, job)):
                 params, parallelism = prepare(core, job, attempt, pin)
                 assert job.runner is not None
-                result = job.runner.run(params, parallelism)
+                with core.progress.attempt(attempt.name, job.id, job.group, attempt.target):
+                    result = job.runner.run(params, parallelism)
                 fault_point("commit.acked")
                 self._commit(attempt, result)
             job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - started_s) * 1000)
+            self._record(attempt, result)
             fault_point("commit.notified")
         except Fenced:
             raise
@@ -214,6 +217,23 @@ class Driver:
                 if not self._happened(attempt):
                     raise
             self._committed(attempt, result, exact)
+
+    def _record(self, attempt: Attempt, result: EpochResult) -> None:
+        """Keep for people what a checkpoint was like."""
+        core, job = self._core, self._job
+        done = Checkpoint(
+            group=job.group,
+            job_id=job.id,
+            epoch=attempt.target,
+            from_epoch=attempt.committed,
+            at_ms=core.clock.now_ms(),
+            duration_ms=job.metrics.last_epoch_ms,
+            rows_in=result.rows_in,
+            rows_out=result.rows_out,
+            objects=len({ref.path for ref in result.runs}),
+            bytes=sum(ref.length for ref in result.runs),
+        )
+        core.history.committed(done, result.rows_by_input)
 
     def _resync(self) -> None:
         """Take up a commit of which it was not known whether it had become durable."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
@@ -45,8 +45,10 @@ class _Reader:
 class Ticker:
     """Makes ticks, periodically in a thread of its own and on demand. One at a time."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, look: Callable[[], None] = lambda: None) -> None:
         self._core = core
+        self._look = look
+        """Called before each periodic tick."""
         self._ticking = threading.Lock()
         self._readers: dict[int, _Reader] = {}
 
@@ -67,6 +69,7 @@ class Ticker:
             due_s = core.clock.monotonic_s() + core.settings.barrier_interval_ms / 1000
             try:
                 self.cancel_overdue()
+                self._look()
                 if idle:
                     core.check_fence()
                 else:
@@ -98,13 +101,13 @@ class Ticker:
         self._readers.pop(source_id, None)
 
     def cancel_overdue(self) -> None:
-        """Stop attempts that have run for longer than the time-out; they fail, and are retried."""
+        """Stop attempts that have made no progress for the length of the time-out; they fail, and are retried."""
         core, limit_ms = self._core, self._core.settings.epoch_timeout_ms
         if not limit_ms:
             return
         with core.lock:
-            oldest_s = core.clock.monotonic_s() - limit_ms / 1000
-            overdue = [j for j in core.jobs.values() if j.attempt is not None and j.attempt_since_s < oldest_s]
+            late = core.progress.give_up_idle(limit_ms)
+            overdue = [j for j in core.jobs.values() if j.attempt in late]
         for job in overdue:
             if job.attempt is not None and job.runner is not None:
                 job.runner.cancel(job.attempt)

@@ -70,6 +70,8 @@ class EpochParams:
     tables: dict[int, TableInput] = field(default_factory=dict)
     sources: dict[int, SourceInput] = field(default_factory=dict)
     state: dict[str, StateInput] = field(default_factory=dict)
+    progress: str = ""
+    """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
 
     @property
     def spool_root(self) -> Path:
@@ -90,6 +92,7 @@ class EpochParams:
                 "tables": {i: [r.to_json() for r in t.refs] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
+                "progress": self.progress,
             }
         )
 
@@ -123,4 +126,5 @@ def decode(text: str) -> EpochParams:
             for i, (tasks, options, columns) in data["sources"].items()
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
+        progress=data.get("progress", ""),
     )

@@ -56,6 +56,8 @@ class EpochResult:
     runs: list[RunRef] = field(default_factory=list)
     rows_in: int = 0
     """Rows that the leaves took in."""
+    rows_by_input: dict[int, int] = field(default_factory=dict)
+    """The same by relation; one that the query names twice is read twice."""
     rows_out: int = 0
     """Rows that the view's own delta has, as written, or that a sink took."""
     row_errors: list[dict[str, Any]] = field(default_factory=list)
@@ -86,7 +88,7 @@ class EpochRunner:
         self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], _Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
         self._running = threading.Lock()
-        self._inputs = {op.id for op in _leaves(plan)}
+        self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
         """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
@@ -161,6 +163,9 @@ class EpochRunner:
             result.row_error_count += ack["row_error_count"]
             if ack["stage"] in self._inputs:
                 result.rows_in += ack["rows_out"]
+                relation = self._inputs[ack["stage"]]
+                if relation is not None:
+                    result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack["rows_out"]
             if ack["stage"] == materialize.OPERATOR:
                 result.rows_out += ack["rows_written"]
             elif ack["stage"] == deliver.OPERATOR:

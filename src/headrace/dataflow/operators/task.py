@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.faults import fault_point
+from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.operators.spill import run_bounded
 from headrace.dataflow.params import PROPERTY, EpochParams, decode
 from headrace.state.arrangement import Arrangement
@@ -98,6 +99,7 @@ class Task:
         self.operator = operator
         self.label = label
         self.partition = worker.partition
+        self.attempt_number = worker.attempt_number
         self._worker = worker
         self.rows_in = 0
         self.rows_out = 0
@@ -126,7 +128,7 @@ class Task:
             "attempt": self.params.attempt,
             "stage": self.label,
             "partition": self.partition,
-            "task_attempt": self._worker.attempt_number,
+            "task_attempt": self.attempt_number,
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "rows_written": self.rows_written,
@@ -214,21 +216,24 @@ def run_stages(
     If there is a later one it is spooled for that one: `EpochParams.inner` tells.
     """
     worker, last = Worker(), stages[-1].label
-    inner = last in worker.params.inner and any(stage.keyed for stage in stages)
+    params = worker.params
+    inner = last in params.inner and any(stage.keyed for stage in stages)
     if inner:
         worker.spool.begin(last)
     tasks = [Task(stage.operator, stage.label, worker) for stage in stages]
-    for stage, task in zip(stages, tasks):
-        batches = _leaving(task, run_bounded(stage, task, _counted(task, batches)))
-    yield from batches
-    acknowledgements = [task.acknowledgement() for task in tasks]
-    if inner:
-        worker.buffer.flush()
-        worker.spool.end(last)
-    elif last not in worker.params.inner:
-        # The workers before this one have come to their ends before this one saw the end of its input.
-        acknowledgements[-1]["refs"] = [ref.to_json() for ref in _upload(worker, last)]
-    acknowledge.add(acknowledgements)
+    with Reports(params.progress, params.attempt, params.to_epoch, tasks) as reports:
+        for stage, task in zip(stages, tasks):
+            batches = _leaving(task, run_bounded(stage, task, _counted(task, batches, reports.look)))
+        yield from batches
+        acknowledgements = [task.acknowledgement() for task in tasks]
+        if inner:
+            worker.buffer.flush()
+            worker.spool.end(last)
+        elif last not in params.inner:
+            # The workers before this one have come to their ends before this one saw the end of its input.
+            acknowledgements[-1]["refs"] = [ref.to_json() for ref in _upload(worker, last)]
+        acknowledge.add(acknowledgements)
+        reports.acknowledged()
 
 
 def _upload(worker: Worker, label: str) -> list[RunRef]:
@@ -252,9 +257,10 @@ def _leaving(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         yield batch
 
 
-def _counted(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _counted(task: Task, batches: Iterator[pa.RecordBatch], look: Callable[[], None]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         task.rows_in += batch.num_rows
+        look()
         if batch.num_rows:
             yield batch
 

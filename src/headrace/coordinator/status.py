@@ -1,0 +1,215 @@
+"""The state of the coordinator as the system relations show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.coordinator.core import Core, Job, Relation, option_int
+from headrace.coordinator.exact import Interval
+from headrace.coordinator.history import History
+from headrace.coordinator.reads import Reads
+from headrace.state.arrangement import Arrangement
+from headrace.state.schema import E, RunRef
+
+INTERVALS_SHOWN = 16
+"""Newest exact ranges that are shown of a relation."""
+
+
+@dataclass(frozen=True)
+class GroupStatus:
+    """A checkpoint group."""
+
+    name: str
+    jobs: tuple[str, ...]
+    status: str
+    """The worst of its jobs': quarantined, failing, paused, creating or running."""
+    committed_epoch: int
+    frontier: int
+    checkpoint_interval_ms: int
+    in_flight: int
+    checkpoints: int
+    """Since the server started; so are the counts that follow."""
+    rows_in: int
+    rows_out: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class EdgeStatus:
+    """The log between a relation and a view that reads it."""
+
+    upstream_id: int
+    upstream: str
+    downstream_id: int
+    downstream: str
+    position: int
+    """The consumer has taken in all up to this epoch."""
+    oldest_unconsumed: int | None
+    backlog_epochs: int
+    """Epochs with changes that it has not taken in."""
+    backlog_rows: int | None
+    """None for a source that does not tell."""
+    backlog_bytes: int | None
+    """Size of the runs that hold them; None for a source."""
+    rows_historical: int
+    """Rows read since the server started: by the first epoch; so are the two that follow."""
+    rows_flushed: int
+    """From the log."""
+    rows_buffered: int
+    """From memory: none, all is read from the log."""
+    truncated_to: int
+    """At and below this epoch the log is merged away."""
+    paused_ms: int
+
+
+@dataclass(frozen=True)
+class RelationEpochs:
+    """Where a relation is exact."""
+
+    relation_id: int
+    name: str
+    kind: str
+    committed_epoch: int | None
+    """The newest checkpoint of a view."""
+    frontier: int
+    safe_epoch: int
+    floor: int
+    """No read shows it before this epoch."""
+    newest_exact: int | None
+    exact: tuple[Interval, ...]
+    """Its newest exact ranges, oldest first."""
+    current_epoch: int
+
+
+_WORST = ("quarantined", "failing", "paused", "creating", "running")
+
+
+class Status:
+    """Reads the shared state; changes nothing."""
+
+    def __init__(self, core: Core, history: History, reads: Reads) -> None:
+        self._core = core
+        self._history = history
+        self._reads = reads
+
+    def groups(self) -> list[GroupStatus]:
+        """All checkpoint groups, by name."""
+        core = self._core
+        with core.lock:
+            groups: dict[str, list[Job]] = {}
+            for job in core.jobs.values():
+                groups.setdefault(job.group, []).append(job)
+            return [self._group(name, sorted(jobs, key=lambda j: j.id)) for name, jobs in sorted(groups.items())]
+
+    def _group(self, name: str, jobs: list[Job]) -> GroupStatus:
+        core = self._core
+        interval_ms = core.settings.checkpoint_interval_ms
+        return GroupStatus(
+            name=name,
+            jobs=tuple(j.name for j in jobs),
+            status=min((j.shown_status for j in jobs), key=_WORST.index),
+            committed_epoch=min(j.committed for j in jobs),
+            frontier=min(core.job_frontier(j) for j in jobs),
+            checkpoint_interval_ms=max(option_int(j.options, "checkpoint_interval_ms", interval_ms) for j in jobs),
+            in_flight=len({j.attempt for j in jobs if j.attempt is not None}),
+            checkpoints=max(j.metrics.epochs for j in jobs),
+            rows_in=sum(j.metrics.rows_in for j in jobs),
+            rows_out=sum(j.metrics.rows_out for j in jobs),
+            failures=max(j.failed_total for j in jobs),
+        )
+
+    def epochs(self) -> list[RelationEpochs]:
+        """Every table, source and materialized view, by id."""
+        core = self._core
+        with core.lock:
+            return [self._epochs(r) for _, r in sorted(core.relations.items())]
+
+    def _epochs(self, relation: Relation) -> RelationEpochs:
+        core = self._core
+        exact = core.exact(relation.id)
+        job = core.jobs.get(relation.id)
+        return RelationEpochs(
+            relation_id=relation.id,
+            name=relation.name,
+            kind=relation.kind,
+            committed_epoch=None if job is None else job.committed,
+            frontier=core.frontier(relation.id),
+            safe_epoch=relation.safe,
+            floor=self._reads.floor(relation.id),
+            newest_exact=exact[-1][1] if exact else None,
+            exact=tuple(exact[-INTERVALS_SHOWN:]),
+            current_epoch=core.epochs.complete,
+        )
+
+    def log_stores(self) -> list[EdgeStatus]:
+        """Every edge to a view, by the ids of its ends. Looks into merged runs, and so may read from the store."""
+        core = self._core
+        found = []
+        with core.lock:
+            edges = sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
+        for upstream, downstream in edges:
+            with core.catalog.reading() as state, core.lock:
+                relation, job = core.relations.get(upstream), core.jobs.get(downstream)
+                if relation is None or job is None:
+                    continue
+                position, complete = job.committed, core.epochs.complete
+                refs: list[RunRef] = []
+                if relation.schema is not None:
+                    refs = [r.ref for r in state.runs_of(relation.state_table)]
+                    refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
+                pin = core.pins.pin([], complete, (r.path for r in refs))
+            try:
+                found.append(self._edge(relation, job, position, complete, refs))
+            finally:
+                core.pins.unpin(pin)
+        return found
+
+    def _edge(self, relation: Relation, job: Job, position: int, complete: int, refs: list[RunRef]) -> EdgeStatus:
+        core = self._core
+        if relation.schema is None:
+            with core.lock:
+                changes = relation.changes.in_range(position, complete)
+                epochs = [low for low, _ in changes]
+                known = [relation.rows_by_epoch.get(e) for e in epochs]
+            rows = None if None in known else sum(r for r in known if r is not None)
+            size = None
+        else:
+            epochs, rows = self._log(relation, position, complete, refs)
+            size = sum(r.length for r in refs)
+        reads = self._history.reads(relation.id, job.id)
+        return EdgeStatus(
+            upstream_id=relation.id,
+            upstream=relation.name,
+            downstream_id=job.id,
+            downstream=job.name,
+            position=position,
+            oldest_unconsumed=min(epochs, default=None),
+            backlog_epochs=len(epochs),
+            backlog_rows=rows,
+            backlog_bytes=size,
+            rows_historical=reads.historical,
+            rows_flushed=reads.flushed,
+            rows_buffered=0,
+            truncated_to=relation.safe,
+            paused_ms=self._history.paused_ms(job.id, core.clock.monotonic_s()),
+        )
+
+    def _log(self, relation: Relation, after: int, up_to: int, refs: Iterable[RunRef]) -> tuple[list[int], int]:
+        """The epochs of a log in (after, up_to], and its rows there; only merged runs have to be looked into."""
+        assert relation.schema is not None
+        epochs: set[int] = set()
+        rows, merged = 0, []
+        for ref in refs:
+            if ref.constant_epoch:
+                epochs.add(ref.epoch_lo)
+                rows += ref.rows
+            else:
+                merged.append(ref)
+        log = Arrangement(relation.schema, tuple(merged), str(self._core.root))
+        for batch in log.log(after, up_to, with_epoch=True):
+            rows += batch.num_rows
+            epochs.update(np.unique(np.asarray(batch.column(E))).tolist())
+        return sorted(epochs), rows

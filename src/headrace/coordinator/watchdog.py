@@ -1,0 +1,168 @@
+"""What every barrier that is under way, or stuck, waits for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headrace.catalog.edits import AddEvent
+from headrace.common.epoch import epoch_ms
+from headrace.coordinator.core import Core, Job
+from headrace.coordinator.exact import newest
+from headrace.coordinator.progress import AttemptProgress
+from headrace.coordinator.targets import decide
+from headrace.errors import Fenced, HeadraceError
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """An epoch that a job has not committed yet, and why."""
+
+    group: str
+    job_id: int
+    epoch: int
+    """The epoch that it runs to; the newest complete one where it does not run at present."""
+    from_epoch: int
+    """Its newest checkpoint."""
+    state: str
+    """running, or what the job is shown as."""
+    waiting_for: str
+    running_ms: int | None
+    """How long the attempt has been running; None if it is not."""
+    tasks_done: int
+    tasks_known: int
+    """Tasks that have started so far."""
+    rows_in: int
+    """Rows that the tasks of all operators have taken in so far."""
+    rows_out: int
+
+
+def barriers(core: Core) -> list[Barrier]:
+    """The barriers under way or stuck, by group."""
+    live = {a.name: a for a in core.progress.live()}
+    with core.lock:
+        jobs = sorted(core.jobs.values(), key=lambda j: j.id)
+        found = [_barrier(core, j, live.get(j.attempt or "")) for j in jobs if _open(core, j)]
+    return sorted(found, key=lambda b: (b.group, b.job_id))
+
+
+def _open(core: Core, job: Job) -> bool:
+    return job.attempt is not None or core.job_frontier(job) < core.epochs.complete
+
+
+def _barrier(core: Core, job: Job, progress: AttemptProgress | None) -> Barrier:
+    tasks = list(progress.tasks.values()) if progress is not None else []
+    since_s = core.clock.monotonic_s() - job.attempt_since_s
+    return Barrier(
+        group=job.group,
+        job_id=job.id,
+        epoch=progress.epoch if progress is not None else core.epochs.complete,
+        from_epoch=job.committed,
+        state="running" if job.attempt is not None else job.shown_status,
+        waiting_for=waiting_for(core, job, progress),
+        running_ms=round(since_s * 1000) if job.attempt is not None else None,
+        tasks_done=sum(t.state == "done" for t in tasks),
+        tasks_known=len(tasks),
+        rows_in=sum(t.rows_in for t in tasks),
+        rows_out=sum(t.rows_out for t in tasks),
+    )
+
+
+def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -> str:
+    """What keeps a job from its next checkpoint; empty if it has nothing to do. The caller holds `core.lock`."""
+    if job.status == "paused":
+        return "ALTER MATERIALIZED VIEW ... RESUME: it is paused"
+    if job.status == "quarantined":
+        return "its plan: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
+    if job.attempt is not None:
+        return _of_attempt(progress)
+    if core.job_frontier(job) >= core.epochs.complete:
+        return ""
+    return _of_retry(core, job) or _of_input(core, job) or _of_turn(core, job)
+
+
+def _of_attempt(progress: AttemptProgress | None) -> str:
+    if progress is None:
+        return "what its epoch takes in, or the commit of what it has written"
+    declined = next((t for t in progress.tasks.values() if t.state == "declined"), None)
+    if declined is not None:
+        which = f"task {declined.task} of operator {declined.operator}"
+        return f"the end of its other tasks: {which} declined: {declined.reason}"
+    missing = progress.unfinished()
+    if missing:
+        return "; ".join(f"operator {o}: {done} of {n} tasks done" for o, (done, n) in sorted(missing.items()))
+    return "its next tasks to start" if progress.tasks else "its first task to start"
+
+
+def _of_retry(core: Core, job: Job) -> str:
+    left_s = job.retry_at_s - core.clock.monotonic_s()
+    if not job.failures or left_s <= 0:
+        return ""
+    return f"its retry in {left_s:.1f} s" + (f": {job.error.message}" if job.error is not None else "")
+
+
+def _of_input(core: Core, job: Job) -> str:
+    """An input that has to go on first."""
+    upstreams = core.upstreams(job)
+    found = decide(job.committed, upstreams, core.epochs.complete)
+    if not found.run:
+        slowest = min(upstreams, key=lambda u: u.frontier, default=None)
+        relation = None if slowest is None else core.relations.get(slowest.relation)
+        if slowest is None or relation is None:
+            return "one of its inputs"
+        return f'its input "{relation.name}", which is at epoch {slowest.frontier}'
+    if job.upstreams and (newest(core.common(job), found.target) or 0) <= job.committed:
+        return "an epoch at which all its inputs are exact"
+    return ""
+
+
+def _of_turn(core: Core, job: Job) -> str:
+    """Its own turn."""
+    left_s = job.not_before_s - core.clock.monotonic_s()
+    if left_s > 0 and job.forced <= job.committed:
+        return f"its checkpoint_interval_ms, {left_s:.1f} s more"
+    image, most = core.catalog.image, core.settings.compaction_stall_runs
+    runs = max((image.run_count(t) for t in job.tables.values()), default=0)
+    if runs >= most:
+        return f"compaction: a state table has {runs} runs (compaction_stall_runs is {most})"
+    return "a free slot among the groups that run at once"
+
+
+class Watchdog:
+    """Makes an event of every view that falls behind, once, with what it waits for."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._late: set[int] = set()
+
+    def look(self) -> None:
+        """Look at all barriers; to be called now and then by one thread. Raises `Fenced`."""
+        core, limit_ms = self._core, self._core.settings.lag_notice_ms
+        with core.lock:
+            now_ms = epoch_ms(core.epochs.complete)
+            late = {
+                j.id: now_ms - epoch_ms(core.job_frontier(j))
+                for j in core.jobs.values()
+                if j.committed and limit_ms and now_ms - epoch_ms(core.job_frontier(j)) > limit_ms
+            }
+        news = late.keys() - self._late
+        if news:
+            for barrier in barriers(core):
+                if barrier.job_id in news:
+                    self._say(barrier, late[barrier.job_id])
+        self._late = set(late)
+
+    def _say(self, barrier: Barrier, late_ms: int) -> None:
+        core = self._core
+        with core.lock:
+            job = core.jobs.get(barrier.job_id)
+        if job is None:
+            return
+        text = f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind; it waits for {barrier.waiting_for}'
+        try:
+            core.catalog.transact([AddEvent("barrier_late", job.id, text)])
+        except Fenced:
+            raise
+        except HeadraceError:
+            with suppress(HeadraceError):
+                core.check_fence()
