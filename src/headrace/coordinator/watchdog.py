@@ -75,7 +75,8 @@ def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -
     if job.status == "quarantined":
         return "its plan: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
     if job.attempt is not None:
-        return _of_attempt(progress)
+        # An attempt that has just failed is still being cleared away.
+        return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)
     if core.job_frontier(job) >= core.epochs.complete:
         return ""
     return _of_retry(core, job) or _of_input(core, job) or _of_turn(core, job)

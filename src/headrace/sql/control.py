@@ -10,6 +10,7 @@ from headrace.sql.ddl import KINDS
 
 _LISTS = {
     "TABLES": "tables", "SOURCES": "sources", "MATERIALIZED VIEWS": "materialized views", "VIEWS": "views",
+    "CHECKPOINTS": "checkpoints", "PROGRESS": "progress",
     "JOBS": "jobs", "SCHEMAS": "schemas", "DATABASES": "databases", "SINKS": "sinks", "INDEXES": "indexes",
     "CONNECTIONS": "connections", "SECRETS": "secrets", "SUBSCRIPTIONS": "subscriptions", "FUNCTIONS": "functions",
     "PROCESSLIST": "processlist", "CLUSTER": "cluster", "CURSORS": "cursors",

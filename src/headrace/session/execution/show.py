@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -57,8 +58,8 @@ def show(session: Session, statement: st.Show) -> Result:
     if what == "create" and statement.name is not None:
         record = session.names().get(statement.name)
         return rows_result("SHOW", [("Name", "string"), ("Create Sql", "string")], [[label(record), record.definition]])
-    if what == "jobs":
-        return _jobs(session)
+    if what in _OF_COORDINATOR:
+        return _OF_COORDINATOR[what](session)
     if what == "databases":
         return rows_result("SHOW", [("Name", "string")], [["dev"]])
     if what == "schemas":
@@ -96,21 +97,45 @@ def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) 
 
 
 def _jobs(session: Session) -> Result:
-    heads = [("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
-             ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint")]  # fmt: skip
+    heads = [
+        ("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
+        ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint"), ("Waiting for", "string"), ("Progress", "string"), ("Group", "string"),
+    ]  # fmt: skip
     rows = [
-        [
-            j.id,
-            j.name,
-            j.status,
-            j.lag_ms,
-            j.error.message if j.error else None,
-            j.error.detail if j.error else None,
-            j.rows_in,
-            j.rows_out,
-        ]
+        [j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None,
+         j.error.detail if j.error else None, j.rows_in, j.rows_out, j.waiting_for or None,
+         j.progress or None, j.group]
         for j in session.database.coordinator.jobs()
-    ]
+    ]  # fmt: skip
+    return rows_result("SHOW", heads, rows)
+
+
+def _checkpoints(session: Session) -> Result:
+    heads = [
+        ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("At", "timestamp"), ("Duration ms", "bigint"),
+        ("Rows in", "bigint"), ("Rows out", "bigint"), ("Objects", "int"), ("Bytes", "bigint"),
+    ]  # fmt: skip
+    names = {o.id: o.name for o in session.database.catalog.state.objects.values()}
+    rows = [
+        [c.group, names.get(c.job_id), c.epoch, datetime.fromtimestamp(c.at_ms / 1000, UTC), c.duration_ms, c.rows_in,
+         c.rows_out, c.objects, c.bytes]
+        for c in session.database.coordinator.checkpoints()
+    ]  # fmt: skip
+    return rows_result("SHOW", heads, rows)
+
+
+def _progress(session: Session) -> Result:
+    """One line for each barrier that is under way or stuck."""
+    heads = [
+        ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("State", "string"), ("Running ms", "bigint"),
+        ("Tasks", "string"), ("Rows in", "bigint"), ("Waiting for", "string"),
+    ]  # fmt: skip
+    names = {o.id: o.name for o in session.database.catalog.state.objects.values()}
+    rows = [
+        [b.group, names.get(b.job_id), b.epoch, b.state, b.running_ms, f"{b.tasks_done}/{b.tasks_known}", b.rows_in,
+         b.waiting_for]
+        for b in session.database.coordinator.barriers()
+    ]  # fmt: skip
     return rows_result("SHOW", heads, rows)
 
 
@@ -123,6 +148,9 @@ def describe(session: Session, statement: st.Describe) -> Result:
     result = _columns(session, statement.name, lambda name: True)
     result.tag = "DESCRIBE"
     return result
+
+
+_OF_COORDINATOR = {"jobs": _jobs, "checkpoints": _checkpoints, "progress": _progress}
 
 
 def explain(session: Session, statement: st.Explain) -> Result:

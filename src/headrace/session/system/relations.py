@@ -75,10 +75,11 @@ def define(
 
 def system_relation(schema: str | None, name: str) -> SystemRelation | None:
     """The system relation of that name; without a schema one of `pg_catalog`."""
-    from headrace.session.system import information, postgres, state
+    from headrace.session.system import headrace, information, postgres, state
 
     postgres.load()
     information.load()
+    headrace.load()
     state.load()
     return _RELATIONS.get((schema or "pg_catalog", name))
 

@@ -1,0 +1,164 @@
+"""`headrace_catalog`: what the coordinator does and why. docs/operations.md says how to read it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from headrace.session.system.relations import Rows, define
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+EVENTS_SHOWN = 1000
+"""Newest events that are shown."""
+
+
+def moment(unix_ms: int) -> str | None:
+    """A time as text for a timestamp column; None for 0."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds") if unix_ms else None
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    found = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    if "group" in found:
+        found["checkpoint_group"] = found.pop("group")
+    return found
+
+
+def _names(session: Session) -> Mapping[int, str]:
+    return {o.id: o.name for o in session.database.catalog.state.objects.values()}
+
+
+def _jobs(session: Session) -> Rows:
+    names = _names(session)
+    for job in session.database.coordinator.jobs():
+        yield _fields(job) | {
+            "error": None if job.error is None else str(job.error),
+            "error_since": moment(job.error_since_ms),
+            "progress": job.progress or None,
+            "waiting_for": job.waiting_for or None,
+            "upstreams": ", ".join(names.get(i, str(i)) for i in job.upstreams),
+        }
+
+
+def _barriers(session: Session) -> Rows:
+    names = _names(session)
+    for barrier in session.database.coordinator.barriers():
+        yield _fields(barrier) | {"name": names.get(barrier.job_id), "waiting_for": barrier.waiting_for or None}
+
+
+def _groups(session: Session) -> Rows:
+    for group in session.database.coordinator.groups():
+        yield _fields(group) | {"jobs": ", ".join(group.jobs)}
+
+
+def _checkpoints(session: Session) -> Rows:
+    names = _names(session)
+    for done in session.database.coordinator.checkpoints():
+        yield _fields(done) | {"name": names.get(done.job_id), "at": moment(done.at_ms)}
+
+
+def _log_stores(session: Session) -> Rows:
+    return [_fields(edge) for edge in session.database.coordinator.log_stores()]
+
+
+def _progress(session: Session) -> Rows:
+    names = _names(session)
+    for attempt in session.database.coordinator.progress():
+        head = {
+            "checkpoint_group": attempt.group, "job_id": attempt.job_id, "name": names.get(attempt.job_id),
+            "epoch": attempt.epoch, "attempt": attempt.name, "started": moment(attempt.started_ms),
+        }  # fmt: skip
+        for task in sorted(attempt.tasks.values(), key=lambda t: (t.operator, t.task)):
+            yield head | _fields(task) | {"reason": task.reason or None}
+
+
+def _epochs(session: Session) -> Rows:
+    for found in session.database.coordinator.epochs():
+        yield _fields(found) | {"exact": " ".join(f"[{low}, {high}]" for low, high in found.exact)}
+
+
+def _sources(session: Session) -> Rows:
+    state = session.database.catalog.state
+    errors = session.database.coordinator.source_errors()
+    for o in state.objects_of("source"):
+        newest = state.newest_remap(o.id)
+        error, since_ms = errors.get(o.id, (None, 0))
+        yield {
+            "id": o.id, "name": o.name, "schema_name": o.schema, "connector": o.options.get("connector"),
+            "epoch": newest.epoch if newest else None, "offsets": json.dumps(newest.offsets) if newest else None,
+            "error": None if error is None else str(error), "error_since": moment(since_ms),
+        }  # fmt: skip
+
+
+def _state_tables(session: Session) -> Rows:
+    with session.database.catalog.reading() as state:
+        rows = []
+        for t in state.state_tables.values():
+            runs = state.runs_of(t.id)
+            rows.append({
+                "id": t.id, "job_id": t.job_id, "operator": t.operator, "committed_epoch": t.committed_epoch,
+                "safe_epoch": t.safe_epoch, "runs": len(runs), "rows": sum(r.ref.rows for r in runs),
+                "bytes": sum(r.ref.length for r in runs),
+            })  # fmt: skip
+        return rows
+
+
+def _events(session: Session) -> Rows:
+    for e in session.database.catalog.state.newest_events(EVENTS_SHOWN):
+        yield {"sequence": e.sequence, "at": moment(e.at_ms), "kind": e.kind, "object_id": e.object_id,
+               "message": e.message, "detail": e.detail}  # fmt: skip
+
+
+_COLUMNS = {
+    "jobs": (
+        "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
+        "in_flight_epoch bigint, waiting_for, rows_in bigint, rows_out bigint, epochs bigint, last_epoch_ms double, "
+        "error, error_since timestamp, failures int, retry_in_ms bigint, row_errors bigint, progress, upstreams", _jobs,
+    ),
+    "barriers": (
+        "checkpoint_group, job_id bigint, name, epoch bigint, from_epoch bigint, state, waiting_for, "
+        "running_ms bigint, tasks_done int, tasks_known int, rows_in bigint, rows_out bigint", _barriers,
+    ),
+    "checkpoint_groups": (
+        "name, jobs, status, committed_epoch bigint, frontier bigint, checkpoint_interval_ms bigint, in_flight int, "
+        "checkpoints bigint, rows_in bigint, rows_out bigint, failures bigint", _groups,
+    ),
+    "checkpoints": (
+        "checkpoint_group, job_id bigint, name, epoch bigint, from_epoch bigint, at timestamp, duration_ms bigint, "
+        "rows_in bigint, rows_out bigint, objects int, bytes bigint", _checkpoints,
+    ),
+    "log_stores": (
+        "upstream_id bigint, upstream, downstream_id bigint, downstream, position bigint, oldest_unconsumed bigint, "
+        "backlog_epochs bigint, backlog_rows bigint, backlog_bytes bigint, rows_historical bigint, "
+        "rows_flushed bigint, rows_buffered bigint, truncated_to bigint, paused_ms bigint", _log_stores,
+    ),
+    "progress": (
+        "checkpoint_group, job_id bigint, name, epoch bigint, attempt, started timestamp, operator, task int, "
+        "attempt_number int, state, rows_in bigint, rows_out bigint, reason", _progress,
+    ),
+    "epochs": (
+        "relation_id bigint, name, kind, committed_epoch bigint, frontier bigint, safe_epoch bigint, floor bigint, "
+        "newest_exact bigint, exact, current_epoch bigint", _epochs,
+    ),
+    "sources": (
+        "id bigint, name, schema_name, connector, epoch bigint, offsets, error, error_since timestamp", _sources,
+    ),
+    "state_tables": (
+        "id bigint, job_id bigint, operator, committed_epoch bigint, safe_epoch bigint, runs int, rows bigint, "
+        "bytes bigint", _state_tables,
+    ),
+    "events": ("sequence bigint, at timestamp, kind, object_id bigint, message, detail", _events),
+}  # fmt: skip
+
+
+@cache
+def load() -> None:
+    """Define the relations."""
+    for name, (columns, rows) in _COLUMNS.items():
+        define("headrace_catalog", name, columns, rows)
