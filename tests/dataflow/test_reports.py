@@ -66,7 +66,8 @@ def test_a_task_tells_its_life(listener: socket.socket, monkeypatch: pytest.Monk
     peer.close()
 
 
-def test_rows_are_reported_now_and_then_only(listener: socket.socket) -> None:
+def test_rows_are_reported_now_and_then_only(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 3600.0)
     with Reports(address(listener), "5-1-9", 77, [Stage()]) as reports:
         for _ in range(1000):
             reports.look()
@@ -128,6 +129,24 @@ def test_a_listener_that_is_gone_is_tried_again_after_a_while(listener: socket.s
     assert lines(peer, 2) == [{"token": "secret"}, {"n": 4}]
     made.close()
     peer.close()
+
+
+def test_threads_share_it(listener: socket.socket) -> None:
+    """Where tasks are threads of one process, each line still comes whole and none of them fails."""
+    made = Connection(address(listener))
+    threads = [threading.Thread(target=lambda: [made.send([{"n": n}]) for n in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    peer, _ = listener.accept()
+    for thread in threads:
+        thread.join()
+    assert made._socket is not None
+    while made._pending:
+        made.send([])
+    made.close()
+    with peer, peer.makefile("rb") as file:
+        _, *found = [json.loads(line)["n"] if i else None for i, line in enumerate(file)]
+    assert sorted(found) == sorted([*range(500)] * 4)
 
 
 def test_nobody_listens() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -36,7 +37,7 @@ class Reporting(Protocol):
 
 
 class Connection:
-    """A stream to the listener at `host:port/token`. Of one process and one thread."""
+    """A stream to the listener at `host:port/token`. Of one process, for all its threads."""
 
     def __init__(self, address: str, clock: Callable[[], float] = time.monotonic):
         self.address = address
@@ -46,11 +47,16 @@ class Connection:
         self._place = (host, int(port))
         self._clock = clock
         self._socket: socket.socket | None = None
-        self._pending = bytearray()
+        self._pending = b""
         self._retry_at_s = 0.0
+        self._sending = threading.Lock()
 
     def send(self, events: Sequence[dict[str, Any]]) -> None:
         """Say something, if the listener takes it."""
+        with self._sending:
+            self._send(events)
+
+    def _send(self, events: Sequence[dict[str, Any]]) -> None:
         if self._socket is None and not self._open():
             return
         assert self._socket is not None
@@ -59,7 +65,7 @@ class Connection:
             self._pending += data
         try:
             sent = self._socket.send(self._pending)
-            del self._pending[:sent]
+            self._pending = self._pending[sent:]
         except BlockingIOError:
             return
         except OSError:
@@ -77,7 +83,7 @@ class Connection:
             made.close()
             return False
         self._socket = made
-        self._pending = bytearray(json.dumps({"token": self._token}).encode() + b"\n")
+        self._pending = json.dumps({"token": self._token}).encode() + b"\n"
         return True
 
     def close(self) -> None:

@@ -99,7 +99,8 @@ def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) 
 def _jobs(session: Session) -> Result:
     heads = [
         ("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
-        ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint"), ("Waiting for", "string"), ("Progress", "string"), ("Group", "string"),
+        ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint"), ("Waiting for", "string"),
+        ("Progress", "string"), ("Group", "string"),
     ]  # fmt: skip
     rows = [
         [j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None,
