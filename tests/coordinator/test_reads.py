@@ -14,6 +14,8 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
 from headrace.coordinator.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions, Snapshot
+from headrace.dataflow.params import EpochParams
+from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable
 
 
@@ -142,6 +144,32 @@ def test_siblings_meet_while_writes_go_on(db: Database) -> None:
         stop.set()
         writer.join()
     assert all(len(j.stops) <= 2 for j in db.core.jobs.values()), "what readers ask for does not pile up"
+
+
+def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> None:
+    """PC-42: a view that fails at the epoch at which a read wants it goes on to where its input is mended."""
+    t = db.table()
+    v = db.view("v", t)
+    runner = db.runner_of(v)
+    db.until(lambda: db.core.jobs[v].attempt is None)
+    db.c.alter_job(v, paused=True)
+    bad = db.insert(t, 1)
+    with db.core.lock:
+        db.core.align_for_reads(bad)
+    mended = db.insert(t, 2)
+    run = runner.run
+
+    def failing(params: EpochParams, parallelism: int) -> EpochResult:
+        if params.to_epoch < mended:
+            raise DivisionByZero("division by zero")
+        return run(params, parallelism)
+
+    runner.run = failing  # type: ignore[method-assign]
+    db.c.alter_job(v, paused=False)
+    db.until(lambda: db.status(v).failures > 0)
+    db.until(lambda: db.core.jobs[v].attempt is None)
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [[1, 2]] and len(db.events("job_failed")) == 1
 
 
 def test_a_transaction_has_one_epoch(db: Database) -> None:

@@ -290,6 +290,8 @@ class Driver:
             if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
                 taken = sum(UNKNOWN_ROWS if rows is None else rows for _, rows in self._changes(target))
                 job.row_limit = fewer_rows(job.row_limit or self._most_rows(), taken)
+            # Whoever wants it to stop somewhere asks again: what has failed there may succeed further on.
+            job.stops.clear()
             jitter = random.random()
             delay_ms = retry_delay_ms(
                 job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, jitter
