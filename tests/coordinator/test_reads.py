@@ -201,6 +201,29 @@ def test_a_transaction_has_one_epoch(db: Database) -> None:
     assert caught.value.sqlstate == "40001"
 
 
+def test_a_transaction_does_not_go_back_either(db: Database) -> None:
+    """PC-36: what was shown before it began is not shown older in it; what others are shown meanwhile does not
+    count."""
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True)
+    with db.c.snapshot([v], options=ReadOptions(align=True)) as before:
+        pass
+    db.insert(t, 2)
+    assert db.read(t) == [[1, 2]]
+    assert read(db, t, exactly=before.epoch, shown=before.shown) == {t: [1]}
+    with db.c.snapshot([v], options=ReadOptions(align=True)) as after:
+        pass
+    with pytest.raises(SnapshotUnavailable, match="before the transaction began") as caught:
+        read(db, t, exactly=after.epoch, shown=after.shown)
+    assert caught.value.sqlstate == "40001"
+    with db.c.snapshot([v], options=ReadOptions(align=True, monotonic="off")) as free:
+        pass
+    assert read(db, t, exactly=free.epoch, shown=free.shown) == {t: [1]}
+
+
 def test_a_transaction_that_a_view_has_passed_by(db: Database) -> None:
     """PC-40: content between two checkpoints of a view is never shown; the transaction is told to start again."""
     t = db.table()

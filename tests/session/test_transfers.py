@@ -51,6 +51,10 @@ class Scene:
 
     database: Database
     until_s: float
+    """Not before; and until every kind of read has been made, or `most_s` has passed on a machine that is busy."""
+    most_s: float = 0.0
+    cycles: int = 0
+    """How often the troubles have come and gone."""
     history: list[Read] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     transfers: int = 0
@@ -63,7 +67,6 @@ class Scene:
                 work(self, random.Random(seed))
             except BaseException as error:
                 self.errors.append(error)
-                self.until_s = 0.0
 
         threads = [threading.Thread(target=client, args=(w, i)) for i, w in enumerate(clients)]
         for thread in threads:
@@ -75,7 +78,19 @@ class Scene:
 
     @property
     def goes_on(self) -> bool:
-        return time.monotonic() < self.until_s
+        now_s = time.monotonic()
+        if self.errors:
+            return False
+        return now_s < self.until_s or (now_s < self.until_s + self.most_s and not self.covered)
+
+    @property
+    def covered(self) -> bool:
+        """Whether there was at least some of everything."""
+        with self.lock:
+            policies = Counter(r.policy for r in self.history)
+            names = {name for r in self.history for name in r.moves}
+            several = any(len(r.moves) > 2 for r in self.history)
+        return min(policies["snapshot"], policies["global"], self.cycles) > 0 and len(names) == 6 and several
 
     def refuse(self, error: HeadraceError) -> None:
         """A read that could not be served: at once because something stands still, or after its time limit."""
@@ -116,6 +131,7 @@ def trouble(scene: Scene, rng: random.Random) -> None:
         time.sleep(rng.uniform(0.2, 1.0))
         list(session.execute("ALTER MATERIALIZED VIEW pausable RESUME"))
         time.sleep(rng.uniform(1.0, 2.0))
+        scene.cycles += 1
 
 
 def _sums(name: str) -> str:
@@ -175,7 +191,7 @@ def check_history(history: list[Read]) -> None:
             assert moves >= newest.get(name, 0), f"{name} went back from {newest[name]} to {moves}"
 
 
-def check_transfers(spark: SparkSession, seconds: float) -> Scene:
+def check_transfers(spark: SparkSession, seconds: float, most_s: float = 0.0) -> Scene:
     """The whole run; returns what there was of it."""
     settings = Settings(
         run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200, group_retry_initial_ms=100,
@@ -183,7 +199,7 @@ def check_transfers(spark: SparkSession, seconds: float) -> Scene:
     )  # fmt: skip
     with connect(spark=spark, settings=settings) as database:
         database.sql(SETUP)
-        scene = Scene(database, time.monotonic() + seconds)
+        scene = Scene(database, time.monotonic() + seconds, most_s)
         scene.run(transfer, trouble, read_at_once, read_one_by_one)
         check_history(scene.history)
         database.sql("DELETE FROM moves WHERE d = 0")
@@ -214,14 +230,13 @@ def report(scene: Scene) -> str:
     return f"{scene.transfers} transfers, reads {reads}, of {views}, refused {dict(scene.refused)}"
 
 
+@pytest.mark.timeout(900)
 def test_no_read_misses_money_or_goes_back(spark: SparkSession) -> None:
     """CK-15, CK-16, PC-34, PC-36, PC-37, PC-42: whatever is read together, by statement or transaction, under either
     policy, while one view lags, one fails and one stands still."""
-    scene = check_transfers(spark, float(os.environ.get("HEADRACE_TRANSFERS_S", "20")))
+    scene = check_transfers(spark, float(os.environ.get("HEADRACE_TRANSFERS_S", "20")), most_s=240)
     print(report(scene))
-    assert scene.transfers and {r.policy for r in scene.history} == {"snapshot", "global"}
-    assert {v for r in scene.history for v in r.moves} == {"moves", *VIEWS}
-    assert any(len(r.moves) > 2 for r in scene.history)
+    assert scene.transfers and scene.covered
 
 
 @pytest.mark.soak

@@ -39,6 +39,10 @@ class Floors:
         for relation, epoch in epochs.items():
             self._epochs[relation] = max(self._epochs.get(relation, 0), epoch)
 
+    def copy(self) -> dict[int, int]:
+        """Relation -> floor, as it is now."""
+        return dict(self._epochs)
+
     def forget(self, relation_id: int) -> None:
         """A relation is dropped."""
         self._epochs.pop(relation_id, None)

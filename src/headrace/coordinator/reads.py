@@ -43,6 +43,8 @@ class ReadOptions:
     """Time travel: the newest epoch up to this one, whatever was shown before."""
     exactly: int | None = None
     """The epoch of the transaction: this one and no other."""
+    shown: Mapping[int, int] = field(default_factory=dict)
+    """Beside `exactly`: what was shown before the transaction began to read."""
     at_least: int = 0
     """A floor of the reader's own: the epoch of its last write. Views that are behind are hurried."""
     session: Floors | None = None
@@ -83,6 +85,8 @@ class Snapshot:
     """Which relations are failing, paused or late, since when and why."""
     epochs: dict[int, int] = field(default_factory=dict)
     """Relation -> the epoch that it is shown at."""
+    shown: dict[int, int] = field(default_factory=dict)
+    """With `align`: the floors when the read began, for those that follow."""
     _core: Core | None = None
     _pin: int = 0
 
@@ -120,6 +124,7 @@ class Reads:
         core = self._core
         ids = list(dict.fromkeys(relation_ids))
         with core.changed:
+            shown = self._shown(options).copy() if options.align else {}
             if options.at is not None:
                 epochs = self._at(ids, options.at)
             else:
@@ -137,7 +142,7 @@ class Reads:
         except BaseException:
             core.pins.unpin(pin)
             raise
-        return Snapshot(epoch, tables, sources, notices, epochs, core, pin)
+        return Snapshot(epoch, tables, sources, notices, epochs, shown, core, pin)
 
     def floor(self, relation_id: int) -> int:
         """The newest epoch at which a relation was shown. The caller holds the lock."""
@@ -191,9 +196,12 @@ class Reads:
 
     def _floors_of(self, ids: Sequence[int], options: ReadOptions) -> dict[int, int]:
         if options.exactly is not None:
-            return dict.fromkeys(ids, 0)
-        shown = {"strict": self._floors, "session": options.session or Floors(), "off": Floors()}[options.monotonic]
+            return {i: options.shown.get(i, 0) for i in ids}
+        shown = self._shown(options)
         return {i: max(shown.of(i), options.at_least) for i in ids}
+
+    def _shown(self, options: ReadOptions) -> Floors:
+        return {"strict": self._floors, "session": options.session or Floors(), "off": Floors()}[options.monotonic]
 
     def _hurry(self, ids: Sequence[int], epoch: int) -> None:
         """Let no cadence hold back views on their way to an epoch."""
@@ -206,6 +214,9 @@ class Reads:
     def _choose(self, read: Sequence[Candidate], options: ReadOptions) -> dict[int, int] | None:
         core = self._core
         if options.exactly is not None:
+            for c in read:
+                if c.floor > options.exactly:
+                    _refuse_shown(core.relation(c.relation).name, options.exactly, c.floor)
             self._check_range([c.relation for c in read], options.exactly)
             found = choose_at_most(read, options.exactly)
             return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
@@ -374,6 +385,15 @@ def _refuse_new(job: Job) -> NoReturn:
         f'materialized view "{job.name}" is still being created{reason}',
         detail=job.progress or None,
         hint="SHOW JOBS shows its progress",
+    )
+
+
+def _refuse_shown(name: str, epoch: int, floor: int) -> NoReturn:
+    raise SnapshotUnavailable(
+        f'"{name}" cannot be read at epoch {epoch}, which the transaction reads at: it was already shown at epoch '
+        f"{floor} before the transaction began",
+        hint="end the transaction and start it again, with a query of this relation first; SET monotonic_reads = 'off' "
+        "accepts an older snapshot",
     )
 
 

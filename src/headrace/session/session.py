@@ -68,6 +68,8 @@ class Transaction:
     savepoints: list[tuple[str, int]] = field(default_factory=list)
     """Names, and how many changes there were."""
     failed: bool = False
+    shown: Mapping[int, int] = field(default_factory=dict)
+    """Up to which epochs relations had been shown when it fixed its own."""
     release: Callable[[], None] = lambda: None
     """Let go of the epoch."""
 
@@ -251,7 +253,7 @@ class Session:
         transaction = self._transaction if options.at is None else None
         with self.database.coordinator.snapshot(list(relations), options=options) as snapshot:
             if transaction is not None and transaction.epoch is None:
-                transaction.epoch = snapshot.epoch
+                transaction.epoch, transaction.shown = snapshot.epoch, snapshot.shown
                 transaction.release = self.database.coordinator.hold(snapshot.epoch)
             yield snapshot
 
@@ -270,6 +272,7 @@ class Session:
             consistency=consistency,
             monotonic=cast(Monotonic, v.get("monotonic_reads")),
             exactly=fixed,
+            shown={} if transaction is None else transaction.shown,
             at_least=self._last_write if v.is_on("read_your_writes") else 0,
             session=self._floors,
             align=transaction is not None and fixed is None,
