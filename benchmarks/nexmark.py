@@ -80,8 +80,11 @@ class Plan:
 
 
 def columns() -> dict[str, list[Column]]:
-    """The columns of all inputs."""
-    found = {kind: infer_columns({"connector": "nexmark", "table_type": kind}) for kind in KINDS}
+    """The columns of all inputs as the peers read them: Structured Streaming's event times have a time zone."""
+    found: dict[str, list[Column]] = {}
+    for kind in KINDS:
+        own = infer_columns({"connector": "nexmark", "table_type": kind})
+        found[kind] = [Column(c.name, c.type.replace("timestamp_ntz", "timestamp")) for c in own]
     return {**found, "side_input": [Column("key", "bigint"), Column("value", "string")]}
 
 
