@@ -166,7 +166,7 @@ class Reads:
                 tables[i] = SnapshotTable(schema, refs, at, (), record.watermark)
             pin = core.pins.pin((), 0, {ref.path for table in tables.values() for ref in table.refs})
         epoch = max((t.as_of for t in tables.values()), default=0)
-        return Snapshot(epoch, tables, {}, [], {}, core, pin)
+        return Snapshot(epoch, tables, {}, _core=core, _pin=pin)
 
     def forget(self, relation_id: int) -> None:
         """A relation is dropped."""
