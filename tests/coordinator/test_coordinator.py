@@ -280,7 +280,8 @@ def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> N
     good = db.view("good", other)
     runs = {r.ref.table_id: r.ref for r in db.catalog.state.runs.values()}
     ref = runs[db.core.relations[t].state_table]
-    path, data = db.core.root / ref.path, bytearray((db.core.root / ref.path).read_bytes())
+    path = Path(db.core.root) / ref.path
+    data = bytearray(path.read_bytes())
     path.unlink()
     if damage == "flip":
         data[ref.offset + 700] ^= 4
@@ -288,7 +289,7 @@ def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> N
     elif damage == "cut":
         path.write_bytes(data[:-9])
     elif damage == "swap":
-        path.write_bytes((db.core.root / runs[db.core.relations[other].state_table].path).read_bytes())
+        path.write_bytes((Path(db.core.root) / runs[db.core.relations[other].state_table].path).read_bytes())
     OPEN_RUNS.clear()
     for read in (lambda: db.read(t), lambda: db.delete(t, 1)):
         with pytest.raises(CorruptObject, match=ref.path):
