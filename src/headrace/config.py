@@ -69,7 +69,9 @@ class Settings(BaseSettings):
     default_checkpoint_group: Literal["own", "shared"] = _runtime(
         "own", "Whether a new job checkpoints in a group of its own or in the shared one."
     )
-    max_rows_per_epoch: int = _runtime(1_000_000, "Most input rows that a group takes in per epoch.", ge=1)
+    max_rows_per_epoch: int = _runtime(
+        1_000_000, "Most input rows that a job takes in at one go; more are taken in by steps.", ge=1
+    )
     max_bytes_per_epoch: int = _runtime(256 << 20, "Most input bytes that a group takes in per epoch.", ge=1 << 10)
     max_in_flight_epochs: int = _runtime(2, "Epochs of one group under way at once.", ge=1)
     epoch_timeout_ms: int = _runtime(

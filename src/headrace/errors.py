@@ -38,6 +38,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         SourceError                    HR010
         JobFailed                      HR020
           FunctionFailed               38000
+          LogLost                      HR021
         QueryCanceled                  57014
         ShuttingDown                   57P01
           Fenced                       57P01
@@ -274,6 +275,12 @@ class FunctionFailed(JobFailed):
     """A user's Python function has raised; the detail is its traceback."""
 
     sqlstate = "38000"
+
+
+class LogLost(JobFailed):
+    """The changes that a job has not read yet are gone: it cannot go on, and must be built anew."""
+
+    sqlstate = "HR021"
 
 
 class QueryCanceled(OperationalError):

@@ -5,6 +5,7 @@ from headrace.catalog.edits import (
     NEXT_ID_KEY,
     AddEvent,
     AdvanceJob,
+    CarryAlong,
     CommitTable,
     Delete,
     Edit,
@@ -103,6 +104,25 @@ def test_jobs_and_positions_never_go_back(state: CatalogState) -> None:
     refused(state, Put(PositionRecord(2, 1, 9)), match="position cannot go back")
     state.apply(plan_change(state, [AdvanceJob(2, 12, 13, ((12, 13),)), Put(PositionRecord(2, 1, 10, 500))], 0))
     assert state.jobs[2].exact == ((12, 13),) and state.positions[2, 1].sequence == 500
+
+
+def test_a_position_within_an_epoch_never_goes_back(state: CatalogState) -> None:
+    """LS-19: also where the epoch is the same; a new epoch begins at its start."""
+    state.apply(plan_change(state, [Put(PositionRecord(2, 1, 12, 5, 70))], 0))
+    refused(state, Put(PositionRecord(2, 1, 12, 4, 60)), match="position in the epoch cannot go back")
+    state.apply(plan_change(state, [Put(PositionRecord(2, 1, 13, 1, -9))], 0))
+    assert state.positions_of(2)[0].next_key == -9
+
+
+def test_an_idle_job_is_carried_along(state: CatalogState) -> None:
+    """PC-16: it and its tables move forward; where they are there already nothing changes, and nothing goes back."""
+    state.apply(plan_change(state, [CarryAlong(2, 12, ((10, 11), (12, 12)))], 0))
+    assert state.jobs[2].committed_epoch == state.jobs[2].frontier == 12
+    assert state.jobs[2].exact == ((10, 11), (12, 12))
+    assert {t.committed_epoch for t in state.tables_of(2)} == {12} and state.state_tables[20].safe_epoch == 5
+    for epoch in (12, 11):
+        assert plan_change(state, [CarryAlong(2, epoch)], 0).empty
+    refused(state, CarryAlong(9, 12), match="there is no job 9")
 
 
 def test_a_binding_is_fixed_for_ever(state: CatalogState) -> None:

@@ -39,6 +39,7 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.state.arrangement import Arrangement
+from headrace.state.cursor import K_LOWEST
 from headrace.state.kernels import concat, consolidate
 from headrace.state.merge import MergeRunner
 from headrace.state.run import OPEN_RUNS, Section, write_run
@@ -117,8 +118,14 @@ class FakeRunner:
     def _table(self, params: EpochParams, i: int) -> Iterator[pa.RecordBatch]:
         schema = self.relations[i]
         assert schema is not None
-        arrangement = Arrangement(schema, params.tables[i].refs, params.root, as_of=params.to_epoch)
-        found = arrangement.scan() if params.first else arrangement.log(params.from_epoch, params.to_epoch)
+        table = params.tables[i]
+        arrangement = Arrangement(schema, table.refs, params.root, as_of=params.to_epoch)
+        low, high = table.keys or (K_LOWEST, 1 << 63)
+        bounds = (low, high if high < 1 << 63 else None)
+        if params.snapshot:
+            found = arrangement.scan(*bounds)
+        else:
+            found = arrangement.log(params.from_epoch, params.to_epoch, *bounds)
         for batch in found:
             data = stored_rows(SCHEMA, batch.select(["n"]), 1)
             yield data.set_column(data.num_columns - 1, "__w", batch.column("__w"))
@@ -490,7 +497,7 @@ def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
 
 
 def test_a_restart_resumes_every_job(tmp_path: Path) -> None:
-    """PC-24, XC-7, CK-10: epochs go on, views go on from their checkpoint, sources from their binding."""
+    """PC-24, XC-7, CK-10, CK-21: epochs go on, views go on from their checkpoint, sources from their binding."""
     db = Database(tmp_path)
     t = db.table()
     s = db.source("s", connector="datagen", rows_per_second="unlimited", number_of_rows="50")

@@ -151,3 +151,47 @@ def test_a_poison_row_stops_its_view_only(spark: SparkSession, tmp_path: Path) -
         assert db.read(good) == [Counter({(2,): 1})]
     finally:
         db.close()
+
+
+def test_a_group_takes_large_epochs_in_by_steps(spark: SparkSession, tmp_path: Path) -> None:
+    """PC-2, PC-21, PC-40, CK-1, CK-9, LS-12: real operators in bounded steps, within one group, equal the query."""
+    db = Database(spark, tmp_path)
+    try:
+        db.c.configure(db.settings.model_copy(update={"backfill_slice_rows": 60, "default_checkpoint_group": "shared"}))
+        events = db.table("events", EVENTS)
+        data = [(n % 7, n) for n in range(100)]
+        db.write(events, data)
+        sums = db.view("sums", f"SELECT k, sum(v) AS s FROM r{events} GROUP BY k")
+        above = db.view("above", f"SELECT k, v FROM r{events} WHERE v > (SELECT avg(v) FROM r{events})")
+        share = db.view("share", f"SELECT e.v, s.s FROM r{events} e LEFT JOIN r{sums} s ON e.k = s.k AND s.s > 700")
+        ranked = f"SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v DESC) AS n FROM r{events}"
+        best = db.view("best", f"SELECT k, v FROM ({ranked}) WHERE n = 1")
+        total = db.view("total", f"SELECT count(*) AS n FROM r{share}")
+        views = (sums, above, share, best, total)
+        for view in views:
+            db.c.alter_job(view, options={"max_rows_per_epoch": "80"})
+        expect(db, data, views)
+        data = [*data[30:], *((n % 5, n) for n in range(200, 320))]
+        db.write(events, data[70:], [(n % 7, n) for n in range(30)])
+        db.c.flush(120)
+        expect(db, data, views)
+        state = db.catalog.state
+        assert len({state.jobs[v].committed_epoch for v in views}) == 1 and not state.positions
+        assert not any("failed" in e.kind for e in state.newest_events(100))
+        stored = [r.ref for r in state.runs_of(db.c._core.jobs[sums].tables["view/rows"])]
+        assert len([r for r in stored if r.epoch_hi == state.jobs[sums].committed_epoch]) > 1, "taken in by steps"
+    finally:
+        db.close()
+
+
+def expect(db: Database, data: list[tuple[int, int]], views: tuple[int, ...]) -> None:
+    keys = {k for k, _ in data}
+    sums = {k: sum(v for key, v in data if key == k) for k in keys}
+    mean = sum(v for _, v in data) / len(data)
+    assert db.read(*views) == [
+        Counter((k, s) for k, s in sums.items()),
+        Counter((k, v) for k, v in data if v > mean),
+        Counter((v, sums[k] if sums[k] > 700 else None) for k, v in data),
+        Counter((k, max(v for key, v in data if key == k)) for k in keys),
+        Counter({(len(data),): 1}),
+    ]

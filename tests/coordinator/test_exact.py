@@ -74,7 +74,8 @@ def test_a_view_is_exact_where_its_content_equals_its_query(
     stored: tuple[tuple[int, int], ...] = ()
     committed = 0
     for target in commits:
-        stored = after_commit(stored, committed, log.first_after(committed) if committed else None, target, safe)
+        end = min(log.first_after(committed) or target, target) - 1
+        stored = after_commit(view_exact(stored, committed, end), target, safe)
         committed = target
     end = frontier(committed, upper, log.first_after(committed))
     found = points(clipped(view_exact(stored, committed, end), safe))
@@ -88,4 +89,10 @@ def test_a_view_is_exact_where_its_content_equals_its_query(
 def test_a_view_without_a_checkpoint_is_nowhere_exact() -> None:
     assert frontier(0, 17, None) == 0
     assert view_exact((), 0, 0) == []
-    assert after_commit((), 0, 3, 9, 0) == ((9, 9),)
+    assert after_commit((), 9, 0) == ((9, 9),)
+
+
+def test_a_view_over_views_is_exact_where_they_are() -> None:
+    """PC-34: an input that ran an epoch without a change is not exact just before it, and so is what reads it."""
+    assert view_exact((), 10, 14, [(7, 10), (12, 13)]) == [(10, 10), (12, 13)]
+    assert view_exact([(3, 5), (8, 8)], 8, 9, [(9, 9)]) == [(3, 5), (8, 9)]

@@ -52,11 +52,11 @@ def test_with_nothing_dirty_it_runs_nothing(db: Database) -> None:
     db.c.flush(WAIT_S)
     idle(db, *views)
     calls = [len(r.calls) for r in db.runners]
-    objects = len(list(db.core.root.rglob("*.run")))
+    objects = len(list(Path(db.core.root).rglob("*.run")))
     epochs = [db.c.flush(WAIT_S) for _ in range(20)]
     assert epochs == sorted(set(epochs))
     assert [len(r.calls) for r in db.runners] == calls
-    assert len(list(db.core.root.rglob("*.run"))) == objects
+    assert len(list(Path(db.core.root).rglob("*.run"))) == objects
 
 
 def test_many_at_once_share_checkpoints(db: Database) -> None:

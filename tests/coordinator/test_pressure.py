@@ -79,7 +79,7 @@ def _runs(db: Database, table: int) -> list[RunRef]:
 
 
 def _files(db: Database) -> set[str]:
-    return {p.relative_to(db.core.root).as_posix() for p in db.core.root.rglob("*.run")}
+    return {p.relative_to(db.core.root).as_posix() for p in Path(db.core.root).rglob("*.run")}
 
 
 def _referenced(db: Database) -> set[str]:
@@ -237,7 +237,7 @@ def test_a_full_disk(make: Callable[..., SplittingDatabase], monkeypatch: pytest
         assert db.status(v).error.sqlstate == "53100"
         with pytest.raises(DiskFull):
             db.insert(t, 3)
-        assert db.read(v) == [[1]] and not list(db.core.root.rglob("*.tmp"))
+        assert db.read(v) == [[1]] and not list(Path(db.core.root).rglob("*.tmp"))
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1, 2]] and db.status(v).error is None
     assert db.c.memory().used_bytes == 0

@@ -78,7 +78,7 @@ class Model:
         first = self.changes.first_after(done) if done else None
         if done and (first is None or first > target):
             return
-        self.stored[view] = after_commit(self.stored[view], done, first, target, 0)
+        self.stored[view] = after_commit(self.exact(view) if done else [], target, 0)
         self.committed[view] = target
         if any(done < c <= target for c in self.at):
             self.written[view].add(target)

@@ -39,6 +39,7 @@ def _taken(
         sources={},
         root=str(root),
         first=first,
+        snapshot=first,
         from_epoch=span[0],
         to_epoch=span[1],
         memory_bytes=memory_bytes,

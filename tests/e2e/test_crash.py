@@ -316,3 +316,27 @@ def test_killed_at_every_fault_point(scene: Scene) -> None:
     assert differences(scene.server, "late", query) is None
     scene.server.execute("DROP MATERIALIZED VIEW late")
     scene.check_end()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_killed_while_a_view_is_created(scene: Scene) -> None:
+    """PC-23, PC-25, LS-17: killed between slices, and after several: it goes on where it was, and is exact."""
+    values = ", ".join(f"({n}, '{OWNERS[n % 5]}', {n % 90})" for n in range(100_000, 100_400))
+    query = "SELECT owner, max(amount) AS most FROM accounts WHERE id >= 100000 GROUP BY owner"
+    scene.server.execute(f"INSERT INTO accounts (id, owner, amount) VALUES {values}")
+    for number, point in enumerate(("backfill.slice.after=kill@3", "backfill.slice.before=kill@5")):
+        scene.server.kill()
+        scene.restart(point)
+        made = f"CREATE MATERIALIZED VIEW late{number} WITH (checkpoint_group = 'late') AS {query}"
+        with pytest.raises(psycopg.OperationalError):
+            scene.server.execute(made)
+        assert scene.server.wait_exit() == -9
+        scene.restart()
+
+        def running(name: str = f"late{number}") -> bool:
+            return (name, "running") in [(r[1], r[2]) for r in scene.server.rows("SHOW JOBS")]
+
+        wait_for(running, 120, "the late view")
+        assert differences(scene.server, f"late{number}", query) is None
+    scene.server.execute("DROP MATERIALIZED VIEW late0; DROP MATERIALIZED VIEW late1")

@@ -200,6 +200,31 @@ def test_settings(shop: Database) -> None:
     session.close()
 
 
+def test_checkpoint_groups(shop: Database) -> None:
+    """PC-2: groups of views by option, by setting, and by ALTER; what cannot be is refused."""
+    session = Session(shop)
+
+    def run(sql: str) -> list[tuple[Any, ...]]:
+        return [row for result in session.execute(sql) for row in result.rows()]
+
+    run("CREATE MATERIALIZED VIEW g1 WITH (checkpoint_group = 'x') AS SELECT count(*) AS c FROM items")
+    run("SET default_checkpoint_group = 'x'; CREATE MATERIALIZED VIEW g2 AS SELECT c + 1 AS d FROM g1")
+    run("CREATE MATERIALIZED VIEW g3 WITH (checkpoint_group = own) AS SELECT d + 1 AS e FROM g2")
+    run("RESET default_checkpoint_group; INSERT INTO items VALUES (77, 'g', 1, NULL); FLUSH")
+    groups = dict(run("SELECT name, \"group\" FROM headrace_catalog.jobs WHERE name LIKE 'g_'"))
+    assert groups["g1"] == groups["g2"] == "x" and groups["g3"].startswith("job-")
+    committed = dict(run("SELECT name, committed_epoch FROM headrace_catalog.jobs WHERE name LIKE 'g_'"))
+    assert committed["g1"] == committed["g2"]
+    ((c, d, e),) = run("SELECT c, d, e FROM g1, g2, g3")
+    assert (d, e) == (c + 1, c + 2)
+    assert state_of(lambda: run("ALTER MATERIALIZED VIEW g2 SET (checkpoint_group = 'y', paralelism = 2)")) == "22023"
+    run("ALTER MATERIALIZED VIEW g3 SET (checkpoint_group = 'x'); DELETE FROM items WHERE id = 77; FLUSH")
+    assert run("SELECT c, d, e FROM g1, g2, g3") == [(c - 1, d - 1, e - 1)]
+    assert state_of(lambda: run("ALTER MATERIALIZED VIEW g2 SET (checkpoint_group = own)")) == "22023"
+    run("DROP MATERIALIZED VIEW g1 CASCADE")
+    session.close()
+
+
 def test_statement_timeout(shop: Database) -> None:
     session = Session(shop)
     list(session.execute("SET statement_timeout = 300"))

@@ -98,6 +98,18 @@ class AdvanceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class CarryAlong:
+    """Move a job in which nothing has changed, and its state tables, forward to an epoch.
+
+    One that is there already, or beyond, is left as it is. `exact` replaces the job's exact ranges if given.
+    """
+
+    job_id: int
+    epoch: int
+    exact: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AddEvent:
     """Append to the audit and recovery history; the catalog numbers and dates it."""
 
@@ -115,7 +127,9 @@ class SetConfig:
     value: int
 
 
-Edit: TypeAlias = Put | Delete | CommitTable | RaiseSafe | RaiseWatermark | AdvanceJob | AddEvent | SetConfig
+Edit: TypeAlias = (
+    Put | Delete | CommitTable | RaiseSafe | RaiseWatermark | AdvanceJob | CarryAlong | AddEvent | SetConfig
+)
 """One edit of a transaction."""
 
 
@@ -162,6 +176,8 @@ class _Planner:
             self._touch_table(edit.table_id, {"watermark": edit.watermark})
         elif isinstance(edit, AdvanceJob):
             self._advance_job(edit)
+        elif isinstance(edit, CarryAlong):
+            self._carry_along(edit)
         elif isinstance(edit, AddEvent):
             self.events.append(edit)
         else:
@@ -206,6 +222,17 @@ class _Planner:
         exact = job.exact if edit.exact is None else edit.exact
         moved = replace(job, committed_epoch=edit.committed_epoch, frontier=edit.frontier, exact=exact)
         self._touch("job", edit.job_id, moved)
+
+    def _carry_along(self, edit: CarryAlong) -> None:
+        job = self.state.jobs.get(edit.job_id)
+        if job is None:
+            raise EditRejected(f"there is no job {edit.job_id}")
+        if job.committed_epoch >= edit.epoch:
+            return
+        self._advance_job(AdvanceJob(job.id, edit.epoch, max(job.frontier, edit.epoch), edit.exact))
+        for table in self.state.tables_of(job.id):
+            if table.committed_epoch < edit.epoch:
+                self._touch_table(table.id, {"committed_epoch": edit.epoch})
 
     def _set_config(self, edit: SetConfig) -> None:
         if edit.key in RESERVED_CONFIG:
@@ -328,6 +355,8 @@ class _Planner:
         self._need(record, "job", record.job_id)
         if isinstance(old, PositionRecord):
             self._no_way_back(record, "position", old.epoch, record.epoch)
+            if old.epoch == record.epoch:
+                self._no_way_back(record, "position in the epoch", old.sequence, record.sequence)
 
     def _no_way_back(self, record: Record, what: str, old: int, new: int) -> None:
         if new < old:

@@ -101,6 +101,8 @@ class JobRecord(_Record):
     options: dict[str, str] = field(default_factory=dict)
     exact: tuple[tuple[int, int], ...] = ()
     """Closed ranges of epochs at which the content equals the definition over the inputs, ascending."""
+    joined: bool = True
+    """It commits in step with its group; false while it is still catching up with it."""
 
     @property
     def key(self) -> int:
@@ -234,15 +236,22 @@ class RemapRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord(_Record):
-    """How far a job has read the log of one upstream."""
+    """How far a job is with one input in an epoch that it takes in step by step; there is none between two epochs."""
 
     COLLECTION: ClassVar[Collection] = "position"
 
     job_id: int
     upstream_id: int
     epoch: int
+    """The epoch that is being taken in: the job's next checkpoint, above its committed epoch."""
     sequence: int = 0
-    """Rows taken of an epoch that is not consumed in full; 0 means that all up to `epoch` is consumed."""
+    """Steps that have taken rows of a table or view; read tasks that have been taken of a source."""
+    next_key: int = 0
+    """The smallest `__k` of a table or view that has not been taken."""
+    parts: int = 0
+    """The number of read tasks that was asked for when a source's range was cut; 0 for a table."""
+    done: bool = False
+    """All of the input's change has been taken."""
 
     @property
     def key(self) -> tuple[int, int]:

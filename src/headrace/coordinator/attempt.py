@@ -1,80 +1,91 @@
-"""One attempt at one epoch of one job: what it reads, and what it commits."""
+"""One step of a job as Spark runs it: its parameters, the run itself, and what may come back."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
 
-from headrace.catalog.edits import AddEvent, AdvanceJob, CommitTable, Edit, Put
-from headrace.catalog.records import RunRecord
 from headrace.catalog.state import CatalogState
-from headrace.connectors.base import Offsets
-from headrace.coordinator.core import ROWS, Core, Job
-from headrace.coordinator.exact import after_commit
+from headrace.common.faults import fault_point
+from headrace.connectors.base import Offsets, Source
+from headrace.coordinator.commit import GroupEpoch, Part, Work, next_work, note_step, source_rests
+from headrace.coordinator.core import Core, Job, Progress
 from headrace.coordinator.targets import choose_parallelism
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import JobFailed
 from headrace.state.memory import task_share_bytes
-from headrace.state.schema import RunRef
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """What is fixed before an epoch runs."""
+@dataclass
+class UnderWay:
+    """An epoch from its opening to its commit, with what it holds meanwhile."""
 
-    name: str
-    committed: int
-    target: int
-    first_change: int | None
-
-    @property
-    def first(self) -> bool:
-        """Whether the job has no checkpoint yet."""
-        return self.committed == 0
-
-
-@dataclass(frozen=True)
-class _Gathered:
-    tables: dict[int, tuple[RunRef, ...]]
-    offsets: dict[int, tuple[Offsets | None, Offsets]]
-    state: dict[str, StateInput]
+    epoch: GroupEpoch[Job]
+    lane: list[Job]
+    since_s: float
+    results: list[tuple[Job, EpochResult]] = field(default_factory=list)
+    """What has been run and not committed yet."""
+    committed: list[tuple[Job, EpochResult]] = field(default_factory=list)
+    """What has been committed of the epoch."""
+    holds: ExitStack = field(default_factory=ExitStack)
+    current: Job | None = None
+    stepwise: bool = False
+    """Some step of it takes in only a part of the epoch."""
 
 
-def prepare(core: Core, job: Job, attempt: Attempt, pin: int) -> tuple[EpochParams, int]:
-    """The parameters of the epoch, and its parallelism; keeps what it reads from vacuum under `pin`.
+class _Ranges:
+    """A job's sources, opened once."""
 
-    Raises `JobFailed` where the log that the job needs is gone, and the errors of sources.
-    """
+    def __init__(self, core: Core, job: Job) -> None:
+        self._core, self._job = core, job
+
+    def _open(self, source_id: int) -> Source:
+        source = self._job.sources.get(source_id)
+        if source is None:
+            source = self._job.sources[source_id] = self._core.relation(source_id).open()
+        return source
+
+    def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
+        """See `SourceRanges`."""
+        source = self._open(source_id)
+        return source.rows_between(source.start_offsets() if after is None else after, to)
+
+    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[Any]:
+        """See `SourceRanges`."""
+        source = self._open(source_id)
+        return source.plan(source.start_offsets() if after is None else after, to, parts)
+
+
+def work_of(core: Core, epoch: GroupEpoch[Job], part: Part[Job]) -> Work | None:
+    """What a part of an epoch does next; None if nothing is left. Raises `LogLost`, and the errors of sources."""
+    job, limit_rows = part.job, step_rows(core, part)
+    ranges, state = _Ranges(core, job), core.catalog.state
+    sources = source_rests(core, state, epoch, part, ranges, limit_rows, most_tasks(core, job.options))
     with core.catalog.reading() as state:
-        found = _gather(core, job, attempt, state)
-        used = [*found.tables.values(), *(s.refs for s in found.state.values())]
-        core.pins.hold(pin, {ref.path for refs in used for ref in refs})
-    parallelism = choose_parallelism(estimated_rows(core, job, attempt, found.tables), most_tasks(core, job.options))
-    sources = {i: _source_input(core, job, i, *offsets, parallelism) for i, offsets in found.offsets.items()}
-    params = EpochParams(
-        attempt=attempt.name,
-        from_epoch=attempt.committed,
-        to_epoch=attempt.target,
-        first=attempt.first,
-        root=core.root,
-        prefix=prefix_of(attempt, job),
-        sync=core.settings.run_fsync,
-        spool=str(core.settings.spool_location),
-        memory_bytes=task_share_bytes(core.budget_bytes(), core.tasks_at_once),
-        budget_bytes=core.budget_bytes(),
-        tables={i: TableInput(refs) for i, refs in found.tables.items()},
-        sources=sources,
-        state=found.state,
-        progress=core.progress.address,
-    )
-    return params, parallelism
+        return next_work(core, state, epoch, part, sources, limit_rows)
 
 
-def prefix_of(attempt: Attempt, job: Job) -> str:
-    """The folder for the objects of an attempt."""
-    return f"{job.id}/{attempt.target:016x}-{attempt.name}"
+def step_rows(core: Core, part: Part[Job]) -> int:
+    """Most rows that a step of a job takes in."""
+    if part.committed:
+        return max_rows(core, part.job)
+    most = core.settings.backfill_slice_rows
+    return min(most, part.job.row_limit or most)
+
+
+def max_rows(core: Core, job: Job) -> int:
+    """Most rows that an epoch of a job takes in, if it has the choice: fewer while memory or disk is short."""
+    return job.row_limit or configured_rows(core, job)
+
+
+def configured_rows(core: Core, job: Job) -> int:
+    """The same when nothing is short: its option, else the setting."""
+    chosen = job.options.get("max_rows_per_epoch")
+    return int(chosen) if chosen else core.settings.max_rows_per_epoch
 
 
 def most_tasks(core: Core, options: Mapping[str, str]) -> int:
@@ -83,99 +94,104 @@ def most_tasks(core: Core, options: Mapping[str, str]) -> int:
     return int(chosen) if chosen else core.settings.parallelism or os.cpu_count() or 1
 
 
-def _gather(core: Core, job: Job, attempt: Attempt, state: CatalogState) -> _Gathered:
-    tables: dict[int, tuple[RunRef, ...]] = {}
-    offsets: dict[int, tuple[Offsets | None, Offsets]] = {}
-    for upstream in job.upstreams:
-        relation = core.relation(upstream)
-        if relation.kind == "source":
-            after, to = state.offsets_at(upstream, attempt.committed), state.offsets_at(upstream, attempt.target)
-            if to is not None:
-                offsets[upstream] = (None if after is None or attempt.first else after.offsets, to.offsets)
-            continue
-        record = state.state_tables[relation.state_table]
-        oldest = attempt.target if attempt.first else attempt.committed
-        if oldest < record.safe_epoch:
-            raise JobFailed(
-                f'job "{job.name}" has lost the log of "{relation.name}"',
-                detail=f"it needs the changes after epoch {oldest}, they are kept from {record.safe_epoch} on",
-                hint="drop the view and create it again",
-            )
-        runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= attempt.target]
-        tables[upstream] = tuple(r for r in runs if attempt.first or r.epoch_hi > attempt.committed)
+def prefix_of(attempt: str, job: Job, target: int) -> str:
+    """The folder for the objects of an attempt."""
+    return f"{job.id}/{target:016x}-{attempt}"
+
+
+def params_of(
+    core: Core, state: CatalogState, epoch: GroupEpoch[Job], part: Part[Job], work: Work, attempt: str
+) -> tuple[EpochParams, int]:
+    """The parameters of a step, and its parallelism."""
+    job = part.job
+    tables = {
+        i: TableInput(work.inputs[i].refs, work.inputs[i].keys) if i in work.inputs else TableInput(())
+        for i in job.upstreams
+        if core.relation(i).kind != "source"
+    }
     own = {
-        name: StateInput(table, tuple(r.ref for r in state.runs_of(table)), state.state_tables[table].watermark)
+        name: StateInput(
+            table,
+            (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(job.id, table)),
+            state.state_tables[table].watermark,
+        )
         for name, table in job.tables.items()
-    }  # fmt: skip
-    return _Gathered(tables, offsets, own)
+    }
+    params = EpochParams(
+        attempt=attempt,
+        from_epoch=part.committed,
+        to_epoch=epoch.target,
+        first=work.initial,
+        root=core.root,
+        prefix=prefix_of(attempt, job, epoch.target),
+        sync=core.settings.run_fsync,
+        spool=str(core.settings.spool_location),
+        memory_bytes=task_share_bytes(core.budget_bytes(), core.tasks_at_once),
+        budget_bytes=core.budget_bytes(),
+        progress=core.progress.address,
+        tables=tables,
+        sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
+        state=own,
+    )
+    return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
 
 
-def _source_input(
-    core: Core, job: Job, source_id: int, after: Offsets | None, to: Offsets, parallelism: int
-) -> SourceInput:
+def _source_input(core: Core, source_id: int, tasks: tuple[Any, ...]) -> SourceInput:
     relation = core.relation(source_id)
-    source = job.sources.get(source_id)
-    if source is None:
-        source = job.sources[source_id] = relation.open()
-    tasks = source.plan(source.start_offsets() if after is None else after, to, parallelism)
-    columns = tuple((c.name, c.type) for c in relation.columns)
-    return SourceInput(tuple(tasks), dict(relation.record.options), columns)
+    return SourceInput(tasks, dict(relation.record.options), tuple((c.name, c.type) for c in relation.columns))
 
 
-def estimated_rows(core: Core, job: Job, attempt: Attempt, tables: Mapping[int, tuple[RunRef, ...]]) -> int | None:
-    """About how many rows the epoch takes in; None if an input does not tell."""
-    total = 0
-    for upstream in job.upstreams:
-        if upstream in tables:
-            total += sum(r.rows for r in tables[upstream])
-            continue
-        relation = core.relation(upstream)
-        with core.lock:
-            changes = relation.changes.in_range(attempt.committed, attempt.target)
-            known = [relation.rows_by_epoch.get(low) for low, _ in changes]
-        rows = [r for r in known if r is not None]
-        if len(rows) < len(known):
-            return None
-        total += sum(rows)
-    return total
-
-
-def check_result(job: Job, attempt: Attempt, result: EpochResult) -> None:
+def check_result(job: Job, params: EpochParams, result: EpochResult) -> None:
     """Refuse runs that are not this attempt's: of other tables, other epochs, other folders. Raises `JobFailed`."""
     own = set(job.tables.values())
-    prefix = prefix_of(attempt, job) + "/"
     for ref in result.runs:
-        in_epoch = ref.epoch_lo == ref.epoch_hi == attempt.target
-        if ref.table_id not in own or not in_epoch or not ref.path.startswith(prefix):
+        in_epoch = ref.epoch_lo == ref.epoch_hi == params.to_epoch
+        if ref.table_id not in own or not in_epoch or not ref.path.startswith(params.prefix + "/"):
             raise JobFailed(f'a task of job "{job.name}" acknowledged the object {ref.path}, which is not of its epoch')
 
 
-def edits_of(core: Core, job: Job, attempt: Attempt, result: EpochResult, state: CatalogState) -> list[Edit]:
-    """The one transaction that makes an epoch visible: runs, versions, the job's progress, events."""
-    now_ms, target = core.clock.now_ms(), attempt.target
-    edits: list[Edit] = [Put(RunRecord(ref, 0, now_ms)) for ref in result.runs]
-    for name, table in job.tables.items():
-        edits.append(CommitTable(table, target, None if name == ROWS else target))
-    exact = exact_after(core, job, attempt)
-    record = state.jobs[job.id]
-    if record.status == "creating":
-        done = replace(record, status="created", committed_epoch=target, frontier=target, exact=exact)
-        kind = "materialized view" if ROWS in job.tables else "sink"
-        edits += [Put(done), AddEvent("job_created", job.id, f'{kind} "{job.name}" is created')]
+def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
+    """Run one step on Spark. What it writes is kept from vacuum until it is committed or given up."""
+    job, epoch = part.job, now.epoch
+    attempt = core.attempt_name(job.id)
+    now.stepwise = now.stepwise or part.begun or not work.step.last
+    pin = core.pins.pin((), 0)
+    now.holds.enter_context(core.pins.writing(prefix_of(attempt, job, epoch.target)))
+    try:
+        with core.catalog.reading() as state:
+            params, parallelism = params_of(core, state, epoch, part, work, attempt)
+            used = [*(t.refs for t in params.tables.values()), *(s.refs for s in params.state.values())]
+            core.pins.hold(pin, {ref.path for refs in used for ref in refs})
+        with core.changed:
+            job.attempt, job.attempt_since_s = attempt, core.clock.monotonic_s()
+        if not part.committed:
+            fault_point("backfill.slice.before")
+        assert job.runner is not None
+        with core.progress.attempt(attempt, job.id, job.group, epoch.target):
+            result = job.runner.run(params, parallelism)
+        check_result(job, params, result)
+    finally:
+        core.pins.unpin(pin)
+        with core.changed:
+            job.attempt = None
+            core.changed.notify_all()
+    note_step(part, work, result.runs)
+    now.results.append((job, result))
+    _note_progress(core, now, part, work)
+
+
+def _note_progress(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
+    job, now_s = part.job, core.clock.monotonic_s()
+    if part.committed:
+        return
+    done = round(work.step.rows)
+    if job.reading is None:
+        job.reading = Progress(done, max(done, round(sum(r.rows for r in work.rests))), job.attempt_since_s)
     else:
-        edits.append(AdvanceJob(job.id, target, target, exact))
-    if job.failures:
-        message = f'job "{job.name}" has recovered after {job.failures} failed attempts'
-        edits.append(AddEvent("job_recovered", job.id, message))
-    if result.row_error_count:
-        message = f'job "{job.name}" met {result.row_error_count} rows that could not be understood'
-        edits.append(AddEvent("row_errors", job.id, message, repr(result.row_errors[:5])))
-    return edits
-
-
-def exact_after(core: Core, job: Job, attempt: Attempt) -> tuple[tuple[int, int], ...]:
-    """The job's exact ranges once the attempt is committed."""
-    with core.lock:
-        safe = core.relation(job.id).safe
-        changed = core.job_frontier(job) + 1 if attempt.committed else attempt.first_change
-        return after_commit(job.exact, attempt.committed, changed, attempt.target, safe)
+        job.reading.rows_done += done
+        job.reading.rows_expected = max(job.reading.rows_expected, job.reading.rows_done)
+    seen, left_ms = job.reading, job.reading.remaining_ms(now_s)
+    job.progress = (
+        f"reading what its inputs hold at epoch {now.epoch.target}: about {seen.rows_done} of {seen.rows_expected} "
+        f"rows, {seen.rate(now_s):.0f} rows/s" + ("" if left_ms is None else f", {left_ms / 1000:.0f} s to go")
+    )  # fmt: skip

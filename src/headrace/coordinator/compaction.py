@@ -56,7 +56,9 @@ class Compactor:
         gone = expired_runs(refs, record.watermark)
         if gone and self._commit(record, gone, [], record.safe_epoch):
             refs = [ref for ref in refs if ref not in gone]
-        groups = choose_compaction(refs, fan_in=settings.compaction_trigger_runs)
+        # Above the checkpoint are parts of an epoch: they must not be mixed with what stays if it is given up.
+        parts = [[r for r in refs if (r.epoch_hi > record.committed_epoch) == above] for above in (False, True)]
+        groups = [g for p in parts for g in choose_compaction(p, fan_in=settings.compaction_trigger_runs)]
         if not groups:
             return 0
         safe = self.raise_safe(record)
@@ -75,10 +77,10 @@ class Compactor:
         """The same for a relation's rows, whose history has readers. The caller holds the lock."""
         core = self._core
         retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
-        readers = [j.committed for j in core.consumers(relation.id) if j.committed]
+        readers = core.log_readers(relation.id)
         pins = core.pins.epochs(relation.id)
         # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
-        newest = min(record.committed_epoch, core.epochs.complete)
+        newest = min(record.committed_epoch, core.complete)
         relation.safe = safe_epoch(relation.safe, newest, retention, pins, readers)
         return relation.safe
 

@@ -1,8 +1,9 @@
 """The coordinator: epochs, barriers, checkpoint groups, writes and reads of one database.
 
-Each materialized view is a checkpoint group of its own: a thread that runs its epochs, commits them, and retries them
-by itself. Epochs come from one clock; a tick binds sources, a write to a table has an epoch of its own, and
-a view runs to an epoch once everything at or below it is complete.
+Jobs that share a checkpoint group step, commit and fail together; by default each view has a group of its own. A group
+has a thread that runs its epochs, commits them, and retries them by itself. Epochs come from one clock; a tick binds
+sources, a write to a table has an epoch of its own, and a view runs to an epoch once everything at or below it is
+complete.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from headrace.coordinator.changes import TableChange
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
 from headrace.coordinator.history import Checkpoint
-from headrace.coordinator.lifecycle import STOP_WAIT_S, Lifecycle
+from headrace.coordinator.lanes import STOP_WAIT_S
+from headrace.coordinator.lifecycle import Lifecycle
 from headrace.coordinator.maintenance import Maintenance
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.progress_server import ProgressServer
@@ -78,6 +80,12 @@ class JobStatus:
     in_flight_epoch: int | None
     """The epoch that it is working on."""
     upstreams: tuple[int, ...]
+    rows_done: int | None = None
+    """Rows of its inputs' content that it has read, while it is being created; None otherwise."""
+    rows_expected: int | None = None
+    rows_per_second: float | None = None
+    remaining_ms: int | None = None
+    """How long that will take at the present rate."""
 
 
 class Coordinator:
@@ -144,7 +152,7 @@ class Coordinator:
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
         for job in list(self._core.jobs.values()):
             self._core.history.paused(job.id, job.status == "paused", self._core.clock.monotonic_s())
-            self._life.launch(job)
+            self._life.lanes.launch(job)
         for thread in self._threads:
             thread.start()
 
@@ -155,7 +163,7 @@ class Coordinator:
             again, core.stopping = core.stopping, True
         core.notify()
         core.memory.wake()
-        self._life.halt(list(core.jobs.values()), wait_s)
+        self._life.lanes.halt_all(wait_s)
         for thread in self._threads:
             thread.join(wait_s)
         self._threads.clear()
@@ -211,13 +219,13 @@ class Coordinator:
             except HeadraceError:
                 # The view exists; its job waits for the next tick that succeeds.
                 pass
-            self._life.launch(job)
+            self._life.lanes.launch(job)
             return job.id
 
         return self._guarded(create)
 
     def wait_created(self, job_id: int, timeout_s: float | None = None) -> None:
-        """Wait until a view's first epoch is committed.
+        """Wait until a view is readable: it holds what its inputs held, and has caught up with them.
 
         Raises `JobFailed` with the cause as soon as an attempt fails, `QueryCanceled` after `timeout_s`,
         `UndefinedObject` if it is dropped.
@@ -227,10 +235,10 @@ class Coordinator:
             job = self._job(job_id)
 
             def settled() -> bool:
-                return bool(job.committed or job.error or core.stopping or job_id not in core.jobs)
+                return bool(job.created or job.error or core.stopping or job_id not in core.jobs)
 
             done = core.changed.wait_for(settled, timeout_s)
-            if job.committed:
+            if job.created:
                 return
             core.check()
             self._job(job_id)
@@ -260,7 +268,11 @@ class Coordinator:
         self._guarded(drop)
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
-        """Pause or resume a job, and set options of it: parallelism, max_rows_per_epoch, checkpoint_interval_ms."""
+        """Pause or resume a job, and set options of it.
+
+        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, and checkpoint_group, which moves it to
+        another group. Raises `InvalidParameter` for other options and where groups would wait for each other.
+        """
         self._guarded(lambda: self._life.alter(job_id, paused, options))
         if paused is not None:
             self._core.history.paused(job_id, paused, self._core.clock.monotonic_s())
@@ -328,14 +340,15 @@ class Coordinator:
     def flush(self, timeout_s: float | None = None) -> int:
         """Make a tick, and wait until every created job has reached it; returns its epoch.
 
-        Jobs that are being created, paused or quarantined, and those built on them, are not waited for. When a job
-        fails meanwhile, all that are not built on it are still waited for. Raises `JobFailed` naming it,
+        Jobs that are being created, paused or quarantined, and those that they hold up, are not waited for. When a job
+        fails meanwhile, all that it does not hold up are still waited for. Raises `JobFailed` naming it,
         `QueryCanceled` after `timeout_s`.
         """
         core = self._core
         epoch = self.tick()
         with core.changed:
-            out = core.jobs_below(j.id for j in core.jobs.values() if j.status != "created")
+            out = core.jobs_below(j.id for j in core.jobs.values() if j.status == "creating")
+            out |= core.held_up(j.id for j in core.jobs.values() if j.status in ("paused", "quarantined"))
             jobs = [j for j in core.jobs.values() if j.id not in out]
             before = {j.id: j.failed_total for j in jobs}
             for job in jobs:
@@ -353,8 +366,8 @@ class Coordinator:
 
             def settled() -> bool:
                 left = waiting()
-                # A failing job holds up only those built on it; all others are waited for.
-                return core.stopping or {j.id for j in left} <= core.jobs_below(j.id for j in failed(left))
+                # A failing job holds up only its group and those built on it; all others are waited for.
+                return core.stopping or {j.id for j in left} <= core.held_up(j.id for j in failed(left))
 
             core.changed.wait_for(settled, timeout_s)
             left = waiting()
@@ -421,9 +434,11 @@ class Coordinator:
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
 
     def _status(self, job: Job) -> JobStatus:
-        core, m = self._core, job.metrics
+        core, m, reading = self._core, job.metrics, job.reading
         frontier, attempt = core.job_frontier(job), core.progress.of(job.attempt)
-        retry_s = max(0.0, job.retry_at_s - core.clock.monotonic_s()) if job.failures else 0.0
+        now_s = core.clock.monotonic_s()
+        retry_s = max(0.0, job.retry_at_s - now_s) if job.failures else 0.0
+        held = next((j for j in core.lane_of(job) if j.error is not None and j is not job), None)
         return JobStatus(
             id=job.id,
             name=job.name,
@@ -440,12 +455,16 @@ class Coordinator:
             error=job.error,
             error_since_ms=job.error_since_ms if job.error is not None else 0,
             row_errors=m.row_errors,
-            progress=job.progress,
+            progress=job.progress or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
             waiting_for=waiting_for(core, job, attempt),
             failures=job.failures,
             retry_in_ms=round(retry_s * 1000),
             in_flight_epoch=None if attempt is None else attempt.epoch,
             upstreams=job.upstreams,
+            rows_done=None if reading is None else reading.rows_done,
+            rows_expected=None if reading is None else reading.rows_expected,
+            rows_per_second=None if reading is None else reading.rate(now_s),
+            remaining_ms=None if reading is None else reading.remaining_ms(now_s),
         )
 
     def _job(self, job_id: int) -> Job:

@@ -11,29 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock
-from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
 from headrace.config import Settings
 from headrace.connectors.base import Source, open_source
 from headrace.coordinator.epochs import EpochClock
-from headrace.coordinator.exact import ChangeLog, Interval, clipped, end_of_range, frontier, intersect_all, view_exact
+from headrace.coordinator.graph import Graph, JobState, RelationState
 from headrace.coordinator.history import History
 from headrace.coordinator.pins import Pins
 from headrace.coordinator.progress import ProgressBook
-from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import (
-    Fenced,
-    HeadraceError,
-    InvalidParameter,
-    JobFailed,
-    ShuttingDown,
-    StorageError,
-    UndefinedTable,
-)
+from headrace.errors import Fenced, HeadraceError, InvalidParameter, JobFailed, ShuttingDown, StorageError
 from headrace.plan.planner import ViewPlan
 from headrace.state.memory import MemoryController, budget_bytes, machine_bytes
 from headrace.state.schema import TableSchema
@@ -60,56 +49,18 @@ RunnerFactory = Callable[[ViewPlan, Mapping[int, "TableSchema | None"]], Runner]
 
 
 @dataclass
-class Relation:
-    """A table, source, materialized view or sink while the server runs."""
+class Relation(RelationState):
+    """A table, source or materialized view while the server runs."""
 
-    record: ObjectRecord
-    schema: TableSchema | None = None
-    """Layout of its rows; None for a source or sink."""
-    state_table: int = 0
-    """Id of the state table that holds its rows; 0 for a source or sink."""
-    changes: ChangeLog = field(default_factory=ChangeLog)
-    rows_by_epoch: dict[int, int] = field(default_factory=dict)
-    """Rows that its newest changes have, where they are known."""
-    safe: int = 0
-    """Oldest epoch at which it may be read; never below what the catalog says."""
-    bound: bool = False
-    """A source that has offsets."""
     writing: threading.Lock = field(default_factory=threading.Lock)
     dropped: bool = False
     error: HeadraceError | None = None
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
 
-    @property
-    def id(self) -> int:
-        """The object's id."""
-        return self.record.id
-
-    @property
-    def kind(self) -> str:
-        """table, source, materialized_view or sink."""
-        return self.record.kind
-
-    @property
-    def name(self) -> str:
-        """The name as SQL knows it."""
-        return self.record.name
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns."""
-        return self.record.columns
-
     def open(self) -> Source:
         """The source itself. Raises `InvalidParameter`, `SourceError`."""
         return open_source(self.record.options, self.record.columns)
-
-    def changed(self, epoch: int, rows: int | None = None) -> None:
-        """Note a change."""
-        self.changes.add(epoch)
-        if rows is not None:
-            self.rows_by_epoch[epoch] = rows
 
 
 @dataclass
@@ -125,20 +76,29 @@ class Metrics:
 
 
 @dataclass
-class Job:
-    """The job of a materialized view or a sink while the server runs."""
+class Progress:
+    """How far a view that is being created is with what its inputs hold. For people: nothing is decided by it."""
 
-    id: int
-    name: str
-    upstreams: tuple[int, ...]
-    tables: dict[str, int]
-    """Name of a state table -> its id."""
-    group: str
-    status: str
-    """As in the catalog: creating, created, paused or quarantined."""
-    committed: int = 0
-    exact: tuple[Interval, ...] = ()
-    options: dict[str, str] = field(default_factory=dict)
+    rows_done: int
+    rows_expected: int
+    since_s: float
+    rows_before: int = 0
+    """Rows that were done already when this process took it up."""
+
+    def rate(self, now_s: float) -> float:
+        """Rows per second."""
+        return (self.rows_done - self.rows_before) / max(now_s - self.since_s, 1e-3)
+
+    def remaining_ms(self, now_s: float) -> int | None:
+        """Milliseconds to go at the present rate; None if that cannot be told."""
+        rate = self.rate(now_s)
+        return round((self.rows_expected - self.rows_done) / rate * 1000) if rate > 0 else None
+
+
+@dataclass
+class Job(JobState):
+    """A materialized view's job while the server runs."""
+
     plan: ViewPlan | None = None
     runner: Runner | None = None
     sources: dict[int, Source] = field(default_factory=dict)
@@ -147,30 +107,21 @@ class Job:
     failed_total: int = 0
     row_limit: int = 0
     """Most input rows of its next epoch while memory or disk is short; 0 for no limit but the configured one."""
+    read_stop: int = 0
+    """The stop that a waiting read has asked for last; it takes the place of the one before."""
     error: HeadraceError | None = None
     error_since_ms: int = 0
     retry_at_s: float = 0.0
     not_before_s: float = 0.0
-    stops: set[int] = field(default_factory=set)
-    """Epochs at which a view below wants this one to be exact, together with its other inputs."""
-    read_stop: int = 0
-    """The stop that a waiting read has asked for last; it takes the place of the one before."""
-    aligning: int = 0
-    """The epoch at which this view has last asked its inputs to be exact together."""
-    forced: int = 0
-    """An epoch that someone waits for: the cadence does not hold it back."""
     attempt: str | None = None
+    """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0
+    busy: bool = False
+    """It is part of an epoch that has begun and is neither committed nor given up."""
     progress: str = ""
+    reading: Progress | None = None
+    """How much of its inputs' content it has read, while it is being created."""
     metrics: Metrics = field(default_factory=Metrics)
-    committing: threading.Lock = field(default_factory=threading.Lock)
-    stopping: bool = False
-    thread: threading.Thread | None = None
-
-    @property
-    def runnable(self) -> bool:
-        """Whether its status lets it run."""
-        return self.status in ("creating", "created") and not self.stopping
 
     @property
     def shown_status(self) -> str:
@@ -233,10 +184,15 @@ def state_root(settings: Settings) -> StoreRoot:
     )
 
 
-class Core:
-    """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark."""
+class Core(Graph[Relation, Job]):
+    """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark.
+
+    `committing` is held over a commit of jobs from its first look at the catalog to the change of what is in memory, so
+    that no two of them move the same job. Locks are taken in this order: `committing`, `catalog.reading()`, `lock`.
+    """
 
     def __init__(self, settings: Settings, catalog: Catalog, clock: Clock, slots: int) -> None:
+        super().__init__()
         self.settings = settings
         self.catalog = catalog
         self.clock = clock
@@ -245,6 +201,7 @@ class Core:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         """Notified when an epoch becomes complete, a group commits or fails, or a job is altered."""
+        self.committing = threading.Lock()
         self.epochs = EpochClock(catalog, clock, self.changed)
         self.pins = Pins()
         self.history = History()
@@ -253,88 +210,21 @@ class Core:
         self.tasks_at_once = slots
         """Tasks of epochs that are taken to run side by side, which share the memory budget."""
         self.memory = MemoryController(self.budget_bytes())
-        self.relations: dict[int, Relation] = {}
-        self.jobs: dict[int, Job] = {}
         self.stopping = False
         self.failure: BaseException | None = None
         self.failed = threading.Event()
         self._attempts = itertools.count(1)
 
+    @property
+    def complete(self) -> int:
+        """The newest complete epoch."""
+        return self.epochs.complete
+
     def budget_bytes(self) -> int:
         """The memory budget, as configured now."""
         return budget_bytes(self.settings.memory_budget_mb, machine_bytes())
 
-    # ---- what depends on what; the caller holds `lock`
-
-    def relation(self, relation_id: int) -> Relation:
-        """Raises `UndefinedTable` for one that is not there (any more)."""
-        found = self.relations.get(relation_id)
-        if found is None:
-            raise UndefinedTable(f"relation {relation_id} does not exist", hint="it may have been dropped")
-        return found
-
-    def frontier(self, relation_id: int, known: dict[int, int] | None = None) -> int:
-        """The newest epoch up to which a relation will not change any more; 0 if it cannot be read yet.
-
-        `known` holds the frontiers of views that are worked out already.
-        """
-        relation = self.relations.get(relation_id)
-        if relation is None:
-            return 0
-        job = self.jobs.get(relation_id)
-        if job is not None:
-            return self.job_frontier(job, known)
-        if relation.kind == "source" and not relation.bound:
-            return 0
-        return self.epochs.complete
-
-    def job_frontier(self, job: Job, known: dict[int, int] | None = None) -> int:
-        """The frontier of a view."""
-        known = {} if known is None else known
-        if job.id not in known:
-            ups = self.upstreams(job, known)
-            upper = min((u.frontier for u in ups), default=self.epochs.complete)
-            views = [self.exact(i) for i in job.upstreams if i in self.jobs]
-            if views and job.committed:
-                # A view shows its changes at its checkpoints: between two of them its content may be out of date.
-                upper = min(upper, end_of_range(intersect_all(views), job.committed))
-            known[job.id] = frontier(job.committed, upper, first_change_of(ups))
-        return known[job.id]
-
-    def upstreams(self, job: Job, known: dict[int, int] | None = None) -> list[Upstream]:
-        """A job's inputs as its next epoch sees them."""
-        known = {} if known is None else known
-        return [Upstream(i, self.frontier(i, known), self._first_change(i, job.committed)) for i in job.upstreams]
-
-    def _first_change(self, relation_id: int, after: int) -> int | None:
-        relation = self.relations.get(relation_id)
-        return None if relation is None else relation.changes.first_after(after)
-
-    def exact(self, relation_id: int) -> list[Interval]:
-        """The readable epochs at which a relation is exact."""
-        relation = self.relation(relation_id)
-        job = self.jobs.get(relation_id)
-        if job is not None:
-            return clipped(view_exact(job.exact, job.committed, self.job_frontier(job)), relation.safe)
-        return [(relation.safe, self.epochs.complete)]
-
-    def common(self, job: Job) -> list[Interval]:
-        """The epochs at which all inputs of a job are exact. The caller holds `lock`."""
-        return intersect_all([self.exact(i) for i in job.upstreams])
-
-    def align(self, job: Job) -> None:
-        """Ask the views above a job to stop at one epoch, so that there is one at which all are exact.
-
-        All that runs there runs to an earlier epoch than the newest complete one, so none has passed it.
-        """
-        job.aligning = self.epochs.complete
-        above = list(job.upstreams)
-        while above:
-            upper = self.jobs.get(above.pop())
-            if upper is not None and job.aligning not in upper.stops:
-                upper.stops.add(job.aligning)
-                above += upper.upstreams
-        self.changed.notify_all()
+    # ---- for reads; the caller holds `lock`
 
     def align_for_reads(self, epoch: int) -> None:
         """Ask all views to stop at one epoch, for a read that finds none at which those that it reads are exact.
@@ -358,20 +248,6 @@ class Core:
                 found[job.id] = job
                 left += job.upstreams
         return sorted(found.values(), key=lambda j: -j.id)
-
-    def consumers(self, relation_id: int) -> list[Job]:
-        """The jobs that read a relation."""
-        return [j for j in self.jobs.values() if relation_id in j.upstreams]
-
-    def jobs_below(self, job_ids: Iterable[int]) -> set[int]:
-        """These jobs and all that depend on them."""
-        found = set(job_ids)
-        grown = True
-        while grown:
-            more = {j.id for j in self.jobs.values() if j.id not in found and found.intersection(j.upstreams)}
-            found |= more
-            grown = bool(more)
-        return found
 
     # ---- attempts, failures
 

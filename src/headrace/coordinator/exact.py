@@ -1,8 +1,8 @@
 """Which epochs a relation is exact at: pure functions over closed ranges of epochs, and the log of changes.
 
 A relation is exact at an epoch if its content is known to equal its definition over its inputs there. Tables and
-sources are exact at every complete epoch. A view is exact at each of its checkpoints, and on from there up to the
-epoch before the first later change of any of its inputs.
+sources are exact at every complete epoch. A view is exact at each of its checkpoints, and after it, up to the epoch
+before the first later change of any of its inputs, wherever the views among those are exact.
 """
 
 from __future__ import annotations
@@ -114,12 +114,6 @@ def newest(intervals: Sequence[Interval], at_most: int | None = None) -> int | N
     return min(intervals[at - 1][1], at_most) if at else None
 
 
-def end_of_range(intervals: Sequence[Interval], epoch: int) -> int:
-    """The end of the range that holds `epoch`; `epoch` itself where none does."""
-    at = bisect_right(intervals, epoch, key=_low)
-    return max(intervals[at - 1][1], epoch) if at else epoch
-
-
 def clipped(intervals: Sequence[Interval], low: int) -> list[Interval]:
     """The part of the ranges that is not below `low`."""
     at = bisect_left(intervals, low, key=_high)
@@ -139,23 +133,39 @@ def frontier(committed: int, upper: int, first_change: int | None) -> int:
     return max(committed, first_change - 1)
 
 
-def view_exact(stored: Sequence[Interval], committed: int, frontier_epoch: int) -> list[Interval]:
-    """Where a view is exact: its closed history, and the open range from its newest checkpoint on."""
+def view_exact(
+    stored: Sequence[Interval], committed: int, frontier_epoch: int, inputs: Sequence[Interval] | None = None
+) -> list[Interval]:
+    """Where a view is exact: its closed history, and from its newest checkpoint on where its inputs are.
+
+    `inputs` are the epochs at which the views that it reads are exact together; None if it reads none.
+    """
     if committed == 0:
         return []
     closed = [i for i in stored if i[1] < committed]
-    return [*closed, (committed, max(committed, frontier_epoch))]
+    ahead = [(committed, max(committed, frontier_epoch))]
+    if inputs is not None:
+        ahead = intersect(ahead, inputs)
+        if not ahead or ahead[0][0] > committed:
+            ahead.insert(0, (committed, committed))
+    return coalesced([*closed, *ahead])
 
 
-def after_commit(
-    stored: Sequence[Interval], committed: int, first_change: int | None, target: int, safe: int
-) -> tuple[Interval, ...]:
-    """The ranges to store with a checkpoint at `target`, for a view that was committed at `committed` before.
+def coalesced(intervals: Sequence[Interval]) -> list[Interval]:
+    """Disjoint ascending ranges, of which those that follow each other without a gap are one."""
+    result: list[Interval] = []
+    for low, high in intervals:
+        if result and low == result[-1][1] + 1:
+            result[-1] = (result[-1][0], high)
+        else:
+            result.append((low, high))
+    return result
 
-    The range of the former checkpoint ends before the first change that the new one takes in. What lies below
-    `safe` cannot be read any more and is left out.
+
+def after_commit(known: Sequence[Interval], target: int, safe: int) -> tuple[Interval, ...]:
+    """The ranges to store with a checkpoint at `target`, for a view that is exact at `known` before it.
+
+    What lies below `safe` cannot be read any more and is left out.
     """
-    end = target - 1 if first_change is None else min(first_change, target) - 1
-    known = view_exact(stored, committed, end)
-    kept = clipped(known, safe)[-(MAX_INTERVALS - 1) :]
-    return (*kept, (target, target))
+    before = [(low, min(high, target - 1)) for low, high in known if low < target]
+    return (*clipped(before, safe)[-(MAX_INTERVALS - 1) :], (target, target))

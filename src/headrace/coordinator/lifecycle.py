@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,14 +14,17 @@ from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import open_source
 from headrace.coordinator.core import ROWS, Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
-from headrace.coordinator.driver import Driver
 from headrace.coordinator.exact import ChangeLog
+from headrace.coordinator.lanes import Lanes
+from headrace.coordinator.options import GROUP, checked_options, own_group
+from headrace.coordinator.steps import Position, position_of
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
     DuplicateTable,
     Fenced,
     HeadraceError,
+    InvalidParameter,
     JobFailed,
     UndefinedObject,
     UndefinedTable,
@@ -34,9 +35,6 @@ from headrace.plan.planner import Relation as PlannedRelation
 from headrace.plan.stored import stored_query
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import TableSchema
-
-STOP_WAIT_S = 30.0
-"""Seconds that a running epoch is given to end by itself before it is cancelled."""
 
 
 def rows_schema(record: ObjectRecord) -> TableSchema:
@@ -66,9 +64,9 @@ class Lifecycle:
         self._core = core
         self._planner = planner
         self._make_runner = make_runner
-        self._compact = compact
         self._ticking = ticking
         self.ddl = threading.RLock()
+        self.lanes = Lanes(core, compact)
 
     # ---- start
 
@@ -79,14 +77,27 @@ class Lifecycle:
             jobs = dict(state.jobs)
             relations = {o.id: _recovered(o, state) for o in objects}
             tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
+            positions = {i: position_of(state.positions_of(i)) for i in jobs}
         with self._core.lock:
             self._core.relations.update(relations)
         for record in objects:
             if record.kind in ("materialized_view", "sink"):
-                self._recover_view(record, jobs[record.id], tables[record.id])
+                self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id])
             self._define(record)
+        self._settle()
 
-    def _recover_view(self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int]) -> None:
+    def _settle(self) -> None:
+        """Find out which jobs move in step with their groups; note durably which ones do not any more."""
+        core = self._core
+        left = [j for group in sorted({j.group for j in core.jobs.values()}) for j in core.settle(group)]
+        records = core.catalog.state.jobs
+        edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in left if records[j.id].joined]
+        if edits:
+            core.catalog.transact(edits)
+
+    def _recover_view(
+        self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None
+    ) -> None:
         job = Job(
             id=record.id,
             name=record.name,
@@ -97,6 +108,8 @@ class Lifecycle:
             committed=job_record.committed_epoch,
             exact=job_record.exact,
             options=dict(job_record.options),
+            position=position,
+            joined=job_record.joined,
         )
         try:
             plan = self._planner.plan(stored_query(self._planner, record.payload))
@@ -104,7 +117,7 @@ class Lifecycle:
             self._check_plan(record, job_record, plan, tables)
             job.plan, job.runner = plan, self._runner(plan)
             if job.status == "quarantined":
-                self._set_status(job, "created" if job.committed else "creating")
+                self._set_status(job, "created" if job.created else "creating")
         except Fenced:
             raise
         except Exception as error:
@@ -140,44 +153,6 @@ class Lifecycle:
         self._planner.define(
             PlannedRelation(record.id, record.name, append_only), record.columns, spark_name(record.id)
         )
-
-    # ---- jobs' threads
-
-    def launch(self, job: Job) -> None:
-        """Start a job's thread, if it has a plan to run."""
-        if job.runner is None or job.thread is not None:
-            return
-        job.stopping = False
-        driver = Driver(self._core, job, self._compact)
-        job.thread = threading.Thread(target=driver.run, name=f"headrace-job-{job.id}", daemon=True)
-        job.thread.start()
-
-    def halt(self, jobs: Iterable[Job], wait_s: float = 0.0) -> None:
-        """End jobs' threads, cancel what they run, and let nothing of it commit.
-
-        Where the whole coordinator is stopping, epochs that run may finish and commit within `wait_s`.
-        """
-        jobs = [j for j in jobs if j.thread is not None]
-        self._core.notify()
-        deadline_s = time.monotonic() + wait_s
-        for job in jobs:
-            if job.thread is not None and wait_s > 0:
-                job.thread.join(max(0.0, deadline_s - time.monotonic()))
-        with self._core.changed:
-            for job in jobs:
-                job.stopping = True
-        self._core.notify()
-        for job in jobs:
-            assert job.thread is not None
-            for _ in range(10):
-                if not job.thread.is_alive():
-                    break
-                attempt, runner = job.attempt, job.runner
-                if attempt is not None and runner is not None:
-                    with suppress(Exception):
-                        runner.cancel(attempt)
-                job.thread.join(1.0)
-            job.thread = None
 
     # ---- create
 
@@ -225,15 +200,18 @@ class Lifecycle:
                 record, id=first, columns=record.columns or plan.columns, payload=payload, depends_on=depends,
                 created_ms=record.created_ms or core.clock.now_ms(),
             )  # fmt: skip
-            group = f"job-{first}"
+            options = checked_options(record.options)
+            group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
+            joined = not any(j.group == group for j in core.jobs.values())
             stored = {"fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams)}
             runner = self._runner(plan)
             edits: list[Edit] = [
-                Put(record), Put(JobRecord(first, group, "creating", plan=stored, options=dict(record.options)))
-            ]  # fmt: skip
+                Put(record),
+                Put(JobRecord(first, group, "creating", plan=stored, options=options, joined=joined)),
+            ]
             edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
             self._transact_new(edits, first)
-            job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=dict(record.options))
+            job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
             job.plan, job.runner = plan, runner
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
@@ -257,29 +235,63 @@ class Lifecycle:
             if object_id not in self._core.catalog.state.objects:
                 raise
 
+    def _group(self, job_id: int, name: str, upstreams: Iterable[int], wanted: str | None) -> str:
+        """The checkpoint group of a job. Raises `InvalidParameter` where groups would wait for each other."""
+        core = self._core
+        group = wanted or core.settings.default_checkpoint_group
+        if group == "own":
+            group = own_group(job_id)
+        with core.lock:
+            circle = core.cycle_of(job_id, group, upstreams)
+        if circle is not None:
+            shown = " -> ".join(f'"{g}"' for g in circle)
+            raise InvalidParameter(
+                f'"{name}" cannot be in checkpoint group "{group}": groups would wait for each other',
+                detail=f"a group steps as a whole, but these would read one another: {shown}",
+                hint="put the views in between into the same group, or this one into another",
+            )
+        return group
+
     # ---- alter, drop
 
     def alter(self, job_id: int, paused: bool | None, options: Mapping[str, str] | None) -> None:
         """See `Coordinator.alter_job`."""
         core = self._core
+        given = checked_options(options or {})
         with self.ddl:
             core.check()
             job = core.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
-            with job.committing:
-                record = core.catalog.state.jobs[job_id]
-                status = record.status
-                if paused is not None and status != "quarantined":
-                    status = "paused" if paused else ("created" if record.committed_epoch else "creating")
-                changed = dict(record.options) if options is None else {**record.options, **options}
-                kind = {True: "job_paused", False: "job_resumed", None: "job_altered"}[paused]
-                event = AddEvent(kind, job_id, f'job "{job.name}": {kind.removeprefix("job_")}')
-                core.catalog.transact([Put(replace(record, status=status, options=changed)), event])
-                with core.changed:
-                    job.status, job.options = status, changed
-                    job.retry_at_s = job.not_before_s = 0.0
+            wanted = given.pop(GROUP, None)
+            group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
+            with core.committing:
+                self._alter(job, paused, given, group)
+            self.lanes.launch(job)
             core.notify()
+
+    def _alter(self, job: Job, paused: bool | None, given: Mapping[str, str], group: str) -> None:
+        """The transaction of an ALTER. The caller holds `committing`: no lane is at a commit."""
+        core = self._core
+        record = core.catalog.state.jobs[job.id]
+        status = record.status
+        if paused is not None and status != "quarantined":
+            status = "paused" if paused else ("created" if record.exact else "creating")
+        options = {**record.options, **given}
+        moved = group != record.group
+        with core.lock:
+            joined = not any(j.group == group for j in core.jobs.values() if j is not job) if moved else record.joined
+        kind = {True: "job_paused", False: "job_resumed", None: "job_moved" if moved else "job_altered"}[paused]
+        text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
+        altered = replace(record, status=status, options=options, group=group, joined=joined)
+        core.catalog.transact([Put(altered), AddEvent(kind, job.id, text)])
+        with core.changed:
+            job.status, job.options = status, options
+            job.retry_at_s = job.not_before_s = 0.0
+            if moved:
+                job.group, job.joined, job.joining = group, joined, False
+                job.version += 1
+            core.changed.notify_all()
 
     def drop(self, ids: Sequence[int]) -> list[int]:
         """See `Coordinator.drop`; returns what was dropped."""
@@ -290,7 +302,7 @@ class Lifecycle:
             with core.lock:
                 relations = [core.relations[i] for i in ids if i in core.relations]
                 jobs = [core.jobs[i] for i in ids if i in core.jobs]
-            self.halt(jobs)
+            self.lanes.withdraw(jobs)
             held = sorted((r for r in relations if r.kind == "table"), key=lambda r: r.id)
             for table in held:
                 table.writing.acquire()
@@ -299,7 +311,8 @@ class Lifecycle:
                     self._delete(ids, relations)
             except BaseException:
                 for job in jobs:
-                    self.launch(job)
+                    job.stopping = False
+                    self.lanes.launch(job)
                 raise
             finally:
                 for table in held:
@@ -356,10 +369,13 @@ def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
     if record.kind == "sink":
         return Relation(record)
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
-    runs = [r.ref for r in state.runs_of(table.id)]
-    checkpoints = ((low, low) for low, _ in state.jobs[record.id].exact)
-    changes = ChangeLog([*checkpoints, *((r.epoch_lo, r.epoch_hi) for r in runs)])
-    rows = {r.epoch_lo: r.rows for r in runs if r.constant_epoch}
+    # Above the committed epoch are parts of one that is not finished: nobody sees them yet.
+    runs = [r.ref for r in state.runs_of(table.id) if r.ref.epoch_lo <= table.committed_epoch]
+    changes = ChangeLog((r.epoch_lo, r.epoch_hi) for r in runs)
+    rows: dict[int, int] = {}
+    for run in runs:
+        if run.constant_epoch:
+            rows[run.epoch_lo] = rows.get(run.epoch_lo, 0) + run.rows
     return Relation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
 
 

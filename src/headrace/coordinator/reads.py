@@ -355,7 +355,7 @@ class Reads:
 
 def _created(core: Core) -> list[Job]:
     """The views that `global` counts: all but those that are still being created."""
-    return [j for j in core.jobs.values() if j.committed and j.status != "creating"]
+    return [j for j in core.jobs.values() if j.created]
 
 
 def _trouble(job: Job) -> bool:

@@ -27,14 +27,14 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a job has something to do, and up to which epoch."""
+    """Whether jobs that step together have something to do, and up to which epoch."""
 
     target: int
     run: bool
     first_change: int | None = None
     """The first change that the epoch takes in."""
     waiting_for: int | None = None
-    """The input that keeps a new job from starting."""
+    """The input that keeps a job from starting."""
 
 
 def first_change_of(upstreams: Iterable[Upstream]) -> int | None:
@@ -42,10 +42,11 @@ def first_change_of(upstreams: Iterable[Upstream]) -> int | None:
     return min((u.first_change for u in upstreams if u.first_change is not None), default=None)
 
 
-def decide(committed: int, upstreams: Sequence[Upstream], now_epoch: int) -> Decision:
-    """The job's next epoch: up to the smallest frontier of its inputs, and only if one of them changed.
+def decide(committed: int, upstreams: Sequence[Upstream], now_epoch: int, *, at_least: int = 0) -> Decision:
+    """The next epoch of jobs that step together: up to the smallest frontier of their inputs, and only if one changed.
 
-    A job without a checkpoint runs in any case, once every input can be read. A job without inputs runs once.
+    `committed` is their oldest checkpoint. Jobs without one run in any case, once every input can be read. Jobs without
+    inputs run once. With `at_least` they run also without a change, to that epoch or a later one.
     """
     slowest = min(upstreams, key=lambda u: u.frontier, default=None)
     target = now_epoch if slowest is None else min(slowest.frontier, now_epoch)
@@ -53,7 +54,8 @@ def decide(committed: int, upstreams: Sequence[Upstream], now_epoch: int) -> Dec
     if committed == 0:
         blocked = slowest.relation if slowest is not None and slowest.frontier == 0 else None
         return Decision(target, target > 0 and blocked is None, first, blocked)
-    return Decision(target, target > committed and first is not None and first <= target, first)
+    changed = target > committed and first is not None and first <= target
+    return Decision(target, target >= at_least and (changed or at_least > 0), first)
 
 
 def aligned_target(common: Sequence[Interval], first: int, most: int, limit: int) -> int | None:

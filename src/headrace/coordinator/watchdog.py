@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.catalog.edits import AddEvent
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.core import Core, Job
-from headrace.coordinator.exact import newest
+from headrace.coordinator.exact import intersect_all, newest
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.targets import decide
 from headrace.errors import Fenced, HeadraceError
@@ -79,7 +79,7 @@ def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)
     if core.job_frontier(job) >= core.epochs.complete:
         return ""
-    return _of_retry(core, job) or _of_input(core, job) or _of_turn(core, job)
+    return _of_retry(core, job) or _of_group(core, job) or _of_input(core, job) or _of_turn(core, job)
 
 
 def _of_attempt(progress: AttemptProgress | None) -> str:
@@ -102,17 +102,30 @@ def _of_retry(core: Core, job: Job) -> str:
     return f"its retry in {left_s:.1f} s" + (f": {job.error.message}" if job.error is not None else "")
 
 
+def _of_group(core: Core, job: Job) -> str:
+    """Another job that moves in step with it and cannot go on, or works at present."""
+    others = [j for j in core.lane_of(job) if j is not job]
+    held = next((j for j in others if j.error is not None or not j.runnable), None)
+    if held is not None:
+        return f'"{held.name}" of its checkpoint group, which is {held.shown_status}'
+    busy = next((j for j in others if j.attempt is not None), None)
+    return "" if busy is None else f'"{busy.name}" of its checkpoint group to finish its part of the epoch'
+
+
 def _of_input(core: Core, job: Job) -> str:
     """An input that has to go on first."""
-    upstreams = core.upstreams(job)
-    found = decide(job.committed, upstreams, core.epochs.complete)
+    lane = core.lane_of(job)
+    upstreams = core.upstreams(lane)
+    committed = min((j.committed for j in lane), default=job.committed)
+    found = decide(committed, upstreams, core.epochs.complete)
     if not found.run:
         slowest = min(upstreams, key=lambda u: u.frontier, default=None)
         relation = None if slowest is None else core.relations.get(slowest.relation)
         if slowest is None or relation is None:
             return "one of its inputs"
         return f'its input "{relation.name}", which is at epoch {slowest.frontier}'
-    if job.upstreams and (newest(core.common(job), found.target) or 0) <= job.committed:
+    common = intersect_all([core.exact(u.relation) for u in upstreams])
+    if upstreams and (newest(common, found.target) or 0) <= committed:
         return "an epoch at which all its inputs are exact"
     return ""
 

@@ -21,6 +21,8 @@ class TableInput:
     """A table or view to read: its change in (from, to], or its content at `to` when there was nothing before."""
 
     refs: tuple[RunRef, ...]
+    keys: tuple[int, int] | None = None
+    """Only rows with `__k` in this range [low, high): a step of an epoch that is not taken in at one go."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,14 @@ class StateInput:
 
 @dataclass(frozen=True)
 class EpochParams:
-    """One attempt at one epoch of one group."""
+    """One attempt at one step of a job in an epoch of its group."""
 
     attempt: str
     """Unique over all attempts; names every object that the attempt writes."""
     from_epoch: int
     to_epoch: int
     first: bool
-    """The job has no committed epoch yet."""
+    """The job's very first step: operators put out the rows that are there without any input."""
     root: Root
     """Root of the state store."""
     prefix: str
@@ -80,6 +82,11 @@ class EpochParams:
             return Path(self.spool)
         return Path(tempfile.gettempdir()) / f"headrace-spool-{zlib.crc32(str(self.root).encode()):08x}"
 
+    @property
+    def snapshot(self) -> bool:
+        """Whether inputs are read as their content at `to_epoch`: the job has no checkpoint yet."""
+        return self.from_epoch == 0
+
     def encode(self) -> str:
         """As JSON text."""
         return json.dumps(
@@ -89,7 +96,7 @@ class EpochParams:
                 "out": [root_to_json(self.root), self.prefix, self.sync],
                 "bounds": [self.spool, self.memory_bytes, self.budget_bytes],
                 "inner": self.inner,
-                "tables": {i: [r.to_json() for r in t.refs] for i, t in self.tables.items()},
+                "tables": {i: [[r.to_json() for r in t.refs], t.keys] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
                 "progress": self.progress,
@@ -120,7 +127,10 @@ def decode(text: str) -> EpochParams:
         memory_bytes=memory_bytes,
         budget_bytes=budget_bytes,
         inner=tuple(data["inner"]),
-        tables={int(i): TableInput(_refs(refs)) for i, refs in data["tables"].items()},
+        tables={
+            int(i): TableInput(_refs(refs), None if keys is None else (keys[0], keys[1]))
+            for i, (refs, keys) in data["tables"].items()
+        },
         sources={
             int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns))
             for i, (tasks, options, columns) in data["sources"].items()

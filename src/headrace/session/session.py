@@ -400,7 +400,7 @@ class Session:
         state = self.database.catalog.state
         for job_id in statement.ids:
             job = state.jobs.get(job_id)
-            if job is None or job.status != "creating":
+            if job is None or job.status == "created" or job.exact:
                 raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
         self.database.coordinator.drop(list(statement.ids))
         return show.rows_result("CANCEL JOBS", [("Id", "bigint")], [[i] for i in statement.ids])

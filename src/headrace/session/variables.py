@@ -93,6 +93,13 @@ def _whole(text: str) -> str:
     return str(int(text)) if text.strip() else ""
 
 
+def _group(text: str) -> str:
+    name = text.strip()
+    if len(name) > 63 or name.startswith(("job-", "table-")):
+        raise ValueError("own, shared, or a name of at most 63 characters is needed")
+    return name
+
+
 _LEVELS = ("serializable", "repeatable read", "read committed", "read uncommitted", "default")
 VARIABLES: dict[str, Variable] = {
     v.name.lower(): v
@@ -135,6 +142,7 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("monotonic_reads", "strict", "Whose earlier reads no relation is shown older than.", _monotonic),
         Variable("background_ddl", "off", "CREATE MATERIALIZED VIEW returns before it is filled.", _boolean),
+        Variable("default_checkpoint_group", "", "Group of new views; empty: as the system parameter says.", _group),
         Variable("rw_implicit_flush", "off", "FLUSH after each INSERT, UPDATE and DELETE.", _boolean),
         Variable("read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),
     )

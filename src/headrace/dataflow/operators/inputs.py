@@ -18,6 +18,8 @@ from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 
+K_HIGHEST = (1 << 63) - 1
+"""The largest `__k`."""
 ERROR_SAMPLES = 20
 """Row errors that a task reports in full; all are counted."""
 PIECES_AT_MOST = 256
@@ -30,6 +32,12 @@ def slice_numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
     A task's own partition number would not do: below a union it counts the partitions of all branches.
     """
     return [i for batch in batches for i in batch.column(0).to_pylist()]
+
+
+def _part(keys: tuple[int, int], i: int, p: int) -> tuple[int, int | None]:
+    """The i-th (from 0) of p parts of a range of keys, [low, high); None where it reaches to the end of all keys."""
+    low, high = (keys[0] + (n * (keys[1] - keys[0])) // p for n in (i, i + 1))
+    return low, None if high > K_HIGHEST else high
 
 
 @dataclass(frozen=True)
@@ -57,19 +65,23 @@ class InputStage(Labelled, Unkeyed):
         assert self.schema is not None
         params = task.params
         arrangement = Arrangement(self.schema, table.refs, params.root, as_of=params.to_epoch)
-        if params.first:
-            for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
+        if params.snapshot:
+            for rows in arrangement.scan(*self._bounds(table, i, self.parallelism)):
                 yield self._batch([rows.column(n) for n in self.names], rows.column("__w"))
             return
         pieces = self._pieces(table, params.memory_bytes)
         for piece in range(i * pieces, (i + 1) * pieces):
             # Combined over the epochs: a row that came and went in between is no part of the change, and must not be
             # computed with. A piece of it is held in memory.
-            bounds = slice_bounds(piece, self.parallelism * pieces)
+            bounds = self._bounds(table, piece, self.parallelism * pieces)
             log = list(arrangement.log(params.from_epoch, params.to_epoch, *bounds))
             if log:
                 rows = consolidate(concat(log, self.schema.arrow()), self.schema)
                 yield self._batch([rows.column(n) for n in self.names], rows.column("__w"))
+
+    def _bounds(self, table: TableInput, i: int, p: int) -> tuple[int, int | None]:
+        """The i-th of p ranges of the keys that the epoch takes in."""
+        return slice_bounds(i, p) if table.keys is None else _part(table.keys, i, p)
 
     def _pieces(self, table: TableInput, memory_bytes: int) -> int:
         """In how many ranges of keys to read a slice of the change, so that each fits into the memory of a task."""

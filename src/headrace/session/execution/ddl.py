@@ -230,6 +230,9 @@ def create_planned(
         open_sink(options, plan.columns)
         _check_append_only(plan)
     upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
+    group = session.variables.get("default_checkpoint_group")
+    if group:
+        options = {"checkpoint_group": group, **options}
     record = _record(
         session,
         kind,

@@ -1,0 +1,394 @@
+"""A group's epoch from its opening to its commit: what each job takes in next, and the transactions.
+
+Pure: it looks at the graph and at the catalog's content, and returns edits. Whoever runs it does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, Protocol
+
+from headrace.catalog.edits import AddEvent, CarryAlong, CommitTable, Delete, Edit, Put
+from headrace.catalog.records import JobRecord, RunRecord, run_id
+from headrace.catalog.state import CatalogState
+from headrace.connectors.base import Offsets
+from headrace.coordinator.exact import Interval, after_commit
+from headrace.coordinator.graph import Graph, J, R
+from headrace.coordinator.machine import outcome
+from headrace.coordinator.steps import (
+    Position,
+    Rest,
+    Slice,
+    SourceRest,
+    Step,
+    TableRest,
+    TaskSlice,
+    advanced,
+    parts_for,
+    plan_step,
+    position_of,
+)
+from headrace.coordinator.targets import UNKNOWN_ROWS
+from headrace.errors import LogLost
+from headrace.state.schema import RunRef
+
+ROWS = "view/rows"
+"""The state table that holds a relation's rows, of views and tables alike."""
+
+
+class SourceRanges(Protocol):
+    """What sources say of a range of their offsets."""
+
+    def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
+        """How many rows it has; None if that is not known. Without `after`, from the beginning."""
+        ...
+
+    def tasks(self, source_id: int, after: Offsets | None, to: Offsets, parts: int) -> Sequence[Any]:
+        """The range as about `parts` read tasks; the same ones each time."""
+        ...
+
+
+@dataclass
+class Part(Generic[J]):
+    """One job's share of a group's epoch."""
+
+    job: J
+    committed: int
+    """The checkpoint from which it starts; 0 for none."""
+    version: int
+    position: Position
+    """How far it is, with what is not durable yet."""
+    runs: list[RunRef] = field(default_factory=list)
+    """What it has written and not committed."""
+    begun: bool = False
+    finished: bool = False
+    stored: bool = True
+    """Every step of it is durable."""
+
+
+@dataclass
+class GroupEpoch(Generic[J]):
+    """An epoch of a lane that is under way."""
+
+    target: int
+    parts: list[Part[J]]
+    """In the order in which they run."""
+
+    @property
+    def current(self) -> Part[J] | None:
+        """The part that is not finished; None once all are."""
+        return next((p for p in self.parts if not p.finished), None)
+
+    @property
+    def due(self) -> Literal["step", "store", "finish"]:
+        """What comes next: a step of the current part, a commit of its steps so far, or the commit of the epoch."""
+        part = self.current
+        if part is None:
+            return "finish"
+        return "step" if part.stored else "store"
+
+    def runs_of(self, relation_id: int, table_id: int) -> list[RunRef]:
+        """Rows that a view has written in this very epoch and that are not committed: for jobs of its group only."""
+        return [r for p in self.parts if p.job.id == relation_id for r in p.runs if r.table_id == table_id]
+
+    def holds(self, relation_id: int) -> bool:
+        """Whether a view takes part."""
+        return any(p.job.id == relation_id for p in self.parts)
+
+
+def open_epoch(lane: Sequence[J], target: int) -> GroupEpoch[J]:
+    """The epoch `target` of a lane, as far as it is not taken in yet."""
+    parts = [
+        Part(
+            j, j.committed, j.version, j.position or Position(target), begun=j.position is not None,
+            finished=j.committed >= target,
+        )
+        for j in lane
+        if j.committed < target or j.pending
+    ]  # fmt: skip
+    assert all(p.position.epoch == target for p in parts)
+    return GroupEpoch(target, parts)
+
+
+@dataclass(frozen=True)
+class Input:
+    """What one step reads of one input."""
+
+    refs: tuple[RunRef, ...] = ()
+    keys: tuple[int, int] | None = None
+    """The range [low, high) of `__k`; None for all."""
+    tasks: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step of a job: what Spark has to do."""
+
+    step: Step
+    inputs: dict[int, Input]
+    rests: tuple[Rest, ...]
+    """What was left before it."""
+    initial: bool
+    """Operators put out the rows that are there without any input."""
+
+
+def next_work(
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], sources: Sequence[SourceRest],
+    limit_rows: int,
+) -> Work | None:  # fmt: skip
+    """What a job does next in an epoch, given what is left of its sources; None if nothing of it is left.
+
+    Raises `LogLost` where the log that it needs is gone.
+    """
+    initial = part.committed == 0 and not part.begun
+    rests: list[Rest] = []
+    refs: dict[int, tuple[RunRef, ...]] = {}
+    for upstream in part.job.upstreams:
+        if graph.relation(upstream).kind != "source" and not part.position.of(upstream).done:
+            refs[upstream] = _change_refs(graph, state, epoch, part, upstream)
+            rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
+            rests += [] if rest is None else [rest]
+    rests += sources
+    if not rests and not initial:
+        return None
+    step = plan_step(rests, float("inf") if part.job.whole else limit_rows)
+    tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
+    inputs = {i: _input(s, refs.get(i, ()), tasks.get(i, ())) for i, s in step.slices.items()}
+    return Work(step, inputs, tuple(rests), initial)
+
+
+def _change_refs(
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], upstream: int
+) -> tuple[RunRef, ...]:
+    """The runs that hold an input's change: committed ones, and what its job has written in this very epoch."""
+    relation = graph.relation(upstream)
+    record = state.state_tables[relation.state_table]
+    oldest = part.committed or epoch.target
+    if oldest < record.safe_epoch:
+        raise LogLost(
+            f'job "{part.job.name}" has lost the log of "{relation.name}"',
+            detail=f"it needs the changes after epoch {oldest}, they are kept from {record.safe_epoch} on",
+            hint="drop the view and create it again",
+        )
+    # Above its committed epoch an input has parts of an epoch that is not finished: those of this very one are the
+    # group's own, any others begin above the target.
+    runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]
+    runs += epoch.runs_of(upstream, relation.state_table)
+    return tuple(r for r in runs if r.epoch_hi > part.committed)
+
+
+def _table_rest(
+    graph: Graph[R, J], epoch: GroupEpoch[J], part: Part[J], upstream: int, refs: tuple[RunRef, ...]
+) -> TableRest | None:
+    relation = graph.relation(upstream)
+    low = part.position.of(upstream).next_key
+    known = relation.rows_in(part.committed, epoch.target) if part.committed else None
+    if epoch.holds(upstream):
+        known = None
+    elif part.committed and not relation.changes.in_range(part.committed, epoch.target):
+        return None
+    return TableRest.of(upstream, refs, low, known) if refs else None
+
+
+def source_rests(
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], ranges: SourceRanges,
+    limit_rows: int, parallelism: int,
+) -> list[SourceRest]:  # fmt: skip
+    """What is left of the ranges of a job's sources in an epoch. Raises the errors of sources."""
+    found: list[SourceRest] = []
+    for upstream in part.job.upstreams:
+        taken = part.position.of(upstream)
+        if graph.relation(upstream).kind != "source" or taken.done:
+            continue
+        to = state.offsets_at(upstream, epoch.target)
+        after = state.offsets_at(upstream, part.committed) if part.committed else None
+        if to is None or (after is not None and after.offsets == to.offsets):
+            continue
+        before = None if after is None else after.offsets
+        counted = ranges.rows(upstream, before, to.offsets)
+        rows = UNKNOWN_ROWS if counted is None else counted
+        parts = taken.parts or parts_for(rows, limit_rows, parallelism)
+        tasks = tuple(ranges.tasks(upstream, before, to.offsets, parts))
+        if tasks:
+            found.append(SourceRest(upstream, tasks, rows, parts, taken.sequence))
+    return found
+
+
+def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[Any, ...]) -> Input:
+    if isinstance(s, TaskSlice):
+        return Input(tasks=tasks[s.low : s.high])
+    if s.whole:
+        return Input(refs)
+    return Input(tuple(r for r in refs if r.k_max >= s.low and r.k_min < s.high), (s.low, s.high))
+
+
+def note_step(part: Part[J], work: Work, runs: Sequence[RunRef]) -> None:
+    """A step has been run: its runs wait for the next commit."""
+    part.position = advanced(part.position, work.step)
+    part.runs += runs
+    part.begun = True
+    part.stored = False
+    part.finished = work.step.last
+
+
+def note_stored(epoch: GroupEpoch[J]) -> None:
+    """All steps so far have been committed."""
+    for part in epoch.parts:
+        part.runs, part.stored = [], True
+
+
+# ---- transactions
+
+
+@dataclass(frozen=True)
+class Move:
+    """Where a job is after a commit."""
+
+    committed: int
+    exact: tuple[Interval, ...]
+    created: bool = False
+    joined: bool = False
+
+
+@dataclass
+class Commit:
+    """A transaction, and what it makes of the graph once it is durable."""
+
+    edits: list[Edit] = field(default_factory=list)
+    moves: dict[int, Move] = field(default_factory=dict)
+    positions: dict[int, Position | None] = field(default_factory=dict)
+    changes: list[tuple[int, int, int]] = field(default_factory=list)
+    """(View, epoch, rows) of what has become visible."""
+    late: tuple[int, ...] = ()
+
+    def apply(self, graph: Graph[R, J]) -> None:
+        """Make it so in memory; harmless when repeated."""
+        for job_id, position in self.positions.items():
+            if job_id in graph.jobs:
+                graph.jobs[job_id].position = position
+        for job_id, move in self.moves.items():
+            job = graph.jobs.get(job_id)
+            if job is None:
+                continue
+            job.rounds = 0 if move.created else job.rounds + 1
+            job.committed, job.exact = max(job.committed, move.committed), move.exact
+            if move.created and job.status == "creating":
+                job.status = "created"
+            job.whole = False
+            if move.joined:
+                job.joining = False
+        for view, epoch, rows in self.changes:
+            if view in graph.relations:
+                graph.relations[view].changed(epoch, rows)
+
+    def happened(self, state: CatalogState) -> bool:
+        """Whether a transaction of which the outcome was unknown is durable."""
+        moved = all(i in state.jobs and state.jobs[i].committed_epoch >= m.committed for i, m in self.moves.items())
+        placed = all(position_of(state.positions_of(i)) == p for i, p in self.positions.items())
+        return moved and placed
+
+
+def plan_partial(epoch: GroupEpoch[J], now_ms: int) -> Commit:
+    """Make the steps up to here durable, and nothing of them visible."""
+    found = Commit()
+    for part in epoch.parts:
+        found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs]
+        if part.position.taken:
+            found.edits += [Put(r) for r in part.position.records(part.job.id)]
+            found.positions[part.job.id] = part.position
+    return found
+
+
+def plan_final(
+    graph: Graph[R, J], state: CatalogState, lane: Sequence[J], epoch: GroupEpoch[J], now_ms: int, within_ms: int
+) -> Commit:
+    """The one transaction that makes an epoch of a lane visible.
+
+    It takes along the idle inputs of its jobs, so that none is ever at a later checkpoint than what it is built on.
+    """
+    found = Commit()
+    result = outcome(graph, lane, epoch.target, within_ms)
+    found.late = result.late
+    for part in epoch.parts:
+        job, record = part.job, state.jobs[part.job.id]
+        own = job.tables.get(ROWS)
+        rows = sum(r.rows for r in part.runs if r.table_id == own)
+        found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs]
+        durable = state.positions_of(job.id)
+        found.edits += [Delete("position", p.key) for p in durable]
+        found.positions[job.id] = None
+        if own is not None:
+            rows += _rows_above(state, own, record.committed_epoch)
+        if rows:
+            found.changes.append((job.id, epoch.target, rows))
+        if record.committed_epoch < epoch.target or job.pending:
+            _advance(graph, state, found, job, epoch.target, job.id in result.created)
+    for i in graph.above(j.id for j in lane):
+        if i in state.jobs and state.jobs[i].committed_epoch < epoch.target and i not in found.moves:
+            assert graph.frontier(i) >= epoch.target, "an input that still changes is never passed by"
+            _carry_along(graph, found, i, epoch.target)
+    return found
+
+
+def _rows_above(state: CatalogState, table_id: int, committed: int) -> int:
+    """Rows of the parts of the epoch that were committed before."""
+    return sum(r.ref.rows for r in state.runs_of(table_id) if r.ref.epoch_lo > committed)
+
+
+def _commit_tables(state: CatalogState, job_id: int, target: int) -> list[Edit]:
+    return [
+        CommitTable(t.id, target, None if t.operator == ROWS else target)
+        for t in state.tables_of(job_id)
+        if t.committed_epoch < target
+    ]  # fmt: skip
+
+
+def _advance(graph: Graph[R, J], state: CatalogState, found: Commit, job: J, target: int, created: bool) -> None:
+    record = state.jobs[job.id]
+    exact: tuple[Interval, ...] = ()
+    if job.created and job.committed >= target:
+        exact = job.exact
+    elif job.created:
+        exact = after_commit(graph.exact(job.id), target, graph.relation(job.id).safe)
+    elif created:
+        exact = ((target, target),)
+    joined = job.joined and (job.joining or not record.joined)
+    found.moves[job.id] = Move(target, exact, created, joined)
+    found.edits += _commit_tables(state, job.id, target)
+    status = "created" if created and record.status == "creating" else record.status
+    moved: JobRecord = replace(
+        record, status=status, committed_epoch=target, frontier=max(record.frontier, target), exact=exact,
+        joined=record.joined or joined,
+    )  # fmt: skip
+    found.edits.append(Put(moved))
+    if status != record.status:
+        found.edits.append(AddEvent("job_created", job.id, f'materialized view "{job.name}" is created'))
+    elif joined:
+        text = f'job "{job.name}" moves in step with checkpoint group "{job.group}"'
+        found.edits.append(AddEvent("job_joined", job.id, text))
+
+
+def _carry_along(graph: Graph[R, J], found: Commit, relation_id: int, target: int) -> None:
+    """A relation without a change up to `target`: nothing but its checkpoint moves."""
+    job = graph.jobs.get(relation_id)
+    exact: tuple[Interval, ...] | None = None
+    if job is not None:
+        exact = after_commit(graph.exact(relation_id), target, graph.relation(relation_id).safe)
+        found.moves[relation_id] = Move(target, exact)
+    found.edits.append(CarryAlong(relation_id, target, exact))
+
+
+def plan_rewind(state: CatalogState, lane: Sequence[J]) -> Commit:
+    """Give up the parts of an epoch that are durable, of all jobs of a lane."""
+    found = Commit()
+    for job in lane:
+        positions = state.positions_of(job.id)
+        if not positions:
+            continue
+        found.edits += [Delete("position", p.key) for p in positions]
+        found.positions[job.id] = None
+        for table in state.tables_of(job.id):
+            loose = [r.ref for r in state.runs_of(table.id) if r.ref.epoch_lo > table.committed_epoch]
+            found.edits += [Delete("run", run_id(ref)) for ref in loose]
+    return found

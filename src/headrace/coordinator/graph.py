@@ -1,0 +1,333 @@
+"""The streaming graph as decisions see it: relations, jobs, what they depend on, how far they are. Pure.
+
+No thread, clock, disk or Spark here: who uses it guards it with a lock of his own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.coordinator.exact import ChangeLog, Interval, clipped, frontier, intersect_all, view_exact
+from headrace.coordinator.steps import Position
+from headrace.coordinator.targets import Upstream, first_change_of
+from headrace.errors import UndefinedTable
+from headrace.state.schema import TableSchema
+
+
+@dataclass
+class RelationState:
+    """A table, source or materialized view."""
+
+    record: ObjectRecord
+    schema: TableSchema | None = None
+    """Layout of its rows; None for a source."""
+    state_table: int = 0
+    """Id of the state table that holds its rows; 0 for a source."""
+    changes: ChangeLog = field(default_factory=ChangeLog)
+    rows_by_epoch: dict[int, int] = field(default_factory=dict)
+    """Rows that its newest changes have, where they are known."""
+    safe: int = 0
+    """Oldest epoch at which it may be read; never below what the catalog says."""
+    bound: bool = False
+    """A source that has offsets."""
+
+    @property
+    def id(self) -> int:
+        """The object's id."""
+        return self.record.id
+
+    @property
+    def kind(self) -> str:
+        """table, source or materialized_view."""
+        return self.record.kind
+
+    @property
+    def name(self) -> str:
+        """The name as SQL knows it."""
+        return self.record.name
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns."""
+        return self.record.columns
+
+    def changed(self, epoch: int, rows: int | None = None) -> None:
+        """Note a change."""
+        self.changes.add(epoch)
+        if rows is not None:
+            self.rows_by_epoch[epoch] = rows
+
+    def rows_in(self, from_exclusive: int, to_inclusive: int) -> int | None:
+        """How many rows changed in a range of epochs; None if that is not known."""
+        known = [self.rows_by_epoch.get(low) for low, _ in self.changes.in_range(from_exclusive, to_inclusive)]
+        rows = [r for r in known if r is not None]
+        return None if len(rows) < len(known) else sum(rows)
+
+
+@dataclass
+class JobState:
+    """What keeps a materialized view up to date."""
+
+    id: int
+    name: str
+    upstreams: tuple[int, ...]
+    tables: dict[str, int]
+    """Name of a state table -> its id."""
+    group: str
+    """The checkpoint group: the jobs that commit together."""
+    status: str
+    """As in the catalog: creating, created, paused or quarantined."""
+    committed: int = 0
+    exact: tuple[Interval, ...] = ()
+    """Empty until it is created."""
+    options: dict[str, str] = field(default_factory=dict)
+    position: Position | None = None
+    """The durable position inside an epoch that is not taken in in full."""
+    joined: bool = True
+    """It moves in step with its group. One that has not joined runs by itself until it has caught up."""
+    joining: bool = False
+    """It has caught up with its group: the group's next checkpoint is the first that it takes part in."""
+    failures: int = 0
+    """Failed attempts since the last one that succeeded."""
+    whole: bool = False
+    """Its next epoch is taken in at one go, whatever its size: a step of it failed."""
+    rounds: int = 0
+    """Checkpoints since it began to catch up."""
+    stops: set[int] = field(default_factory=set)
+    """Epochs at which a view below wants this one to be exact, together with its other inputs."""
+    aligning: int = 0
+    """The epoch at which this view has last asked its inputs to be exact together."""
+    forced: int = 0
+    """An epoch that someone waits for: the cadence does not hold it back."""
+    version: int = 0
+    """Counts the changes of its group: an attempt that began before one of them must not commit."""
+    stopping: bool = False
+
+    @property
+    def runnable(self) -> bool:
+        """Whether its status lets it run."""
+        return self.status in ("creating", "created") and not self.stopping
+
+    @property
+    def created(self) -> bool:
+        """Whether it has ever been readable."""
+        return bool(self.exact)
+
+    @property
+    def pending(self) -> bool:
+        """It waits for a checkpoint of its lane, also without a change: to join its group, or to become readable."""
+        return self.joined and bool(self.committed) and (self.joining or not self.created)
+
+    @property
+    def reads_from(self) -> int:
+        """The epoch from which on it needs the logs of its inputs: 0 if it has not begun."""
+        if self.committed or self.position is None:
+            return self.committed
+        return self.position.epoch
+
+
+@dataclass
+class Known:
+    """What has been worked out of a graph that stands still."""
+
+    frontiers: dict[int, int] = field(default_factory=dict)
+    exacts: dict[int, list[Interval]] = field(default_factory=dict)
+
+
+R = TypeVar("R", bound=RelationState)
+J = TypeVar("J", bound=JobState)
+
+
+class Graph(ABC, Generic[R, J]):
+    """Relations and jobs by id, and what follows from where they are."""
+
+    def __init__(self) -> None:
+        self.relations: dict[int, R] = {}
+        self.jobs: dict[int, J] = {}
+
+    @property
+    @abstractmethod
+    def complete(self) -> int:
+        """The newest complete epoch."""
+
+    def relation(self, relation_id: int) -> R:
+        """Raises `UndefinedTable` for one that is not there (any more)."""
+        found = self.relations.get(relation_id)
+        if found is None:
+            raise UndefinedTable(f"relation {relation_id} does not exist", hint="it may have been dropped")
+        return found
+
+    # ---- frontiers and exact epochs
+
+    def frontier(self, relation_id: int, known: Known | None = None) -> int:
+        """The newest epoch up to which a relation will not change any more; 0 if it cannot be read yet.
+
+        `known` holds what is worked out already.
+        """
+        relation = self.relations.get(relation_id)
+        if relation is None:
+            return 0
+        job = self.jobs.get(relation_id)
+        if job is not None:
+            return self.job_frontier(job, known)
+        if relation.kind == "source" and not relation.bound:
+            return 0
+        return self.complete
+
+    def job_frontier(self, job: J, known: Known | None = None) -> int:
+        """The frontier of a view; 0 until it is created."""
+        known = Known() if known is None else known
+        if job.id not in known.frontiers:
+            known.frontiers[job.id] = self._job_frontier(job, known) if job.created else 0
+        return known.frontiers[job.id]
+
+    def _job_frontier(self, job: J, known: Known) -> int:
+        ups = self.upstreams([job], known)
+        return frontier(job.committed, min((u.frontier for u in ups), default=self.complete), first_change_of(ups))
+
+    def exact(self, relation_id: int, known: Known | None = None) -> list[Interval]:
+        """The readable epochs at which a relation is exact."""
+        known = Known() if known is None else known
+        if relation_id not in known.exacts:
+            known.exacts[relation_id] = clipped(self._exact(relation_id, known), self.relation(relation_id).safe)
+        return known.exacts[relation_id]
+
+    def _exact(self, relation_id: int, known: Known) -> list[Interval]:
+        job = self.jobs.get(relation_id)
+        if job is None:
+            return [(0, self.complete)]
+        if not job.created:
+            return []
+        views = [self.exact(i, known) for i in job.upstreams if i in self.jobs]
+        # A view shows its changes at its checkpoints: between two of them its content may be out of date.
+        inputs = intersect_all(views) if views else None
+        return view_exact(job.exact, job.committed, self.job_frontier(job, known), inputs)
+
+    # ---- edges
+
+    def external(self, lane: Sequence[J]) -> list[int]:
+        """The inputs of jobs that step together, but for those that are among them."""
+        inside = {j.id for j in lane}
+        return list(dict.fromkeys(i for j in lane for i in j.upstreams if i not in inside))
+
+    def upstreams(self, lane: Sequence[J], known: Known | None = None) -> list[Upstream]:
+        """The external inputs of jobs that step together, as their next epoch sees them."""
+        known = Known() if known is None else known
+        found = []
+        for i in self.external(lane):
+            changes = [self._first_change(i, j.committed) for j in lane if i in j.upstreams]
+            first = min((c for c in changes if c is not None), default=None)
+            found.append(Upstream(i, self.frontier(i, known), first))
+        return found
+
+    def _first_change(self, relation_id: int, after: int) -> int | None:
+        relation = self.relations.get(relation_id)
+        return None if relation is None else relation.changes.first_after(after)
+
+    def consumers(self, relation_id: int) -> list[J]:
+        """The jobs that read a relation."""
+        return [j for j in self.jobs.values() if relation_id in j.upstreams]
+
+    def log_readers(self, relation_id: int) -> list[int]:
+        """The epochs from which on jobs need the log of a relation (or its content, where they have just begun)."""
+        return [j.reads_from for j in self.consumers(relation_id) if j.reads_from]
+
+    def jobs_below(self, job_ids: Iterable[int]) -> set[int]:
+        """These jobs and all that depend on them."""
+        found = set(job_ids)
+        grown = True
+        while grown:
+            more = {j.id for j in self.jobs.values() if j.id not in found and found.intersection(j.upstreams)}
+            found |= more
+            grown = bool(more)
+        return found
+
+    def held_up(self, job_ids: Iterable[int]) -> set[int]:
+        """These jobs and all that make no progress while they do not: those in step with them, and those below."""
+        found: set[int] = set()
+        more = set(job_ids)
+        while more - found:
+            found |= more
+            mates = {j.id for i in found for j in self.lane_of(self.jobs[i])}
+            more = self.jobs_below(found | mates)
+        return found
+
+    def above(self, job_ids: Iterable[int]) -> list[int]:
+        """All relations that these jobs are built on, directly or not, by id."""
+        found: set[int] = set()
+        pending = list(job_ids)
+        while pending:
+            job = self.jobs.get(pending.pop())
+            if job is not None:
+                new = [i for i in job.upstreams if i not in found]
+                found.update(new)
+                pending += new
+        return sorted(found)
+
+    # ---- groups
+
+    def lane(self, group: str) -> list[J]:
+        """The jobs of a group that move in step, each after those it is built on. (Ids only grow along edges.)"""
+        return [j for _, j in sorted(self.jobs.items()) if j.group == group and j.joined and not j.stopping]
+
+    def lane_of(self, job: J) -> list[J]:
+        """The jobs that step together with one; it alone while it has not joined its group."""
+        return self.lane(job.group) if job.joined else [job]
+
+    def settle(self, group: str) -> list[J]:
+        """Which jobs of a group move in step after a restart; returns those that do not any more.
+
+        Those that did before do, unless they can't be run, are within another epoch, or read one of the group that does
+        not move in step. Where none is left the oldest that can run begins the group anew.
+        """
+        members = [j for _, j in sorted(self.jobs.items()) if j.group == group]
+        if not any(j.joined and j.status != "quarantined" for j in members):
+            for job in [j for j in members if j.status != "quarantined"][:1]:
+                job.joined = True
+        epoch, out = 0, []
+        for job in members:
+            own = job.position.epoch if job.position is not None else 0
+            apart = any(self.in_group(i, group) and not self.jobs[i].joined for i in job.upstreams)
+            if job.joined and (job.status == "quarantined" or apart or own not in (0, epoch or own)):
+                job.joined = False
+                out.append(job)
+            if job.joined:
+                epoch = epoch or own
+        return out
+
+    def in_group(self, relation_id: int, group: str) -> bool:
+        """Whether a relation is a view of that group."""
+        job = self.jobs.get(relation_id)
+        return job is not None and job.group == group
+
+    def cycle_of(self, job_id: int, group: str, upstreams: Iterable[int]) -> list[str] | None:
+        """The groups that would wait for each other if a job with these inputs were in `group`; None if none would.
+
+        A group steps as a whole, so that a group which reads another must not be read by that one in turn.
+        """
+        edges: dict[str, set[str]] = {}
+        reads = {j.id: (j.group, j.upstreams) for j in self.jobs.values()}
+        reads[job_id] = (group, tuple(upstreams))
+        for own, inputs in reads.values():
+            edges.setdefault(own, set()).update(reads[i][0] for i in inputs if i in reads and reads[i][0] != own)
+        return _path(edges, group)
+
+
+def _path(edges: dict[str, set[str]], start: str) -> list[str] | None:
+    """A way from a node back to itself."""
+    pending = [[start]]
+    seen: set[str] = set()
+    while pending:
+        way = pending.pop()
+        for after in sorted(edges.get(way[-1], ())):
+            if after == start:
+                return [*way, start]
+            if after not in seen:
+                seen.add(after)
+                pending.append([*way, after])
+    return None

@@ -1,0 +1,142 @@
+"""What a checkpoint group does next: decisions over the graph, without a thread, a clock, a disk or Spark.
+
+Jobs that step together are a *lane*: the jobs of a group that have joined it, or one job that has not joined its group
+yet because it is being created or has just been moved. A lane has one target epoch, one attempt and one commit. So
+the global checkpoint is the case of one group with all jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.common.epoch import epoch_ms
+from headrace.coordinator.exact import intersect_all
+from headrace.coordinator.graph import Graph, J, Known, R
+from headrace.coordinator.targets import Decision, aligned_target, bounded_target, decide
+
+MAX_ROUNDS = 50
+"""Checkpoints that a job may need to catch up before it is said that it does not."""
+
+
+def next_epoch(graph: Graph[R, J], lane: Sequence[J], limit_rows: int) -> Decision:
+    """The epoch that a lane runs to next, and whether it may run now.
+
+    An epoch that has been begun is finished first: its target is kept in the positions of the lane's jobs. Where the
+    inputs are never exact together, the views above are asked to stop at one epoch (`align`).
+    """
+    if not lane or not all(j.runnable for j in lane):
+        return Decision(0, False)
+    begun = {j.position.epoch for j in lane if j.position is not None}
+    if begun:
+        assert len(begun) == 1, "a lane takes in one epoch at a time"
+        return _resumed(graph, lane, begun.pop())
+    known = Known()
+    upstreams = graph.upstreams(lane, known)
+    fresh = not any(j.committed for j in lane)
+    at_least = max(j.committed for j in lane) if any(j.pending for j in lane) else 0
+    found = decide(min(j.committed for j in lane), upstreams, graph.complete, at_least=at_least)
+    if not found.run or not upstreams:
+        return found
+    first = 1 if fresh else max(at_least, found.first_change or 0)
+    common = intersect_all([graph.exact(u.relation, known) for u in upstreams])
+    for job in lane:
+        # Up to the target it is settled where the inputs are exact: a stop that they have passed by cannot be met.
+        job.stops = {s for s in job.stops if s > found.target or aligned_target(common, first, s, s) is not None}
+    most = min([found.target, *(stop for job in lane for stop in job.stops)])
+    limit = most if fresh else bounded_target(most, _changes(graph, lane, most), limit_rows)
+    target = aligned_target(common, first, most, limit)
+    if target is None:
+        if min(j.aligning for j in lane) <= found.target:
+            align(graph, lane)
+        return Decision(found.target, False, found.first_change)
+    return Decision(target, True, found.first_change)
+
+
+def _resumed(graph: Graph[R, J], lane: Sequence[J], target: int) -> Decision:
+    behind = [j for j in lane if j.committed < target]
+    upstreams = graph.upstreams(lane)
+    late = next((u.relation for u in upstreams if u.frontier < target), None)
+    first = min((u.first_change for u in upstreams if u.first_change is not None), default=None)
+    return Decision(target, bool(behind) and late is None, first, late)
+
+
+def _changes(graph: Graph[R, J], lane: Sequence[J], target: int) -> list[tuple[int, int | None]]:
+    """(Epoch, rows) of everything that a lane's next epoch may take in."""
+    low = min(j.committed for j in lane)
+    found: list[tuple[int, int | None]] = []
+    for upstream in graph.external(lane):
+        relation = graph.relation(upstream)
+        # Of a range of epochs it is not known when in it the rows came: it counts in full at its end.
+        ranges = relation.changes.in_range(low, target)
+        found += [(min(high, target), relation.rows_by_epoch.get(first)) for first, high in ranges]
+    return found
+
+
+def align(graph: Graph[R, J], lane: Sequence[J]) -> None:
+    """Ask the views above a lane to stop at one epoch, so that there is one at which all are exact.
+
+    Those that step together with one of them stop there too, and so must what they read. All that runs there runs to an
+    earlier epoch than the newest complete one, so none has passed it.
+    """
+    for job in lane:
+        job.aligning = graph.complete
+    above = graph.external(lane)
+    while above:
+        upper = graph.jobs.get(above.pop())
+        if upper is not None and graph.complete not in upper.stops:
+            upper.stops.add(graph.complete)
+            above += graph.external(graph.lane_of(upper))
+
+
+def caught_up(graph: Graph[R, J], job: J, target: int, within_ms: int) -> bool:
+    """Whether a job that is at `target` is as fresh as its inputs let it be, or at most `within_ms` behind that."""
+    reach = min((graph.frontier(i) for i in job.upstreams), default=target)
+    if reach <= target or epoch_ms(reach) - epoch_ms(target) <= within_ms:
+        return True
+    return all(graph.relation(i).changes.first_after(target) is None for i in job.upstreams)
+
+
+def may_join(graph: Graph[R, J], job: J, within_ms: int) -> bool:
+    """Whether a job that runs by itself can move in step with its group from the group's next epoch on.
+
+    Not while either of them is within an epoch or cannot run, nor before all of its inputs in the group have joined.
+    """
+    lane = graph.lane(job.group)
+    if not job.committed or any(j.position is not None or j.failures or not j.runnable for j in [job, *lane]):
+        return False
+    apart = any(graph.in_group(i, job.group) and not graph.jobs[i].joined for i in job.upstreams)
+    return not apart and caught_up(graph, job, job.committed, within_ms)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the commit of a lane's epoch makes of its jobs."""
+
+    created: tuple[int, ...]
+    """Jobs that are readable from now on."""
+    late: tuple[int, ...]
+    """Those among them, and those that stay as they are, that do not catch up with their inputs."""
+
+
+def outcome(graph: Graph[R, J], lane: Sequence[J], target: int, within_ms: int) -> Outcome:
+    """Which jobs of a lane become readable with its checkpoint at `target`.
+
+    One that joins a group of others does; one by itself does when it has caught up, or when it is clear that it will
+    not: then it is created all the same, and said to lag. One that has not joined its group stays invisible.
+    """
+    created: list[int] = []
+    late: list[int] = []
+    in_step = any(j.created for j in lane)
+    for job in lane:
+        if job.created or job.status != "creating":
+            continue
+        worn = job.rounds + 1 >= MAX_ROUNDS
+        if in_step or caught_up(graph, job, target, within_ms):
+            if job.joined:
+                created.append(job.id)
+        elif worn:
+            late.append(job.id)
+            if job.joined:
+                created.append(job.id)
+    return Outcome(tuple(created), tuple(late))

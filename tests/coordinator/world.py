@@ -1,0 +1,405 @@
+"""A database for simulations: the coordinator's decisions are the real ones, rows, Spark and the disk are dicts.
+
+Rows are integers, and so are their keys. What is durable is a real `CatalogState`, changed by the catalog's own rules,
+and the rows of each run by its path. Everything else is lost in a crash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
+from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
+from headrace.catalog.state import CatalogState
+from headrace.coordinator.commit import ROWS, GroupEpoch, Part, Work
+from headrace.coordinator.exact import ChangeLog
+from headrace.coordinator.graph import Graph, JobState, RelationState
+from headrace.coordinator.steps import position_of
+from headrace.coordinator.targets import safe_epoch
+from headrace.errors import DivisionByZero
+from headrace.state.schema import RunRef, TableSchema
+
+Rows = Counter[int]
+SCHEMA = TableSchema((pa.field("n", pa.int64()),), (), ((pa.field("__w", pa.int64()), "add"),))
+KINDS = ("union", "distinct", "join", "total", "balanced")
+
+
+def source_row(n: int) -> int:
+    """The n-th row of every source."""
+    return (n * 7) % 23
+
+
+# ---- what a view is: a function of its inputs
+
+
+def joined(left: Rows, right: Rows) -> Rows:
+    """All pairs whose numbers have the same rest by three."""
+    found: dict[int, int] = {}
+    for a, m in left.items():
+        for b, n in right.items():
+            if (a - b) % 3 == 0:
+                row = a % 3 * 10 + b % 4
+                found[row] = found.get(row, 0) + m * n
+    return Counter(found)
+
+
+def summed(parts: Iterable[Rows]) -> Rows:
+    """Weights added up."""
+    found: dict[int, int] = {}
+    for part in parts:
+        for row, weight in part.items():
+            found[row] = found.get(row, 0) + weight
+    return Counter(found)
+
+
+def clean(rows: Rows) -> dict[int, int]:
+    """Rows that are there."""
+    return {row: weight for row, weight in rows.items() if weight}
+
+
+def evaluate(kind: str, inputs: Sequence[Rows]) -> Rows:
+    """The view by its definition."""
+    if kind == "join":
+        return joined(inputs[0], inputs[-1])
+    rows = summed(inputs)
+    if kind == "distinct":
+        return Counter({row % 6: 1 for row, weight in rows.items() if weight})
+    if kind == "total":
+        return Counter({sum(rows.values()): 1})
+    return rows
+
+
+def tables_of(kind: str) -> tuple[str, ...]:
+    """The state tables of a view."""
+    return (ROWS, "0/left", "0/right") if kind == "join" else (ROWS, "0/state")
+
+
+def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial: bool) -> dict[str, Rows]:
+    """One step of a view: from the change of its inputs and its state to what is written to its state tables.
+
+    `balanced` refuses a state in which its rows do not add up to zero: between two epochs there is none.
+    """
+    if kind == "join":
+        left, right = state["0/left"], state["0/right"]
+        dl, dr = deltas[0], deltas[-1]
+        out = summed([joined(dl, summed([right, dr])), joined(left, dr)])
+        return {ROWS: out, "0/left": dl, "0/right": dr}
+    before, delta = state["0/state"], summed(deltas)
+    after = summed([before, delta])
+    if kind == "union":
+        return {ROWS: delta, "0/state": delta}
+    if kind == "balanced":
+        if sum(row * weight for row, weight in after.items()):
+            raise DivisionByZero("a state that never was")
+        return {ROWS: delta, "0/state": delta}
+    assert all(weight >= 0 for weight in after.values()), "a row is taken back that was never there"
+    old = Counter[int]() if initial else evaluate(kind, [before])
+    out = evaluate(kind, [after])
+    out.subtract(old)
+    return {ROWS: out, "0/state": delta}
+
+
+# ---- the database
+
+
+@dataclass
+class SimJob(JobState):
+    """A job, and what stands for its failures."""
+
+    kind: str = "union"
+    poisoned: bool = False
+
+
+class World(Graph[RelationState, SimJob]):
+    """What is durable, what is in memory, and the model that both are checked against."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = CatalogState()
+        self.rows: dict[str, list[tuple[int, int, int]]] = {}
+        """Path of a run -> (row, epoch, weight)."""
+        self.writes: dict[int, list[tuple[int, Rows]]] = {}
+        """The model: table -> (epoch, change)."""
+        self.newest = 1 << 16
+        self.under_way: set[int] = set()
+        self.floor: dict[int, int] = {}
+        self.pinned: list[tuple[int, int]] = []
+        """(Relation, epoch) that a reader holds."""
+        self.shown: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        self.pinned_by_epochs: Callable[[], list[tuple[int, int]]] = list
+        """The same of epochs that are under way."""
+        self.names = 0
+        self.transactions = 0
+        self.known: dict[tuple[int, int], Rows] = {}
+
+    # ---- time
+
+    @property
+    def complete(self) -> int:
+        """The newest complete epoch."""
+        return min(self.under_way) - 1 if self.under_way else self.newest
+
+    def begin(self) -> int:
+        """A new epoch, under way."""
+        self.newest += 1 << 16
+        self.under_way.add(self.newest)
+        return self.newest
+
+    def id(self) -> int:
+        """A new id, larger than all others."""
+        self.names += 1
+        return self.names
+
+    # ---- durable changes
+
+    def transact(self, edits: Sequence[Edit]) -> None:
+        """Apply edits by the catalog's rules, and check what must hold after every transaction."""
+        before = {i: j.committed_epoch for i, j in self.state.jobs.items()}
+        remaps = [r for s in self.relations.values() if s.kind == "source" for r in self.state.all_remaps(s.id)[-2:]]
+        self.state.apply(plan_change(self.state, edits, 0))
+        self.transactions += 1
+        for i, job in self.state.jobs.items():
+            assert job.committed_epoch >= before.get(i, 0), "I6: a committed epoch went back"
+            for up in job.plan.get("upstreams", ()):
+                if job.committed_epoch and up in self.state.jobs:
+                    assert self.state.jobs[up].committed_epoch >= job.committed_epoch, "PC-16"
+            assert len({t.committed_epoch for t in self.state.tables_of(i)} | {job.committed_epoch}) == 1, "PC-47"
+        for remap in remaps:
+            assert self.state.remap(*remap.key) == remap, "I12: a binding changed"
+
+    def create(self, kind: str, name: str = "") -> int:
+        """A table or a source."""
+        made = self.id()
+        record = ObjectRecord(made, kind, "public", name or f"{kind}{made}")  # type: ignore[arg-type]
+        relation = RelationState(record)
+        edits: list[Edit] = [Put(record)]
+        if kind == "table":
+            relation.state_table, relation.schema = self.id(), SCHEMA
+            edits.append(Put(JobRecord(made, f"table-{made}", "created")))
+            edits.append(Put(StateTableRecord.from_table_schema(relation.state_table, made, ROWS, SCHEMA)))
+        self.writes[made] = []
+        self.transact(edits)
+        self.relations[made] = relation
+        return made
+
+    def create_view(self, kind: str, inputs: tuple[int, ...], group: str | None) -> int | None:
+        """A view; None if its group would make a circle."""
+        made = self.id()
+        group = group or f"job-{made}"
+        if self.cycle_of(made, group, inputs) is not None:
+            return None
+        tables = {name: self.id() for name in tables_of(kind)}
+        joined = not any(j.group == group for j in self.jobs.values())
+        record = ObjectRecord(made, "materialized_view", "public", f"v{made}", depends_on=tuple(dict.fromkeys(inputs)))
+        plan = {"upstreams": list(dict.fromkeys(inputs)), "inputs": list(inputs), "kind": kind}
+        edits: list[Edit] = [Put(record), Put(JobRecord(made, group, "creating", plan=plan, joined=joined))]
+        edits += [Put(StateTableRecord.from_table_schema(i, made, n, SCHEMA)) for n, i in tables.items()]
+        self.transact(edits)
+        self.relations[made] = RelationState(record, SCHEMA, tables[ROWS])
+        ups = tuple(dict.fromkeys(inputs))
+        self.jobs[made] = SimJob(made, f"v{made}", ups, tables, group, "creating", joined=joined, kind=kind)
+        return made
+
+    def drop(self, view: int) -> None:
+        """A view that nothing is built on."""
+        self.jobs[view].stopping = True
+        self.transact([Delete("object", view)])
+        del self.jobs[view], self.relations[view]
+
+    def alter(self, view: int, **changes: Any) -> None:
+        """Change a job's record and what is in memory of it."""
+        job = self.jobs[view]
+        if "group" in changes:
+            changes["joined"] = not any(j.group == changes["group"] for j in self.jobs.values() if j is not job)
+            job.joining, job.version = False, job.version + 1
+        self.transact([Put(replace(self.state.jobs[view], **changes))])
+        for name, value in changes.items():
+            setattr(job, name, value)
+
+    def write(self, table: int, change: Rows, epoch: int) -> None:
+        """Rows of a table, durable at an epoch that is under way."""
+        relation = self.relations[table]
+        ref = self.store(relation.state_table, f"t{table}", clean(change), epoch)
+        assert ref is not None
+        self.transact([Put(RunRecord(ref, 0, 0)), CommitTable(ref.table_id, epoch), AdvanceJob(table, epoch, epoch)])
+        self.writes[table].append((epoch, change))
+        relation.changed(epoch, ref.rows)
+
+    def bind(self, source: int, count: int, epoch: int) -> None:
+        """More rows of a source, at an epoch that is under way."""
+        newest = self.state.newest_remap(source)
+        before = 0 if newest is None else newest.offsets["0"]
+        self.transact([Put(RemapRecord(source, epoch, {"0": before + count}))])
+        self.relations[source].changed(epoch, count)
+        self.relations[source].bound = True
+
+    def store(self, table: int, name: str, change: dict[int, int], epoch: int) -> RunRef | None:
+        """Rows of a state table as a run."""
+        return self.store_all(table, name, [(row, epoch, weight) for row, weight in change.items() if weight])
+
+    def store_all(self, table: int, name: str, rows: list[tuple[int, int, int]]) -> RunRef | None:
+        """Rows with their epochs as a run."""
+        if not rows:
+            return None
+        path = f"{name}/{len(self.rows)}.run"
+        self.rows[path] = rows
+        keys, epochs = [r[0] for r in rows], [r[1] for r in rows]
+        return RunRef(table, path, 0, 1, len(rows), min(epochs), max(epochs), min(keys), max(keys))
+
+    def merge(self, table: int, pick: Callable[[list[RunRef]], list[RunRef]]) -> None:
+        """Compaction: raise the safe epoch and merge some runs, at or below the checkpoint or above it."""
+        record = self.state.state_tables[table]
+        relation = self.relations.get(record.job_id)
+        safe = record.committed_epoch
+        if relation is not None and relation.state_table == table:
+            pins = [e for i, e in [*self.pinned, *self.pinned_by_epochs()] if i == relation.id]
+            committed = min(record.committed_epoch, self.complete)
+            readers = self.log_readers(relation.id)
+            relation.safe = safe = safe_epoch(relation.safe, committed, self.newest, pins, readers)
+        refs = [r.ref for r in self.state.runs_of(table)]
+        for part in ([r for r in refs if r.epoch_hi <= record.committed_epoch], [
+            r for r in refs if r.epoch_hi > record.committed_epoch]):  # fmt: skip
+            chosen = pick(part)
+            if len(chosen) < 2:
+                continue
+            floor = max((min(r.epoch_hi, safe) for r in chosen if r.epoch_lo <= safe), default=safe)
+            found: Counter[tuple[int, int]] = Counter()
+            for ref in chosen:
+                for row, epoch, weight in self.rows[ref.path]:
+                    found[row, floor if epoch <= safe else epoch] += weight
+            made = self.store_all(table, f"m{table}", [(row, e, w) for (row, e), w in found.items() if w])
+            edits: list[Edit] = [Delete("run", run_id(ref)) for ref in chosen]
+            if safe > self.state.state_tables[table].safe_epoch:
+                edits.append(RaiseSafe(table, safe))
+            edits += [] if made is None else [Put(RunRecord(made, 1, 0))]
+            self.transact(edits)
+
+    # ---- reading
+
+    def content(self, relation: int, epoch: int) -> dict[int, int]:
+        """What a reader of the durable runs sees of a table or view at an epoch."""
+        refs = [r.ref for r in self.state.runs_of(self.relations[relation].state_table) if r.ref.epoch_lo <= epoch]
+        return clean(self._sum(refs, 0, epoch))
+
+    def _sum(self, refs: Iterable[RunRef], after: int, to: int, low: int = -(1 << 63), high: int = 1 << 63) -> Rows:
+        found: dict[int, int] = {}
+        for ref in refs:
+            for row, epoch, weight in self.rows[ref.path]:
+                if after < epoch <= to and low <= row < high:
+                    found[row] = found.get(row, 0) + weight
+        return Counter(found)
+
+    def model(self, relation: int, epoch: int) -> Rows:
+        """The content by definition: of a complete epoch it never changes."""
+        if epoch > self.complete:
+            return self._model(relation, epoch)
+        if (relation, epoch) not in self.known:
+            self.known[relation, epoch] = self._model(relation, epoch)
+        return self.known[relation, epoch]
+
+    def _model(self, relation: int, epoch: int) -> Rows:
+        if relation in self.writes and self.relations[relation].kind == "table":
+            return summed(change for at, change in self.writes[relation] if at <= epoch)
+        if self.relations[relation].kind == "source":
+            remap = self.state.offsets_at(relation, epoch)
+            return Counter(source_row(n) for n in range(0 if remap is None else remap.offsets["0"]))
+        plan = self.state.jobs[relation].plan
+        return evaluate(plan["kind"], [self.model(i, epoch) for i in plan["inputs"]])
+
+    def check(self, relation: int, epoch: int) -> None:
+        """I13, I14, I16, CK-1, PC-40: what is readable is the view's definition at that epoch, now and ever after."""
+        if self.relations[relation].kind == "source":
+            return
+        found = self.content(relation, epoch)
+        assert found == clean(self.model(relation, epoch)), f"relation {relation} at epoch {epoch >> 16}"
+        assert self.shown.setdefault((relation, epoch), tuple(sorted(found.items()))) == tuple(sorted(found.items()))
+
+    # ---- what stands for Spark
+
+    def run_step(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work) -> list[RunRef]:
+        """One step of a job."""
+        job = part.job
+        if job.poisoned:
+            raise RuntimeError("poison")
+        own = {n: [*(r.ref for r in self.state.runs_of(t)), *epoch.runs_of(job.id, t)] for n, t in job.tables.items()}
+        state = {n: self._sum(refs, 0, 1 << 63) for n, refs in own.items()}
+        deltas = [self._delta(epoch, part, work, i) for i in self.state.jobs[job.id].plan["inputs"]]
+        out = increment(job.kind, deltas, state, work.initial)
+        made = [self.store(job.tables[n], f"j{job.id}", clean(rows), epoch.target) for n, rows in out.items()]
+        return [ref for ref in made if ref is not None]
+
+    def _delta(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
+        given = work.inputs.get(i)
+        if given is None:
+            return Counter()
+        if given.tasks:
+            return Counter(source_row(n) for low, high in given.tasks for n in range(low, high))
+        low, high = given.keys or (-(1 << 63), 1 << 63)
+        return self._sum(given.refs, part.committed, epoch.target, low, high)
+
+    def rows_between(self, after: dict[str, Any] | None, to: dict[str, Any]) -> tuple[int, int]:
+        """The range of a source's offsets."""
+        return (0 if after is None else after["0"]), to["0"]
+
+    # ---- a crash
+
+    def crash(self, broken: Callable[[int], bool] = lambda view: False) -> None:
+        """Forget what is in memory, and take up what is durable; views that are `broken` cannot be planned any more."""
+        self.jobs, self.pinned = {}, []
+        self.under_way.clear()
+        objects = {o.id: o for o in self.state.objects_of("table", "source", "materialized_view")}
+        self.relations = {}
+        for i, record in objects.items():
+            self.relations[i] = self._recovered(record)
+        for i, found in sorted(self.state.jobs.items()):
+            if objects[i].kind == "materialized_view":
+                self.jobs[i] = SimJob(
+                    i, objects[i].name, tuple(found.plan["upstreams"]),
+                    {t.operator: t.id for t in self.state.tables_of(i)}, found.group, found.status,
+                    found.committed_epoch, found.exact, joined=found.joined, kind=found.plan["kind"],
+                    position=position_of(self.state.positions_of(i)),
+                )  # fmt: skip
+        for job in self.jobs.values():
+            if broken(job.id) != (job.status == "quarantined"):
+                healed = "created" if job.exact else "creating"
+                self.alter(job.id, status="quarantined" if job.status != "quarantined" else healed)
+        for group in sorted({j.group for j in self.jobs.values()}):
+            out = [j for j in self.settle(group) if self.state.jobs[j.id].joined]
+            self.transact([Put(replace(self.state.jobs[j.id], joined=False)) for j in out])
+
+    def _recovered(self, record: ObjectRecord) -> RelationState:
+        if record.kind == "source":
+            remaps = self.state.all_remaps(record.id)
+            return RelationState(record, changes=ChangeLog((r.epoch, r.epoch) for r in remaps), bound=bool(remaps))
+        table = next(t for t in self.state.tables_of(record.id) if t.operator == ROWS)
+        runs = [r.ref for r in self.state.runs_of(table.id) if r.ref.epoch_lo <= table.committed_epoch]
+        rows = Counter[int]()
+        for run in runs:
+            if run.constant_epoch:
+                rows[run.epoch_lo] += run.rows
+        changes = ChangeLog((r.epoch_lo, r.epoch_hi) for r in runs)
+        return RelationState(record, SCHEMA, table.id, changes, rows, table.safe_epoch)
+
+
+@dataclass
+class Ranges:
+    """Sources' offsets for the planner of steps."""
+
+    world: World
+    opened: int = field(default=0)
+
+    def rows(self, source_id: int, after: Any, to: Any) -> int | None:
+        """See `SourceRanges`."""
+        low, high = self.world.rows_between(after, to)
+        return high - low
+
+    def tasks(self, source_id: int, after: Any, to: Any, parts: int) -> Sequence[Any]:
+        """See `SourceRanges`."""
+        low, high = self.world.rows_between(after, to)
+        each = max(1, -(-(high - low) // parts))
+        return [(n, min(n + each, high)) for n in range(low, high, each)]
