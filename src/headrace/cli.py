@@ -58,9 +58,9 @@ def serve(
 ) -> None:
     """Serve a database over the PostgreSQL protocol until SIGTERM or Ctrl-C."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    _stop_on_signals(stop)
     database = _open(data, master, barrier_interval_ms, state)
+    _stop_on_signals(stop)
     try:
         _end_with(database, stop)
         _serve_until(stop, database, host, port)
@@ -70,6 +70,12 @@ def serve(
         database.close()
     if database.coordinator.failure is not None:
         raise database.coordinator.failure
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and Ctrl-C stop the command; to be called again once Spark runs, which takes Ctrl-C for itself."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
 
 
 def _end_with(database: Database, stop: threading.Event) -> None:
@@ -182,11 +188,11 @@ def run(
     from headrace.shell.pipelines import run_pipeline
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    _stop_on_signals(stop)
     _require_java()
     pipeline = load_pipeline(file)
     database = _open(data, master, None)
+    _stop_on_signals(stop)
     try:
         _end_with(database, stop)
         run_pipeline(database, pipeline, stop, once=once, replace=replace)

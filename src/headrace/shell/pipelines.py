@@ -64,7 +64,11 @@ def run_pipeline(
     plan = database.plan_pipeline(pipeline)
     console.print(graph_table(plan))
     console.print()
-    plan.run(replace=replace, progress=_progress(console))
+    try:
+        plan.run(replace=replace, progress=_progress(console, stop))
+    except _Stopped:
+        console.print("stopped; run it again to go on")
+        return
     own = {step.node.name for step in plan.steps}
     if once:
         drain(database, stop)
@@ -83,12 +87,18 @@ def _jobs(database: Database, names: set[str]) -> list[JobStatus]:
     return [job for job in database.coordinator.jobs() if job.name in names]
 
 
-def _progress(console: Console) -> Callable[[Step, bool], None]:
+class _Stopped(Exception):
+    """Told to stop before everything was created."""
+
+
+def _progress(console: Console, stop: threading.Event) -> Callable[[Step, bool], None]:
     started: dict[str, float] = {}
 
     def tell(step: Step, done: bool) -> None:
         name = step.node.name
         if not done:
+            if stop.is_set():
+                raise _Stopped
             started[name] = time.monotonic()
             return
         took_s = time.monotonic() - started[name]
