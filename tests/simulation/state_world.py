@@ -162,6 +162,8 @@ class CopyRunner:
 
     def _run(self, params: EpochParams) -> EpochResult:
         world = self._world
+        own = params.state[STATE]
+        assert own.watermark == world.model.watermark.get(own.table_id), "FS-19: what the catalog says counts"
         ((upstream, table),) = params.tables.items()
         schema = self._schemas[upstream]
         assert schema is not None
@@ -173,8 +175,6 @@ class CopyRunner:
         base = world.rows_table(upstream)
         expected = world.model.log(base, 0 if params.first else params.from_epoch, params.to_epoch)
         assert as_rows(found) == expected, f"input of the epoch ({params.from_epoch}, {params.to_epoch}]"
-        own = params.state[STATE]
-        assert own.watermark == world.model.watermark.get(own.table_id), "FS-19: what the catalog says counts"
         state = Arrangement(EXPIRING, own.refs, params.root, watermark=own.watermark, cache=RunCache())
         content = unexpired(world.model.content(own.table_id, params.from_epoch), own.watermark)
         assert as_rows(world.slowly(state.scan())) == content, "own state"
