@@ -83,12 +83,16 @@ class Arrangement:
 
     def _find(self, run: Run, probe: Probe) -> Ints:
         """The positions of the visible rows with these keys."""
-        rows = run.find(probe)
+        return self._shown(run, run.find(probe))
+
+    def _shown(self, run: Run, rows: Ints) -> Ints:
+        """Those of the positions whose rows are not newer than `as_of`."""
         if self.as_of is None or run.ref.epoch_hi <= self.as_of or not len(rows):
             return rows
         return rows[int64_values(run.gather(self.schema.width, rows)) <= self.as_of]
 
     def _gather(self, run: Run, rows: Ints) -> pa.RecordBatch:
+        run.check(rows)
         at = run.access.positions(rows)
         arrays = [run.access.gather(i, at) for i in range(self.schema.width)]
         return self._alive(run, pa.RecordBatch.from_arrays(arrays, schema=self._stored))
@@ -102,10 +106,8 @@ class Arrangement:
         """
         if not self.schema.has_row_hash:
             return self.fetch(keys)
-        ranges = [
-            (run, run.lower_bounds(keys), run.upper_bounds(keys))
-            for run in (self._cache.get(self._root, ref) for ref in self.refs if _holds(ref, keys))
-        ]
+        runs = self._cache.get_all(self._root, [ref for ref in self.refs if _holds(ref, keys)])
+        ranges = [(run, *run.ranges(keys)) for run in runs]
         found: list[pa.RecordBatch] = []
         quota = np.maximum(need, FIRST_ROWS)
         left = np.arange(len(keys))
@@ -144,14 +146,14 @@ class Arrangement:
             count = np.minimum(stop - start, quota)
             more = np.flatnonzero(stop - start > count)
             if len(more):
-                last = run.row_hashes(start[more] + count[more] - 1)
+                last = int64_values(run.gather(1, start[more] + count[more] - 1))
                 horizon[more] = np.minimum(horizon[more], last)
                 cut[more] = True
-            rows = expand_ranges(start, count)
+            rows = self._shown(run, expand_ranges(start, count))
             if len(rows):
                 touched += 1
                 final = final and not self._has_epochs(run)
-                parts += [self._snapshot(run, batch) for batch in run.rows_at(rows)]
+                parts.append(self._gather(run, rows))
         rows = concat(parts, self._stored)
         return rows if touched < 2 and final else consolidate(rows, self.schema), horizon, cut
 

@@ -51,7 +51,7 @@ class RowAccess:
 
         `first` is `__k` of every `stride`-th row of the run's `rows`.
         """
-        start = self._lower_bound(keys, first, stride, rows)
+        start = self.lower_bounds(keys, first, stride, rows)
         inside = start < rows
         hit = np.zeros(len(keys), dtype=np.bool_)
         hit[inside] = self._k_at(start[inside]) == keys[inside]
@@ -64,11 +64,11 @@ class RowAccess:
         repeated = keys[more]
         stop = np.full(len(repeated), rows)
         bounded = repeated < np.iinfo(np.int64).max
-        stop[bounded] = self._lower_bound(repeated[bounded] + 1, first, stride, rows)
+        stop[bounded] = self.lower_bounds(repeated[bounded] + 1, first, stride, rows)
         count[more] = stop - start[more]
         return expand_ranges(start, count)
 
-    def _lower_bound(self, keys: Ints, first: Ints, stride: int, rows: int) -> Ints:
+    def lower_bounds(self, keys: Ints, first: Ints, stride: int, rows: int) -> Ints:
         """For each key the number of rows below it: a binary search of all keys at once, a block's bytes at a time."""
         block = np.maximum(np.searchsorted(first, keys, side="left") - 1, 0)
         found = block * stride

@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import CorruptObject
 from headrace.state.gather import RowAccess
-from headrace.state.kernels import concat, conform, int64_values, take
+from headrace.state.kernels import concat, conform, int64_values
 from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
@@ -373,8 +373,12 @@ class Run:
 
     def gather(self, column: int, rows: Ints) -> pa.Array:
         """The values of one column at these positions."""
-        self._check(rows // self.batch_rows)
+        self.check(rows)
         return self.access.gather(column, self.access.positions(rows))
+
+    def check(self, rows: Ints) -> None:
+        """Make sure of the batches that these rows are in, before they are read through `access`."""
+        self._check(rows // self.batch_rows)
 
     @property
     def access(self) -> RowAccess:
@@ -401,33 +405,17 @@ class Run:
         k = int(self.k(i)[j])
         return (k,) if self.index.shape[1] == 1 else (k, int(int64_values(self.batch(i).column(1))[j]))
 
-    def lower_bounds(self, keys: Ints) -> Ints:
-        """For each key (sorted, unique) the position of the first row whose `__k` is not below it."""
-        return self._bounds(keys, "left")
-
-    def upper_bounds(self, keys: Ints) -> Ints:
-        """For each key (sorted, unique) the position of the first row whose `__k` is above it."""
-        return self._bounds(keys, "right")
-
-    def _bounds(self, keys: Ints, side: Literal["left", "right"]) -> Ints:
-        batches = np.maximum(np.searchsorted(self.batch_first_k, keys, side=side) - 1, 0)
-        found = np.empty(len(keys), dtype=np.int64)
-        for i, part in _stretches(batches):
-            found[part] = np.searchsorted(self.k(i), keys[part], side=side) + i * self.batch_rows
-        return found
-
-    def row_hashes(self, rows: Ints) -> Ints:
-        """The `__h` of the rows at these positions, in ascending order."""
-        parts = [
-            int64_values(self.batch(i).column(1))[rows[part] - i * self.batch_rows]
-            for i, part in _stretches(rows // self.batch_rows)
-        ]
-        return np.concatenate(parts)
-
-    def rows_at(self, rows: Ints) -> Iterator[pa.RecordBatch]:
-        """The rows at these positions, in ascending order, as copies."""
-        for i, part in _stretches(rows // self.batch_rows):
-            yield take(self.batch(i), rows[part] - i * self.batch_rows)
+    def ranges(self, keys: Ints) -> tuple[Ints, Ints]:
+        """Where the rows of each key (sorted, unique) begin and where they end; at one place where there are none."""
+        low = np.maximum(np.searchsorted(self.batch_first_k, keys, side="left") - 1, 0)
+        high = np.maximum(np.searchsorted(self.batch_first_k, keys, side="right") - 1, 0)
+        self._check(np.concatenate((low, high)))
+        begin = self.access.lower_bounds(keys, self._block_first_k, self.index_stride, self.ref.rows)
+        end = np.full(len(keys), self.ref.rows)
+        bounded = keys < np.iinfo(np.int64).max
+        following = keys[bounded] + 1
+        end[bounded] = self.access.lower_bounds(following, self._block_first_k, self.index_stride, self.ref.rows)
+        return begin, end
 
     def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows `start` to `stop`, exclusive, as views of the batches."""
@@ -436,14 +424,6 @@ class Run:
             count = min(stop - start, self.batch_rows - j)
             yield self.batch(i).slice(j, count)
             start += count
-
-
-def _stretches(values: Ints) -> Iterator[tuple[int, slice]]:
-    """The different values of an ascending array, and where each stands."""
-    cuts = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
-    for start, stop in zip([0, *cuts], [*cuts, len(values)]):
-        if start < stop:
-            yield int(values[start]), slice(start, stop)
 
 
 class RunCache:
