@@ -148,7 +148,7 @@ def _preserve(mode: str) -> Maker:
 
 
 def _recompute(choice: random.Random, phantom: bool = False) -> tuple[Any, list[pa.RecordBatch]]:
-    fields = [("v0", I32), ("__h", I64), ("__side", I32), *([("__row", pa.bool_())] if phantom else [])]
+    fields = [("v0", I32), ("__side", I32), *([("__row", pa.bool_())] if phantom else [])]
     stage = RecomputeStage("0", SIDE, phantom, pa.schema(fields))
     weak = 1 if phantom else 1000
     rows = [[(choice.randrange(30), choice.randrange(5), 1) for _ in range(60)] for _ in range(3)]

@@ -177,6 +177,12 @@ def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global:
         assert view == wanted
 
 
+def test_distinct_values_are_not_taken_in_by_ranges_of_groups() -> None:
+    """Their table is sorted by a key of its own, and must be written in order."""
+    assert not _valued_stage(I64, 1, False).keyed
+    assert _aggregate_stage("sum_small", I32, I64).keyed
+
+
 def test_an_extremum_is_found_without_its_group() -> None:
     """Only the first values are asked for, however many there are."""
     stage, task = _valued_stage(I64, 1, True), MemoryTask()

@@ -70,6 +70,11 @@ class AggregateStage(Labelled, Keyed):
     reduces = True
 
     @property
+    def keyed(self) -> bool:
+        """Not with distinct values: ranges of the groups' keys would not write their tables in order."""
+        return not self.distincts
+
+    @property
     def is_global(self) -> bool:
         """One group, which is there even without rows."""
         return not self.schema.key

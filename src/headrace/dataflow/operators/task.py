@@ -153,10 +153,13 @@ class Labelled:
 class Keyed:
     """A stage that treats every `__k` of its input by itself."""
 
-    keyed = True
-    """Whether its input can be taken in one range of keys after another."""
     reduces = False
     """Whether it takes in rows of one key in bounded memory, however many there are."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether its input can be taken in one range of keys after another."""
+        return True
 
     def keys(self, batch: pa.RecordBatch) -> np.ndarray:
         """The int64 key of every input row."""
