@@ -28,7 +28,7 @@ class FakeDatabase(Database):
     def close(self):
         print("closed", self.opened, self.closed, flush=True)
 
-def connect(path, *, master=None, settings=None):
+def connect(path, *, master=None, state=None, settings=None):
     assert settings.barrier_interval_ms == 250 or "sql" in sys.argv
     return FakeDatabase()
 

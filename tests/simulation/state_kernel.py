@@ -13,7 +13,7 @@ from typing import Any
 
 from greenlet import greenlet
 
-from headrace.catalog.records import StateTableRecord, decode, encode
+from headrace.catalog.records import RunRecord, StateTableRecord, decode, encode
 from headrace.catalog.store import FORMAT_VERSION, Loaded, OutcomeUnknown, SequenceConflict, Writes, fenced
 from headrace.errors import StorageError
 
@@ -242,10 +242,29 @@ class FaultyOs:
             raise OSError(self._kernel.rng.choice([errno.EIO, errno.ENOSPC]), "injected")
 
 
-class Durable:
-    """What a catalog's backend has on its disk. `told` is called with the state tables of each transaction."""
+class SwitchingLock:
+    """A lock, waiting for which lets other tasks run. A task that is killed lets go of it on its way out."""
 
-    def __init__(self, told: Callable[[list[StateTableRecord]], None]):
+    def __init__(self, kernel: Kernel):
+        self._kernel = kernel
+        self._held = False
+
+    def __enter__(self) -> None:
+        while self._held:
+            self._kernel.switch()
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+
+
+class Durable:
+    """What a catalog's backend has on its disk.
+
+    `told` is called with the state tables of each transaction, and the ids of those that have got runs.
+    """
+
+    def __init__(self, told: Callable[[list[StateTableRecord], set[int]], None]):
         self.token = 0
         self.config: dict[str, int] = {}
         self.records: dict[tuple[str, str], str] = {}
@@ -257,8 +276,9 @@ class Durable:
         for collection, key, value in writes.puts:
             self.records[collection, key] = value
         self.config.update(writes.config or {})
-        found = [decode(*put) for put in writes.puts if put[0] == "state_table"]
-        self.told([r for r in found if isinstance(r, StateTableRecord)])
+        found = [decode(*put) for put in writes.puts if put[0] in ("state_table", "run")]
+        written = {r.ref.table_id for r in found if isinstance(r, RunRecord)}
+        self.told([r for r in found if isinstance(r, StateTableRecord)], written)
 
     def check_encoding(self) -> None:
         for (collection, key), value in self.records.items():

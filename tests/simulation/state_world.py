@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-from state_kernel import CALM, Crash, Durable, FaultyOs, Kernel, MemoryStore, Odds, SwitchingCondition
+from state_kernel import CALM, Crash, Durable, FaultyOs, Kernel, MemoryStore, Odds, SwitchingCondition, SwitchingLock
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import EditRejected, RaiseWatermark
@@ -32,6 +33,8 @@ from headrace.coordinator import Coordinator, TableChange
 from headrace.coordinator.core import ROWS, Job
 from headrace.coordinator.driver import Driver
 from headrace.coordinator.epochs import EpochClock
+from headrace.coordinator.query_epochs import Monotonic
+from headrace.coordinator.reads import ReadOptions
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
@@ -126,7 +129,7 @@ class Model:
     def content(self, table: int, epoch: int) -> Rows:
         return self.log(table, 0, epoch)
 
-    def told(self, records: list[StateTableRecord]) -> None:
+    def told(self, records: list[StateTableRecord], written: set[int]) -> None:
         """A transaction is durable."""
         for r in records:
             before, safe = self.committed.get(r.id, 0), self.safe.get(r.id, 0)
@@ -144,7 +147,8 @@ class Model:
                         [*now.items(), *((row, -w) for row, w in self.content(r.id, before).items())]
                     )
                 else:
-                    self.changes[r.id][r.committed_epoch] = self.intents[r.id]
+                    # Without a run it is only taken along by a checkpoint of what is built on it.
+                    self.changes[r.id][r.committed_epoch] = self.intents[r.id] if r.id in written else Counter()
 
 
 class CopyRunner:
@@ -163,7 +167,8 @@ class CopyRunner:
     def _run(self, params: EpochParams) -> EpochResult:
         world = self._world
         own = params.state[STATE]
-        assert own.watermark == world.model.watermark.get(own.table_id), "FS-19: what the catalog says counts"
+        # It was asked for when the step was prepared, and may have been raised since.
+        assert (own.watermark or 0) <= world.model.watermark.get(own.table_id, 0), "FS-19: what the catalog says counts"
         ((upstream, table),) = params.tables.items()
         schema = self._schemas[upstream]
         assert schema is not None
@@ -234,9 +239,11 @@ class World:
         self.c: Any = made
         core = self.core = made._core
         core.changed = SwitchingCondition(self.kernel, core.lock)
+        core.committing = SwitchingLock(self.kernel)
         core.epochs = EpochClock(self.catalog, self.clock, core.changed)
         core.store.prepare()
-        made._life.launch = self.drive
+        made._life.lanes.launch = self.drive
+        self.lanes: set[tuple[str, int | None]] = set()
         made._life.recover()
         for job in core.jobs.values():
             self.note_base(job)
@@ -255,9 +262,15 @@ class World:
         self.start()
 
     def drive(self, job: Job) -> None:
-        """What stands for a job's thread."""
-        job.stopping = False
-        self.kernel.spawn(f"job {job.id}", Driver(self.core, job, lambda: None).run, lasting=True)
+        """What stands for the thread of a job's lane."""
+        key = (job.group, None if job.joined else job.id)
+        if key in self.lanes:
+            return
+        self.lanes.add(key)
+        driver = Driver(
+            self.core, *key, compact=lambda: None, launch=self.drive, retire=partial(self.lanes.discard, key)
+        )  # fmt: skip
+        self.kernel.spawn(f"job {job.id}", driver.run, lasting=True)
 
     # ---- definitions
 
@@ -291,7 +304,8 @@ class World:
             self.c.drop([relation])
         except StorageError:
             if job is not None and not any(t.name == f"job {relation}" for t in self.kernel.tasks):
-                self.drive(job)  # it was stopped here, ahead of time
+                job.stopping = False  # it was stopped here, ahead of time
+                self.drive(job)
             raise
 
     def name(self) -> str:
@@ -484,12 +498,12 @@ def write(world: World, relation: int) -> None:
     try:
         done = world.c.write(relation, TableChange(batch(puts), batch(takes)))
         if world.model.intents[table]:
-            assert world.model.committed[table] == done.epoch, "a write that returned is committed"
+            assert world.model.changes[table].get(done.epoch), "a write that returned is committed"
         world.kernel.note(f"wrote {done.inserted} and took {done.deleted} rows at {done.epoch}")
     except HeadraceError as error:
         world.kernel.note(f"write failed: {error.message}")
         check_injected(error)
-        if world.model.committed.get(table, 0) > committed:
+        if any(rows for epoch, rows in world.model.changes[table].items() if epoch > committed):
             assert "catalog" in error.message or "no answer" in error.message, "a write that failed is not there"
     finally:
         world.writing.discard(relation)
@@ -523,7 +537,8 @@ def read(world: World) -> None:
     oldest, complete = max(core.relations[i].safe for i in ids), core.epochs.complete
     at = rng.choice([None, oldest, oldest - 1, complete, complete + 1, rng.randint(oldest, max(complete, oldest))])
     try:
-        snapshot = world.c.snapshot(ids, at=at, timeout_s=0.0, monotonic=rng.random() < 0.5)
+        monotonic: Monotonic = rng.choice(["strict", "off"])
+        snapshot = world.c.snapshot(ids, options=ReadOptions(at=at, timeout_s=0.0, monotonic=monotonic))
     except EpochTooOld:
         assert at is not None and at < oldest, f"{at} lies in [{oldest}, {complete}]"
         return
