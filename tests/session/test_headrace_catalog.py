@@ -96,7 +96,7 @@ def test_waits_are_shown(busy: Database) -> None:
     assert "paused" in waiting["w"]
     shown = {r[1]: r for r in rows(busy, "SHOW JOBS")}
     assert shown["v"][2] == "running" and shown["bad"][2] == "failing" and "division" in shown["bad"][4].lower()
-    assert "RESUME" in shown["w"][5]
+    assert "RESUME" in shown["w"][8]
     assert {r[1] for r in rows(busy, "SHOW PROGRESS")} >= {"w"}
     assert {r[1] for r in rows(busy, "SHOW CHECKPOINTS")} == {"v", "w", "bad"}
     kinds = {r[0] for r in rows(busy, "SELECT kind FROM headrace_catalog.events")}

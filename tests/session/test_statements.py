@@ -211,7 +211,7 @@ def test_checkpoint_groups(shop: Database) -> None:
     run("SET default_checkpoint_group = 'x'; CREATE MATERIALIZED VIEW g2 AS SELECT c + 1 AS d FROM g1")
     run("CREATE MATERIALIZED VIEW g3 WITH (checkpoint_group = own) AS SELECT d + 1 AS e FROM g2")
     run("RESET default_checkpoint_group; INSERT INTO items VALUES (77, 'g', 1, NULL); FLUSH")
-    groups = dict(run("SELECT name, \"group\" FROM headrace_catalog.jobs WHERE name LIKE 'g_'"))
+    groups = dict(run("SELECT name, checkpoint_group FROM headrace_catalog.jobs WHERE name LIKE 'g_'"))
     assert groups["g1"] == groups["g2"] == "x" and groups["g3"].startswith("job-")
     committed = dict(run("SELECT name, committed_epoch FROM headrace_catalog.jobs WHERE name LIKE 'g_'"))
     assert committed["g1"] == committed["g2"]

@@ -16,7 +16,7 @@ from headrace.connectors.base import open_source
 from headrace.coordinator.core import ROWS, Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
-from headrace.coordinator.options import GROUP, checked_options, own_group
+from headrace.coordinator.options import GROUP, checked_options, job_options, own_group
 from headrace.coordinator.steps import Position, position_of
 from headrace.errors import (
     DependentObjectsExist,
@@ -200,7 +200,8 @@ class Lifecycle:
                 record, id=first, columns=record.columns or plan.columns, payload=payload, depends_on=depends,
                 created_ms=record.created_ms or core.clock.now_ms(),
             )  # fmt: skip
-            options = checked_options(record.options)
+            own = job_options(record.options) if record.kind == "sink" else record.options
+            options = checked_options(own)
             group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
             joined = not any(j.group == group for j in core.jobs.values())
             stored = {"fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams)}

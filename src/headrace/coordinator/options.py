@@ -33,3 +33,8 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
         elif not value.strip().isdecimal() or int(value) < least:
             raise InvalidParameter(f'option {name} is a whole number from {least} on, not "{value}"')
     return dict(options)
+
+
+def job_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those among a sink's options that are its job's; the others are its connector's."""
+    return {name: value for name, value in options.items() if name == GROUP or name in _NUMBERS}

@@ -363,8 +363,12 @@ def _trouble(job: Job) -> bool:
 
 
 def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
-    """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock."""
-    return [j for j in core.jobs_above([relation_id]) if _trouble(j)]
+    """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock.
+
+    With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
+    """
+    found = {j.id: j for above in core.jobs_above([relation_id]) for j in [above, *core.lane_of(above)]}
+    return [j for j in found.values() if _trouble(j)]
 
 
 def _state_of(core: Core, job: Job) -> str:
