@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -221,8 +223,14 @@ class Scene:
         return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.suffix in (".run", ".tmp")}
 
     def check_garbage(self, old: set[str]) -> None:
-        """Of objects that were there long ago only those are left that the catalog refers to. Stops the server."""
+        """Of objects that were there long ago only those are left that the catalog refers to. Stops the server.
+
+        And every byte of the state is found to be sound.
+        """
         assert self.server.stop() == 0
+        command = [sys.executable, "-m", "headrace.cli", "state", "verify", "--data", str(self.server.data)]
+        verified = subprocess.run(command, capture_output=True, text=True)
+        assert verified.returncode == 0, verified.stdout[-2000:] + verified.stderr[-2000:]
         catalog = Catalog.open(str(self.server.data / "catalog.db"))
         try:
             referenced = {run.ref.path for run in catalog.state.runs.values()}
@@ -274,6 +282,7 @@ def test_killed_ten_times(scene: Scene) -> None:
     assert scene.acknowledged > 20
     scene.check_live()
     scene.check_end()
+    scene.check_garbage(set())
 
 
 EVERY_POINT = (
@@ -316,6 +325,7 @@ def test_killed_at_every_fault_point(scene: Scene) -> None:
     assert differences(scene.server, "late", query) is None
     scene.server.execute("DROP MATERIALIZED VIEW late")
     scene.check_end()
+    scene.check_garbage(set())
 
 
 @pytest.mark.soak

@@ -115,7 +115,9 @@ def verify(look: Look, root: Root, now_s: float, grace_s: float, *, served: bool
     problems: list[str] = []
     runs = [(table, run.ref) for table in state.state_tables.values() for run in state.runs_of(table.id)]
     for table, ref in runs:
-        found = list(run_problems(root, ref, table.to_table_schema(), table.committed_epoch))
+        # Above the checkpoint there may be durable parts of the epoch that the job is at.
+        newest = max([table.committed_epoch, *(p.epoch for p in state.positions_of(table.job_id))])
+        found = list(run_problems(root, ref, table.to_table_schema(), newest))
         if found and served and ref not in _references(look()):
             continue  # replaced by compaction meanwhile, and deleted
         problems += [f"state table {table_name(state, table)}: {text}" for text in found]

@@ -15,22 +15,22 @@ from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 
 
-def run_problems(root: Root, ref: RunRef, schema: TableSchema, committed_epoch: int) -> Iterator[str]:
+def run_problems(root: Root, ref: RunRef, schema: TableSchema, newest_epoch: int) -> Iterator[str]:
     """All that is wrong with a run, in words that name the object; reads every byte of it, one batch at a time."""
     where = f"object {ref.path} at byte {ref.offset}"
     try:
         run = Run.open(root, ref)
-        yield from (f"{where}: {text}" for text in _contradictions(run, schema, committed_epoch))
+        yield from (f"{where}: {text}" for text in _contradictions(run, schema, newest_epoch))
     except CorruptObject as error:
         yield error.message if ref.path in error.message else f"{where}: {error.message}"
     except StorageError as error:
         yield f"{where} cannot be read: {error.message}"
 
 
-def _contradictions(run: Run, schema: TableSchema, committed_epoch: int) -> Iterator[str]:
+def _contradictions(run: Run, schema: TableSchema, newest_epoch: int) -> Iterator[str]:
     ref = run.ref
-    if ref.epoch_hi > committed_epoch:
-        yield f"holds epoch {ref.epoch_hi}, the table is committed up to {committed_epoch}"
+    if ref.epoch_hi > newest_epoch:
+        yield f"holds epoch {ref.epoch_hi}, the table is at most at {newest_epoch}"
     stored = run.arrow_schema
     with_epoch = len(stored) > schema.width
     if stored.remove_metadata() != schema.arrow(with_epoch=with_epoch).remove_metadata():
