@@ -260,7 +260,7 @@ def test_killed_at_random_moments_and_at_the_commit(scene: Scene) -> None:
     scene.load_and_kill(scene.random.uniform(1.0, 4.0))
     scene.load_and_kill(
         scene.random.uniform(1.0, 4.0), whole_group=False,
-        next_faults="task.before_upload=kill@9,task.after_upload=kill@12,commit.before=kill@20",
+        next_faults="task.before_upload=kill@2,task.after_upload=kill@3,commit.before=kill@20",
     )  # fmt: skip
     scene.load_until_killed("commit.after=kill@15")
     scene.load_until_killed()

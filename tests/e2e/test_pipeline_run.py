@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from server import QUICK, wait_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shop" / "pipeline.py"
@@ -17,6 +19,7 @@ def command(data: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "headrace.cli", "run", str(EXAMPLE), "--data", str(data), *more]
 
 
+@pytest.mark.soak
 def test_the_example_runs_once_and_then_goes_on(tmp_path: Path) -> None:
     """Views with Python functions are taken up by a new process, with Spark and workers of its own."""
     environment = {**os.environ, **QUICK}

@@ -53,8 +53,12 @@ def run(spark: SparkSession, marks: list[int], parallelisms: list[int], names: l
         assert all(rows.values()), f"no rows to compare: {[n for n, count in rows.items() if not count]}"
 
 
-def test_every_query(spark: SparkSession) -> None:
-    run(spark, [900, 2000], [1, 2, 1, 1, 5, 1])
+SOME = ["q1", "q3", "q4", "q5", "q7", "q8", "q9", "q13", "q15", "q16", "q17", "q19", "q22"]
+"""The others are like one of these."""
+
+
+def test_some_queries(spark: SparkSession) -> None:
+    run(spark, [900, 2000], [1, 2, 1, 1, 5, 1], SOME)
 
 
 @pytest.mark.soak

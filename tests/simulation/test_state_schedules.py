@@ -7,7 +7,7 @@ import os
 import pytest
 from state_schedule import run_schedule
 
-SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "1200"))
+SEEDS = int(os.environ.get("HEADRACE_SIMULATION_SEEDS", "1000"))
 BLOCKS = 8
 
 

@@ -153,6 +153,8 @@ class Labelled:
 class Keyed:
     """A stage that treats every `__k` of its input by itself."""
 
+    writes = True
+    """Whether it writes state."""
     reduces = False
     """Whether it takes in rows of one key in bounded memory, however many there are."""
 
@@ -170,6 +172,7 @@ class Unkeyed:
     """A stage that takes its input as it comes and writes no state."""
 
     keyed = False
+    writes = False
     reduces = False
 
     def keys(self, batch: pa.RecordBatch) -> np.ndarray:
@@ -191,6 +194,11 @@ class Stage(Protocol):
     @property
     def keyed(self) -> bool:
         """Whether its input can be taken in one range of keys after another."""
+        ...
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes state."""
         ...
 
     @property
@@ -220,7 +228,7 @@ def run_stages(
     """
     worker, last = Worker(), stages[-1].label
     params = worker.params
-    inner = last in params.inner and any(stage.keyed for stage in stages)
+    inner = last in params.inner and any(stage.writes for stage in stages)
     if inner:
         worker.spool.begin(last)
     tasks = [Task(stage.operator, stage.label, worker) for stage in stages]
