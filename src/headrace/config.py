@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     state_options: dict[str, str] = _start(
         {}, "Options of an object store (endpoint, region, allow_http ...), as a JSON object; never credentials."
     )
+    state_moved: bool = _start(False, "Whether to accept that the state has been moved to another state_url.")
     cache_dir: Path | None = _start(
         None,
         "Directory for unpacked copies of remote objects, on every host; unset means cache in data_dir.",
@@ -94,7 +95,9 @@ class Settings(BaseSettings):
     compaction_trigger_runs: int = _runtime(8, "Runs of one tier that start a merge.", ge=2)
     compaction_fan_in: int = _runtime(16, "Most runs that one merge reads.", ge=2)
     compaction_stall_runs: int = _runtime(64, "Runs of one table at which its group's epochs slow down.", ge=4)
-    compaction_max_tasks: int = _runtime(1, "Merges under way at once.", ge=1)
+    compaction_max_tasks: int = _runtime(
+        0, "Most Spark tasks that one merge is split over, of those that run side by side; 0 means all.", ge=0
+    )
     vacuum_interval_ms: int = _runtime(60_000, "Milliseconds between two searches for unreferenced objects.", ge=100)
     vacuum_grace_ms: int = _runtime(
         3_600_000, "Least age in milliseconds of an unreferenced object to be deleted.", ge=0

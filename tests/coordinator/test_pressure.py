@@ -107,6 +107,17 @@ def test_large_merges_are_split(make: Callable[..., SplittingDatabase]) -> None:
     assert db.c.compact() == 0, "what a merge made of ranges of keys counts as one run"
 
 
+@pytest.mark.parametrize(("most", "parts"), [(0, 4), (3, 3), (1, 1), (99, 4)])
+def test_the_tasks_of_a_merge_are_bounded(make: Callable[..., SplittingDatabase], most: int, parts: int) -> None:
+    """By `compaction_max_tasks`, and by the number that runs side by side."""
+    db = make(compaction_trigger_runs=2, compaction_max_tasks=most)
+    t = db.table()
+    for i in range(2):
+        db.insert(t, *range(i * 1000, i * 1000 + 1000))
+    assert db.c.compact() == 1
+    assert db.merges.parts == [parts] and db.read(t) == [[*range(2000)]]
+
+
 @pytest.mark.parametrize("error", [JobFailed("the executor is gone"), StorageError("no such bucket")])
 def test_a_merge_that_fails_leaves_only_unreferenced_objects(
     make: Callable[..., SplittingDatabase], error: HeadraceError

@@ -72,7 +72,7 @@ def _ack(attempt: str, stage: str, partition: int, refs: int, task_attempt: int 
     return {
         "attempt": attempt, "stage": stage, "partition": partition, "task_attempt": task_attempt,
         "rows_in": 5, "rows_out": 3, "rows_written": 4 * refs, "spilled_bytes": 0,
-        "refs": [ref.to_json()] * refs, "row_errors": [], "row_error_count": 0,
+        "refs": [ref.to_json()] * refs, "row_errors": [], "row_error_count": 0, "io": {"requests": 2},
     }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_acknowledgements_count_once(engine: Engine) -> None:
     acks = [_ack("now", "0", 0, 1), _ack("now", "0", 1, 1), _ack("now", "view", 0, 1), _ack("past", "0", 0, 1)]
     result = engine.runner._result(params, acks)
     assert [r.path for r in result.runs] == ["0-0.0.run", "0-1.0.run", "view-0.0.run"]
-    assert (result.rows_out, result.task_count) == (4, 3)
+    assert (result.rows_out, result.task_count, result.io) == (4, 3, {"requests": 6})
 
 
 def test_a_slice_that_was_written_twice_declines_the_epoch(engine: Engine) -> None:

@@ -37,7 +37,7 @@ def busy(database: Database) -> Database:
 
 def test_every_relation_can_be_read(busy: Database) -> None:
     for name in ("jobs", "barriers", "checkpoint_groups", "checkpoints", "log_stores", "progress", "epochs", "sources",
-                 "state_tables", "events"):  # fmt: skip
+                 "state_tables", "metrics", "events"):  # fmt: skip
         found = busy.sql(f"SELECT * FROM headrace_catalog.{name}")
         names = ", ".join(c.name for c in found.columns)
         assert busy.sql(f"SELECT {names} FROM headrace_catalog.{name}").columns == found.columns

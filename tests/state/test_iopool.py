@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptObject, StorageError
-from headrace.state.iopool import IoPool, RetryPolicy
+from headrace.state.iopool import IoMetrics, IoPool, RetryPolicy
 
 
 class Time:
@@ -143,3 +143,13 @@ def test_no_more_calls_than_threads_run_at_once() -> None:
 def test_pauses_are_bounded(retry: int, part: float) -> None:
     policy = RetryPolicy(first_ms=50, most_ms=5000)
     assert 0 <= policy.pause_s(retry, part) <= min(5.0, 0.05 * 2**retry)
+
+
+def test_what_was_counted_since() -> None:
+    """Only what has grown; the size of the cache is no count."""
+    metrics = IoMetrics(requests=5)
+    before = metrics.as_dict()
+    assert metrics.since(before) == {}
+    metrics.add(requests=2, bytes_read=10)
+    metrics.cache_bytes = 99
+    assert metrics.since(before) == {"requests": 2, "bytes_read": 10}

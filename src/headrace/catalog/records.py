@@ -266,7 +266,7 @@ class PositionRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class SettingRecord(_Record):
-    """A system parameter that SQL has set."""
+    """A system parameter that SQL has set; and, as `state_url`, where the state of the database lives."""
 
     COLLECTION: ClassVar[Collection] = "setting"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 
 from headrace.catalog.edits import Delete, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RunRecord, StateTableRecord, run_id
@@ -11,13 +12,24 @@ from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.targets import safe_epoch
-from headrace.errors import CorruptObject, JobFailed
+from headrace.errors import CorruptObject, HeadraceError, JobFailed
 from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels
 from headrace.state.schema import RunRef
 from headrace.state.watermark import expired_runs
 
 MERGE_BYTES = 64 << 20
 """What a merge in this process is taken to hold in memory, at most."""
+
+
+@dataclass
+class MergeCounts:
+    """Merges since the server started; sizes and times are those of merges that were committed."""
+
+    merges: int = 0
+    failures: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
 
 
 class Compactor:
@@ -29,6 +41,8 @@ class Compactor:
     def __init__(self, core: Core, merge_runner: MergeRunner) -> None:
         self._core = core
         self._merge_runner = merge_runner
+        self.counts = MergeCounts()
+        """Changed under the core's lock."""
 
     def pass_once(self) -> int:
         """Look at every table and merge what is due; returns the number of merges that were committed.
@@ -87,6 +101,7 @@ class Compactor:
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
         core = self._core
         name = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}"
+        since_s = core.clock.monotonic_s()
         token = core.pins.pin((), 0, {r.path for r in refs})
         try:
             with core.pins.writing(name):
@@ -98,17 +113,29 @@ class Compactor:
                 fault_point("compaction.merge.after")
                 committed = self._commit(record, refs, made, safe)
                 if committed:
+                    self._count(refs, made, core.clock.monotonic_s() - since_s)
                     fault_point("compaction.commit.after")
                 else:
                     for ref in made:
                         core.store.delete(ref.path)
             return int(committed)
-        except (CorruptObject, JobFailed):
+        except HeadraceError as error:
+            with core.lock:
+                self.counts.failures += 1
             # Reported by the readers that need the object; here it must only not spread. What parts of the merge have
             # written nothing refers to, so that it goes with vacuum.
-            return 0
+            if isinstance(error, (CorruptObject, JobFailed)):
+                return 0
+            raise
         finally:
             core.pins.unpin(token)
+
+    def _count(self, refs: list[RunRef], made: list[RunRef], seconds: float) -> None:
+        with self._core.lock:
+            self.counts.merges += 1
+            self.counts.bytes_read += sum(r.length for r in refs)
+            self.counts.bytes_written += sum(r.length for r in made)
+            self.counts.seconds += seconds
 
     def _run(self, whole: MergePart, name: str) -> list[RunRef]:
         """The new runs, with disjoint ranges of keys: one, or more if there is enough to do for several tasks."""
@@ -118,7 +145,8 @@ class Compactor:
             with core.memory.reserving(min(size, MERGE_BYTES), lambda: core.stopping):
                 made = [whole.run()]
         else:
-            parts = whole.split(name, min(core.tasks_at_once, 1 + size // max(share, 1)))
+            most = min(core.tasks_at_once, core.settings.compaction_max_tasks or core.tasks_at_once)
+            parts = whole.split(name, min(most, 1 + size // max(share, 1)))
             made = self._merge_runner(parts)
         return [ref for ref in made if ref is not None]
 

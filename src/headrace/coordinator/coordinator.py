@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.common.ownership import Ownership
@@ -26,7 +27,9 @@ from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
 from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.lanes import STOP_WAIT_S
 from headrace.coordinator.lifecycle import Lifecycle
+from headrace.coordinator.location import location_edits
 from headrace.coordinator.maintenance import Maintenance
+from headrace.coordinator.metrics import Metric, collect
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.progress_server import ProgressServer
 from headrace.coordinator.reads import NEWEST, ReadOptions, Reads, Snapshot
@@ -46,6 +49,9 @@ from headrace.state.spool import forget_leftovers
 from headrace.state.stores import StoreRoot
 
 T = TypeVar("T")
+
+SLOW_START_S = 10.0
+"""A start that takes this long is an event, with its steps."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,7 @@ class Coordinator:
         self._progress = ProgressServer(self._core.progress, settings.progress_host) if settings.progress_host else None
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
+        self._start_s: dict[str, float] = {}
 
     @property
     def failure(self) -> BaseException | None:
@@ -140,21 +147,40 @@ class Coordinator:
     # ---- life
 
     def start(self) -> None:
-        """Recover what the catalog holds, and start all threads. Raises `Fenced`, `StorageError`."""
-        self._core.store.prepare()
-        forget_leftovers(self._core.settings.spool_location)
-        self._ownership = Ownership(self._core.settings.data_dir)
-        self._life.recover()
-        self._reads.recover()
+        """Recover what the catalog holds, and start all threads.
+
+        Raises `Fenced`, `StorageError`, and `InvalidParameter` if the state is known to be in another place.
+        """
+        core = self._core
+        self._step("storage", self._prepare)
+        self._step("views", self._life.recover)
+        self._step("reads", self._reads.recover)
+        if sum(self._start_s.values()) >= SLOW_START_S:
+            text = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in self._start_s.items())
+            core.catalog.transact([AddEvent("slow_start", None, f"the start took long: {text}")])
         if self._progress is not None:
             self._progress.start()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
-        for job in list(self._core.jobs.values()):
-            self._core.history.paused(job.id, job.status == "paused", self._core.clock.monotonic_s())
+        for job in list(core.jobs.values()):
+            core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
             self._life.lanes.launch(job)
         for thread in self._threads:
             thread.start()
+
+    def _prepare(self) -> None:
+        core = self._core
+        edits = location_edits(core.settings, core.catalog.state)
+        core.store.prepare()
+        core.catalog.transact(edits)
+        forget_leftovers(core.settings.spool_location)
+        self._ownership = Ownership(core.settings.data_dir)
+
+    def _step(self, name: str, work: Callable[[], None]) -> None:
+        """Do a step of the start and note how long it took."""
+        since_s = self._core.clock.monotonic_s()
+        work()
+        self._start_s[name] = self._core.clock.monotonic_s() - since_s
 
     def stop(self, wait_s: float = STOP_WAIT_S) -> None:
         """Stop ticking, let running epochs finish for up to `wait_s`, then cancel them. Harmless when repeated."""
@@ -392,6 +418,10 @@ class Coordinator:
     def memory(self) -> MemoryUse:
         """What this process's writes and merges use of the memory budget."""
         return self._core.memory.use()
+
+    def metrics(self) -> list[Metric]:
+        """What has been counted, most of it since the server started. Raises `Fenced`, `StorageError`."""
+        return collect(self._core, self._compactor.counts, self._vacuum.counts, self._start_s)
 
     def vacuum(self) -> int:
         """Delete unreferenced objects now, where that is due; returns their number."""

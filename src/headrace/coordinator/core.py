@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ class Relation(RelationState):
 
 @dataclass
 class Metrics:
-    """What a job has done since the server started."""
+    """What a job has done since the server started, by committed steps and epochs."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -73,6 +73,16 @@ class Metrics:
     last_epoch_ms: int = 0
     row_errors: int = 0
     spilled_bytes: int = 0
+    io: Counter[str] = field(default_factory=Counter)
+    """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
+
+    def add(self, result: EpochResult) -> None:
+        """Count a step that has been committed."""
+        self.rows_in += result.rows_in
+        self.rows_out += result.rows_out
+        self.row_errors += result.row_error_count
+        self.spilled_bytes += result.spilled_bytes
+        self.io.update(result.io)
 
 
 @dataclass
@@ -210,6 +220,8 @@ class Core(Graph[Relation, Job]):
         self.tasks_at_once = slots
         """Tasks of epochs that are taken to run side by side, which share the memory budget."""
         self.memory = MemoryController(self.budget_bytes())
+        self.totals = Metrics()
+        """Of all jobs together, dropped ones included."""
         self.stopping = False
         self.failure: BaseException | None = None
         self.failed = threading.Event()

@@ -274,6 +274,7 @@ class Driver:
             for job in now.lane:
                 self._recovered(job, commit)
                 job.metrics.epochs += 1
+                core.totals.epochs += 1
                 job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
                 job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
             self._count(now)
@@ -314,11 +315,8 @@ class Driver:
 
     def _count(self, now: UnderWay) -> None:
         for job, result in now.results:
-            m = job.metrics
-            m.rows_in += result.rows_in
-            m.rows_out += result.rows_out
-            m.row_errors += result.row_error_count
-            m.spilled_bytes += result.spilled_bytes
+            job.metrics.add(result)
+            self._core.totals.add(result)
         now.committed += now.results
         now.results.clear()
         self._core.changed.notify_all()

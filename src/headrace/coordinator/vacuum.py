@@ -11,6 +11,14 @@ from headrace.errors import StorageError
 from headrace.state.objects import visible_name
 
 
+@dataclass
+class VacuumCounts:
+    """What vacuum has done since the server started."""
+
+    passes: int = 0
+    deleted: int = 0
+
+
 class Vacuum:
     """One pass after another over all objects of the state; called by one thread at a time.
 
@@ -22,6 +30,8 @@ class Vacuum:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._unreferenced: dict[str, float] = {}
+        self.counts = VacuumCounts()
+        """Changed under the core's lock."""
 
     def pass_once(self) -> int:
         """Look at all objects; returns how many were deleted.
@@ -43,6 +53,9 @@ class Vacuum:
         seen_again = {path: since_s for path, since_s in self._unreferenced.items() if path in before}
         deleted = sum(self._delete(path) for path in expired(found, seen_again, now, grace_s))
         core.store.tidy()
+        with core.lock:
+            self.counts.passes += 1
+            self.counts.deleted += deleted
         return deleted
 
     def _delete(self, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,6 +66,8 @@ class EpochResult:
     task_count: int = 0
     spilled_bytes: int = 0
     """Input of operators that went to local disk and back for want of memory."""
+    io: Counter[str] = field(default_factory=Counter)
+    """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
 
 
 class EpochRunner:
@@ -158,6 +161,7 @@ class EpochRunner:
             written += ack["rows_written"]
             result.runs += refs
             result.spilled_bytes += ack["spilled_bytes"]
+            result.io.update(ack["io"])
             result.task_count += 1
             result.row_errors += ack["row_errors"]
             result.row_error_count += ack["row_error_count"]

@@ -12,10 +12,12 @@ from headrace.common.ownership import is_served, sole_access
 from headrace.config import Settings, apply_parameters
 from headrace.coordinator import inspection
 from headrace.coordinator.core import state_root
+from headrace.coordinator.location import LOCATION, location_edits
 from headrace.errors import EpochTooNew, EpochTooOld, OperationalError
 from headrace.shell.link import Heading
 from headrace.shell.table import aligned
 from headrace.state.arrangement import Arrangement
+from headrace.state.stores import StoreRoot
 
 _TABLES = ("id", "name", "owner", "operator", "runs", "rows", "bytes", "levels", "committed epoch", "safe epoch")
 _RUNS = ("object", "offset", "level", "first epoch", "last epoch", "lowest key", "highest key", "rows", "bytes")
@@ -27,11 +29,15 @@ class StateShell:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._root = state_root(settings)
+
+    def _root(self) -> StoreRoot:
+        """Where the objects are. Raises `InvalidParameter` if the catalog knows another place."""
+        location_edits(self._settings, self._look())
+        return state_root(self._settings)
 
     def _grace_s(self) -> float:
         """The grace period, which SQL may have set."""
-        changes = {name: record.value for name, record in self._look().settings.items()}
+        changes = {name: record.value for name, record in self._look().settings.items() if name != LOCATION}
         return apply_parameters(self._settings, changes).vacuum_grace_ms / 1000
 
     def _look(self) -> CatalogState:
@@ -64,14 +70,14 @@ class StateShell:
         if at > record.committed_epoch:
             raise EpochTooNew(f"epoch {at} is not there yet", hint=readable)
         schema = record.to_table_schema()
-        table = Arrangement(schema, [r.ref for r in runs], self._root, as_of=at, watermark=record.watermark)
+        table = Arrangement(schema, [r.ref for r in runs], self._root(), as_of=at, watermark=record.watermark)
         names = [f.name for f in schema.arrow()]
         _print(names, (row for b in table.scan() for row in zip(*(c.to_pylist() for c in b.columns), strict=True)))
 
     def verify(self) -> bool:
         """Check everything, print what is wrong and what is unreferenced; whether all is well."""
         served = is_served(self._settings.data_dir)
-        report = inspection.verify(self._look, self._root, time.time(), self._grace_s(), served=served)
+        report = inspection.verify(self._look, self._root(), time.time(), self._grace_s(), served=served)
         for problem in report.problems:
             print(f"WRONG: {problem}")
         for loose in report.loose:
@@ -97,8 +103,8 @@ class StateShell:
             self._collect(dry_run=False)
 
     def _collect(self, *, dry_run: bool) -> None:
-        loose = inspection.unreferenced(self._look, self._root, time.time())
-        deleted = inspection.collect(self._root, loose, self._grace_s(), dry_run=dry_run)
+        loose = inspection.unreferenced(self._look, self._root(), time.time())
+        deleted = inspection.collect(self._root(), loose, self._grace_s(), dry_run=dry_run)
         for path in deleted:
             print(path)
         kept = len(loose) - len(deleted)

@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,9 @@ TRANSIENT = (ConnectionError, TimeoutError)
 """What a request raises when it may go better the next time."""
 ANSWERS = (FileNotFoundError, FileExistsError)
 """What a request raises to say something about the object: handed to the caller as it is, never tried again."""
+
+GAUGES = frozenset({"cache_bytes"})
+"""Fields of `IoMetrics` that are no counts: they cannot be added up over tasks."""
 
 
 @dataclass
@@ -51,6 +54,11 @@ class IoMetrics:
         """All counts by name."""
         with self._lock:
             return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """The counts that have grown since `as_dict` was `before`, by how much; `GAUGES` are none."""
+        now = self.as_dict()
+        return {name: now[name] - before[name] for name in now if name not in GAUGES and now[name] > before[name]}
 
 
 @dataclass(frozen=True)

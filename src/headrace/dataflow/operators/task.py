@@ -17,6 +17,7 @@ from headrace.state.memory import MemoryController
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import TaskSpool
+from headrace.state.stores import store_of
 
 OUTPUT_ROWS = 65_536
 """Rows of a batch handed back to Spark."""
@@ -41,6 +42,12 @@ class Worker:
         self.spool = TaskSpool(self.params.spool_root, self.params.attempt, int(context.taskAttemptId()))
         self.memory = MemoryController(self.params.memory_bytes)
         self.buffer = Buffer(self.spool, self.memory if self.params.memory_bytes else None)
+        self._io = store_of(self.params.root).metrics
+        self._io_before = self._io.as_dict()
+
+    def io(self) -> dict[str, int]:
+        """What this process has read and written for the task: counts that are not zero, by fields of `IoMetrics`."""
+        return self._io.since(self._io_before)
 
 
 class Buffer:
@@ -136,6 +143,7 @@ class Task:
             "row_errors": self.row_errors,
             "row_error_count": self.row_error_count,
             "refs": [],
+            "io": {},
         }
 
 
@@ -243,6 +251,7 @@ def run_stages(
         elif last not in params.inner:
             # The workers before this one have come to their ends before this one saw the end of its input.
             acknowledgements[-1]["refs"] = [ref.to_json() for ref in _upload(worker, last)]
+        acknowledgements[-1]["io"] = worker.io()
         acknowledge.add(acknowledgements)
         reports.acknowledged()
 

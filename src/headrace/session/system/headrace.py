@@ -115,6 +115,10 @@ def _events(session: Session) -> Rows:
                "message": e.message, "detail": e.detail}  # fmt: skip
 
 
+def _metrics(session: Session) -> Rows:
+    return [_fields(metric) for metric in session.database.coordinator.metrics()]
+
+
 _COLUMNS = {
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
@@ -153,6 +157,7 @@ _COLUMNS = {
         "id bigint, job_id bigint, operator, committed_epoch bigint, safe_epoch bigint, runs int, rows bigint, "
         "bytes bigint", _state_tables,
     ),
+    "metrics": ("name, value double, unit, help", _metrics),
     "events": ("sequence bigint, at timestamp, kind, object_id bigint, message, detail", _events),
 }  # fmt: skip
 
