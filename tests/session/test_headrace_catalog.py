@@ -43,6 +43,15 @@ def test_every_relation_can_be_read(busy: Database) -> None:
         assert busy.sql(f"SELECT {names} FROM headrace_catalog.{name}").columns == found.columns
 
 
+def test_metrics_agree_with_the_jobs(busy: Database) -> None:
+    metrics = rows(busy, "SELECT name, value, unit, help FROM headrace_catalog.metrics")
+    found = {name: value for name, value, *_ in metrics}
+    (jobs,) = rows(busy, "SELECT sum(rows_in), sum(rows_out) FROM headrace_catalog.jobs")
+    assert (found["rows_in"], found["rows_out"]) == jobs and found["epochs_committed"] >= 3
+    assert 0 < found["start_views_seconds"] < found["start_seconds"]
+    assert found["runs"] >= found["runs_largest_table"] > 0
+
+
 def test_log_stores_count_exactly(busy: Database) -> None:
     """LS-26: positions, backlog and rows read are what was written and consumed."""
     found = {

@@ -43,6 +43,10 @@ def test_a_database_lives_in_an_object_store(keyed_spark: SparkSession, s3: S3Se
         assert db.coordinator.compact() > 0
         db.coordinator.vacuum()
         assert db.coordinator.vacuum() > 0
+        counted = dict(db.sql("SELECT name, value FROM headrace_catalog.metrics"))
+        for name in ("server_io_bytes_written", "worker_io_requests", "worker_io_bytes_written", "worker_cache_hits"):
+            assert counted[name] > 0, name
+        assert counted["server_io_failures"] == counted["worker_io_failures"] == 0
         left = {o.path for o in store_of(db.coordinator.root).list()}
         assert left == {r.ref.path for r in db.catalog.state.runs.values()}
     assert not (tmp_path / "db" / "state").exists()
