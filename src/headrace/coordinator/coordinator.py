@@ -367,8 +367,9 @@ class Coordinator:
         """Make a tick, and wait until every created job has reached it; returns its epoch.
 
         Jobs that are being created, paused or quarantined, and those that they hold up, are not waited for. When a job
-        fails meanwhile, all that it does not hold up are still waited for. Raises `JobFailed` naming it,
-        `QueryCanceled` after `timeout_s`.
+        fails meanwhile, all that it does not hold up are still waited for. What was under way before may have met
+        what has been mended since: its failure does not count. Raises `JobFailed` naming a job, `QueryCanceled` after
+        `timeout_s`.
         """
         core = self._core
         epoch = self.tick()
@@ -377,6 +378,7 @@ class Coordinator:
             out |= core.held_up(j.id for j in core.jobs.values() if j.status in ("paused", "quarantined"))
             jobs = [j for j in core.jobs.values() if j.id not in out]
             before = {j.id: j.failed_total for j in jobs}
+            stale = {j.id for j in jobs if j.busy}
             for job in jobs:
                 # A job that is failing is tried once more, at once.
                 job.forced, job.retry_at_s = epoch, 0.0
@@ -392,6 +394,10 @@ class Coordinator:
 
             def settled() -> bool:
                 left = waiting()
+                for job in [j for j in failed(left) if j.id in stale]:
+                    stale.discard(job.id)
+                    before[job.id], job.retry_at_s = job.failed_total, 0.0
+                    core.changed.notify_all()
                 # A failing job holds up only its group and those built on it; all others are waited for.
                 return core.stopping or {j.id for j in left} <= core.held_up(j.id for j in failed(left))
 
