@@ -166,4 +166,4 @@ def test_time_travel_by_sql(busy: Database) -> None:
         busy.sql("CREATE MATERIALIZED VIEW x AS SELECT t.id FROM t JOIN v FOR SYSTEM_TIME AS OF PROCTIME() ON true")
     with pytest.raises(HeadraceError) as caught:
         rows(busy, "SELECT * FROM v FOR SYSTEM_TIME AS OF now() - '5' DAY")
-    assert caught.value.sqlstate == "40001", "before it was created"
+    assert caught.value.sqlstate in ("40001", "HR001"), "before it was created, and by now perhaps merged away"
