@@ -72,7 +72,7 @@ test:
 test-all:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q --hypothesis-profile exploring $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check .

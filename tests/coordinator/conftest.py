@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
 from headrace.common.faults import disarm_all
-
-settings.register_profile("coordinator", deadline=None)
-settings.load_profile("coordinator")
 
 
 @pytest.fixture(autouse=True)
