@@ -16,13 +16,13 @@ import pyarrow as pa
 from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
 from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.commit import ROWS, GroupEpoch, Part, Work
+from headrace.coordinator.commit import GroupEpoch, Part, Work
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Graph, JobState, RelationState
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import safe_epoch
 from headrace.errors import DivisionByZero
-from headrace.state.schema import RunRef, TableSchema
+from headrace.state.schema import ROWS, RunRef, TableSchema
 
 Rows = Counter[int]
 SCHEMA = TableSchema((pa.field("n", pa.int64()),), (), ((pa.field("__w", pa.int64()), "add"),))

@@ -30,7 +30,7 @@ from headrace.common.columns import Column, arrow_schema
 from headrace.common.epoch import from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
-from headrace.coordinator.core import ROWS, Job
+from headrace.coordinator.core import Job
 from headrace.coordinator.driver import Driver
 from headrace.coordinator.epochs import EpochClock
 from headrace.coordinator.query_epochs import Monotonic
@@ -51,7 +51,7 @@ from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
 from headrace.state.kernels import concat, consolidate, int64_values
 from headrace.state.run import OPEN_RUNS, RunCache, Section, write_run
-from headrace.state.schema import RunRef, TableSchema
+from headrace.state.schema import ROWS, RunRef, TableSchema
 
 COLUMNS = (Column("n", "bigint"), Column("v", "bigint"))
 WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)

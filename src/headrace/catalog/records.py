@@ -10,7 +10,7 @@ import base64
 import json
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -43,6 +43,11 @@ class _Record:
         """The stored form: a dict of JSON values with the schema version in `v`."""
         kind: Any = type(self)
         return {"v": self.VERSION, **{name: getattr(self, name) for name in _names(kind)}}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +233,6 @@ class RemapRecord(_Record):
         """Source and epoch."""
         return (self.source_id, self.epoch)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RemapRecord:
-        """The inverse of `to_json`."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord(_Record):
@@ -258,11 +258,6 @@ class PositionRecord(_Record):
         """Job and upstream."""
         return (self.job_id, self.upstream_id)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> PositionRecord:
-        """The inverse of `to_json`."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, slots=True)
 class SettingRecord(_Record):
@@ -277,11 +272,6 @@ class SettingRecord(_Record):
     def key(self) -> str:
         """The name."""
         return self.name
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> SettingRecord:
-        """The inverse of `to_json`."""
-        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +291,6 @@ class EventRecord(_Record):
     def key(self) -> int:
         """The sequence number."""
         return self.sequence
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> EventRecord:
-        """The inverse of `to_json`."""
-        return cls(**data)
 
 
 Record: TypeAlias = (

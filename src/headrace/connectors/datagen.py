@@ -22,7 +22,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
 from headrace.connectors.datagen_fields import Field, make_fields
 from headrace.connectors.options import OptionReader
-from headrace.connectors.pacing import RateSchedule, admit
+from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 
 OPTIONS = ("rows_per_second", "number_of_rows", "splits", "seed")
@@ -60,14 +60,7 @@ class DatagenSource(Source):
         """See `Source`."""
         position = sum(int(after.get(str(split), 0)) for split in range(self.splits))
         most = limit.rows(self.max_rows)
-        start_ms = after.get(_START)
-        if self.rate is None:
-            start_ms = now_ms if start_ms is None else start_ms
-            ends = [] if self.end is None else [self.end]
-            reachable = min([*ends, *([] if most is None else [position + most])], default=position)
-            reached, behind = max(position, reachable), self.end is None or reachable < self.end
-        else:
-            start_ms, reached, behind = admit(RateSchedule(self.rate), start_ms, position, self.end, most, now_ms)
+        start_ms, reached, behind = admit_rate(self.rate, after.get(_START), position, self.end, most, now_ms)
         offsets: Offsets = {str(split): self._rows_of(split, reached) for split in range(self.splits)}
         offsets[_START] = start_ms
         finished = self.end is not None and reached >= self.end

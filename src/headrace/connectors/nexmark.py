@@ -36,7 +36,7 @@ from headrace.common.columns import Column, arrow_type, split_top_level
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
 from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, Kind, Shape
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
-from headrace.connectors.pacing import RateSchedule, admit
+from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 
 BATCH_EVENTS = 65_536
@@ -115,14 +115,7 @@ class NexmarkSource(Source):
         """See `Source`; limits count events of all kinds."""
         position = int(after.get(_SPLIT, 0))
         most = limit.rows(self.max_rows)
-        start_ms = after.get(_START)
-        if self.rate is None:
-            start_ms = now_ms if start_ms is None else start_ms
-            ends = [] if self.end is None else [self.end]
-            reachable = min([*ends, *([] if most is None else [position + most])], default=position)
-            reached, behind = max(position, reachable), self.end is None or reachable < self.end
-        else:
-            start_ms, reached, behind = admit(RateSchedule(self.rate), start_ms, position, self.end, most, now_ms)
+        start_ms, reached, behind = admit_rate(self.rate, after.get(_START), position, self.end, most, now_ms)
         offsets: Offsets = {_SPLIT: reached, _START: start_ms}
         finished = self.end is not None and reached >= self.end
         watermark_us = 1000 * int(self.shape.time_ms(np.array([reached]))[0])

@@ -31,10 +31,7 @@ from headrace.coordinator.steps import (
 )
 from headrace.coordinator.targets import UNKNOWN_ROWS
 from headrace.errors import LogLost
-from headrace.state.schema import RunRef
-
-ROWS = "view/rows"
-"""The state table that holds a relation's rows, of views and tables alike."""
+from headrace.state.schema import ROWS, RunRef
 
 
 class SourceRanges(Protocol):

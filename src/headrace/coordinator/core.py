@@ -28,9 +28,6 @@ from headrace.state.memory import MemoryController, budget_bytes, machine_bytes
 from headrace.state.schema import TableSchema
 from headrace.state.stores import StoreRoot, store_of
 
-ROWS = "view/rows"
-"""The state table that holds a relation's rows, of views and tables alike."""
-
 
 class Runner(Protocol):
     """What runs a view's epochs."""

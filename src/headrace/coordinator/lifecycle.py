@@ -13,7 +13,7 @@ from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, State
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import open_source
-from headrace.coordinator.core import ROWS, Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
+from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, checked_options, job_options, own_group
@@ -34,7 +34,7 @@ from headrace.plan.planner import Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
 from headrace.plan.stored import stored_query
 from headrace.plan.tree import WEIGHT
-from headrace.state.schema import TableSchema
+from headrace.state.schema import ROWS, TableSchema
 
 
 def rows_schema(record: ObjectRecord) -> TableSchema:

@@ -18,7 +18,7 @@ from headrace.plan.distinct import hidden
 from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
 from headrace.plan.types import arrow_of, spark_of
-from headrace.state.schema import TableSchema
+from headrace.state.schema import ROWS, TableSchema
 
 _TIME_OF_QUERY = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
 
@@ -48,7 +48,7 @@ class ViewPlan:
 
     def state_tables(self) -> dict[str, TableSchema]:
         """Every state table by name; of a view its own rows (`view/rows`) are one."""
-        own = {"view/rows": self.schema} if self.sink is None else {}
+        own = {ROWS: self.schema} if self.sink is None else {}
         return {**tree.state_tables(self.root), **own}
 
     def explain(self) -> list[str]:

@@ -357,9 +357,10 @@ class Run:
             keys = keys[self._filter.may_hold(probe, batches)]
         if not len(keys):
             return np.zeros(0, dtype=np.int64)
-        low = np.maximum(np.searchsorted(self.batch_first_k, keys, side="left") - 1, 0)
-        high = np.maximum(np.searchsorted(self.batch_first_k, keys, side="right") - 1, 0)
-        self._check(expand_ranges(low, high - low + 1))
+        if not self._checked.all():
+            low = np.maximum(np.searchsorted(self.batch_first_k, keys, side="left") - 1, 0)
+            high = np.maximum(np.searchsorted(self.batch_first_k, keys, side="right") - 1, 0)
+            self._check(expand_ranges(low, high - low + 1))
         return self.access.find(keys, self._block_first_k, self.index_stride, self.ref.rows)
 
     def _among(self, keys: Ints) -> Ints:

@@ -16,6 +16,8 @@ E = "__e"
 W = "__w"
 """int64 signed weight: the usual diff column."""
 
+ROWS = "view/rows"
+"""The state table that holds a relation's rows, of views and tables alike."""
 LO_SUFFIX = "__lo"
 """What the name of the low half of a "twosum" pair ends with."""
 

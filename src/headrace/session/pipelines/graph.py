@@ -26,7 +26,6 @@ from headrace.session.pipelines.digest import code_parts, digest
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import TableName
-from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -225,8 +224,3 @@ def _code(bridge: Bridge, node: JNode) -> Any:
             yield [str(call.name()), code_parts(loaded[0] if isinstance(loaded, tuple) else loaded)]
     for child in [*bridge.children(node), *bridge.items(node.subqueries())]:
         yield from _code(bridge, child)
-
-
-def shown_columns(node: Node) -> str:
-    """The node's columns in SQL's words."""
-    return ", ".join(f"{c.name} {pg_type_text(c.type)}" for c in node.columns)

@@ -82,9 +82,3 @@ def system_relation(schema: str | None, name: str) -> SystemRelation | None:
     headrace.load()
     state.load()
     return _RELATIONS.get((schema or "pg_catalog", name))
-
-
-def all_relations() -> list[SystemRelation]:
-    """Every system relation."""
-    system_relation(None, "")
-    return list(_RELATIONS.values())
