@@ -98,6 +98,12 @@ class Settings(BaseSettings):
     compaction_max_tasks: int = _runtime(
         0, "Most Spark tasks that one merge is split over, of those that run side by side; 0 means all.", ge=0
     )
+    log_limit_mb: int = _runtime(
+        1024, "Log of an input, MiB, that a view may be behind before log_limit_policy applies; 0 means no limit.", ge=0
+    )
+    log_limit_policy: Literal["alert", "drop"] = _runtime(
+        "alert", "At that limit: keep the log and say so, or give it up, and with it the view that has not read it."
+    )
     vacuum_interval_ms: int = _runtime(60_000, "Milliseconds between two searches for unreferenced objects.", ge=100)
     vacuum_grace_ms: int = _runtime(
         3_600_000, "Least age in milliseconds of an unreferenced object to be deleted.", ge=0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,6 +31,18 @@ class MergeCounts:
     bytes_read: int = 0
     bytes_written: int = 0
     seconds: float = 0.0
+
+
+def releasable(core: Core, relation: Relation, record: StateTableRecord, without: Collection[int] = ()) -> int:
+    """The epoch below which nobody needs to see a relation's rows as they were, but for jobs `without`.
+
+    The caller holds the lock.
+    """
+    retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
+    readers = core.log_readers(relation.id, without)
+    # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
+    newest = min(record.committed_epoch, core.complete)
+    return safe_epoch(relation.safe, newest, retention, core.pins.epochs(relation.id), readers)
 
 
 class Compactor:
@@ -89,13 +102,7 @@ class Compactor:
 
     def raise_relation(self, relation: Relation, record: StateTableRecord) -> int:
         """The same for a relation's rows, whose history has readers. The caller holds the lock."""
-        core = self._core
-        retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
-        readers = core.log_readers(relation.id)
-        pins = core.pins.epochs(relation.id)
-        # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
-        newest = min(record.committed_epoch, core.complete)
-        relation.safe = safe_epoch(relation.safe, newest, retention, pins, readers)
+        relation.safe = releasable(self._core, relation, record)
         return relation.safe
 
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
@@ -173,7 +180,7 @@ class Compactor:
             relations = list(core.relations.values())
             lowest: dict[int, int] = {}
             for relation in relations:
-                readers = [j.committed for j in core.consumers(relation.id)]
+                readers = [j.committed for j in core.consumers(relation.id) if not core.lost_logs(j)]
                 low = lowest[relation.id] = min([retention, *core.pins.epochs(relation.id), *readers])
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:

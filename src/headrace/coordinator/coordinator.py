@@ -28,6 +28,7 @@ from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.lanes import STOP_WAIT_S
 from headrace.coordinator.lifecycle import Lifecycle
 from headrace.coordinator.location import location_edits
+from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.maintenance import Maintenance
 from headrace.coordinator.metrics import Metric, collect
 from headrace.coordinator.progress import AttemptProgress
@@ -118,7 +119,8 @@ class Coordinator:
         self._merger: SparkMerger | None = None
         self._compactor = Compactor(self._core, merge_runner or self._spark_merge)
         self._vacuum = Vacuum(self._core)
-        self._maintenance = Maintenance(self._core, self._compactor, self._vacuum)
+        self._logs = LogKeeper(self._core)
+        self._maintenance = Maintenance(self._core, self._compactor, self._logs, self._vacuum)
         self._reads = Reads(self._core)
         self._status_of = Status(self._core, self._core.history, self._reads)
         self._life = Lifecycle(
@@ -296,8 +298,9 @@ class Coordinator:
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
 
-        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, and checkpoint_group, which moves it to
-        another group. Raises `InvalidParameter` for other options and where groups would wait for each other.
+        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, log_limit_mb, log_limit_policy, and
+        checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other options and where groups
+        would wait for each other.
         """
         self._guarded(lambda: self._life.alter(job_id, paused, options))
         if paused is not None:
@@ -420,6 +423,10 @@ class Coordinator:
     def compact(self) -> int:
         """Merge runs now, where that is due; returns the number of merges."""
         return self._guarded(self._compactor.pass_once)
+
+    def check_logs(self) -> None:
+        """Look now for logs that have outgrown their limits, and do what `log_limit_policy` says."""
+        self._guarded(self._logs.look)
 
     def memory(self) -> MemoryUse:
         """What this process's writes and merges use of the memory budget."""

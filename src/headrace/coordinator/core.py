@@ -129,6 +129,8 @@ class Job(JobState):
     reading: Progress | None = None
     """How much of its inputs' content it has read, while it is being created."""
     metrics: Metrics = field(default_factory=Metrics)
+    growing: dict[int, int] = field(default_factory=dict)
+    """Input -> bytes of its log that this job has not taken in, where that is more than its limit."""
 
     @property
     def shown_status(self) -> str:

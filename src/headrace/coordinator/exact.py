@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from headrace.errors import LogLost
+
 Interval: TypeAlias = tuple[int, int]
 """A closed range of epochs."""
 
@@ -60,6 +62,19 @@ class ChangeLog:
 
     def __len__(self) -> int:
         return len(self._ranges)
+
+
+def next_epoch_after(changes: ChangeLog, epoch: int, *, kept_from: int, newest: int) -> int | None:
+    """The epoch after `epoch` of a log that is truncated below `kept_from` and whose newest epoch is `newest`.
+
+    None if there is none yet. Raises `LogLost` where what followed `epoch` may have been truncated, `ValueError` for an
+    epoch that the log never had.
+    """
+    if epoch > newest:
+        raise ValueError(f"the log is at epoch {newest}, it never had an epoch {epoch}")
+    if epoch < kept_from:
+        raise LogLost(f"the changes after epoch {epoch} are gone, they are kept from {kept_from} on")
+    return changes.first_after(epoch)
 
 
 def _low(interval: Interval) -> int:

@@ -6,16 +6,24 @@ No thread, clock, disk or Spark here: who uses it guards it with a lock of his o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.coordinator.exact import ChangeLog, Interval, clipped, frontier, intersect_all, view_exact
+from headrace.coordinator.exact import (
+    ChangeLog,
+    Interval,
+    clipped,
+    frontier,
+    intersect_all,
+    next_epoch_after,
+    view_exact,
+)
 from headrace.coordinator.steps import Position
 from headrace.coordinator.targets import Upstream, first_change_of
-from headrace.errors import UndefinedTable
+from headrace.errors import LogLost, UndefinedTable
 from headrace.state.schema import TableSchema
 
 
@@ -220,22 +228,42 @@ class Graph(ABC, Generic[R, J]):
         known = Known() if known is None else known
         found = []
         for i in self.external(lane):
-            changes = [self._first_change(i, j.committed) for j in lane if i in j.upstreams]
+            changes = [self.first_change(i, j.committed) for j in lane if i in j.upstreams]
             first = min((c for c in changes if c is not None), default=None)
             found.append(Upstream(i, self.frontier(i, known), first))
         return found
 
-    def _first_change(self, relation_id: int, after: int) -> int | None:
+    def first_change(self, relation_id: int, after: int) -> int | None:
+        """The earliest epoch above a checkpoint (or 0) at which a relation may have changed; None if it has not.
+
+        Where the log after the checkpoint is gone it may have changed at once: whoever goes on finds out what it lacks.
+        """
         relation = self.relations.get(relation_id)
-        return None if relation is None else relation.changes.first_after(after)
+        if relation is None:
+            return None
+        if not after:  # Content is read instead of the log.
+            return relation.changes.first_after(after)
+        try:
+            return next_epoch_after(relation.changes, after, kept_from=relation.safe, newest=self.complete)
+        except LogLost:
+            return after + 1
 
     def consumers(self, relation_id: int) -> list[J]:
         """The jobs that read a relation."""
         return [j for j in self.jobs.values() if relation_id in j.upstreams]
 
-    def log_readers(self, relation_id: int) -> list[int]:
-        """The epochs from which on jobs need the log of a relation (or its content, where they have just begun)."""
-        return [j.reads_from for j in self.consumers(relation_id) if j.reads_from]
+    def log_readers(self, relation_id: int, without: Collection[int] = ()) -> list[int]:
+        """The epochs from which on jobs need the log of a relation (or its content, where they have just begun).
+
+        Not of the jobs `without`, nor of those that have lost a log: they can never go on, so nothing is kept for them.
+        """
+        readers = [j for j in self.consumers(relation_id) if j.reads_from and j.id not in without]
+        return [j.reads_from for j in readers if not self.lost_logs(j)]
+
+    def lost_logs(self, job: J) -> list[R]:
+        """The inputs of a job whose logs are gone before it has taken them in."""
+        found = [self.relations[i] for i in dict.fromkeys(job.upstreams) if i in self.relations]
+        return [r for r in found if 0 < job.reads_from < r.safe]
 
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:
         """These jobs and all that depend on them."""

@@ -94,7 +94,7 @@ def caught_up(graph: Graph[R, J], job: J, target: int, within_ms: int) -> bool:
     reach = min((graph.frontier(i) for i in job.upstreams), default=target)
     if reach <= target or epoch_ms(reach) - epoch_ms(target) <= within_ms:
         return True
-    return all(graph.relation(i).changes.first_after(target) is None for i in job.upstreams)
+    return all(graph.first_change(i, target) is None for i in job.upstreams)
 
 
 def may_join(graph: Graph[R, J], job: J, within_ms: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core
+from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.vacuum import Vacuum
 from headrace.errors import Fenced, HeadraceError
 from headrace.state.spool import forget_leftovers
@@ -13,11 +14,12 @@ SPOOL_GRACE_S = 60.0
 
 
 class Maintenance:
-    """The background thread: compaction, and now and then vacuum."""
+    """The background thread: compaction, a look at the logs that are kept, and now and then vacuum."""
 
-    def __init__(self, core: Core, compactor: Compactor, vacuum: Vacuum) -> None:
+    def __init__(self, core: Core, compactor: Compactor, logs: LogKeeper, vacuum: Vacuum) -> None:
         self._core = core
         self._compactor = compactor
+        self._logs = logs
         self._vacuum = vacuum
         self._wanted = False
 
@@ -34,6 +36,7 @@ class Maintenance:
         while self._pause():
             try:
                 self._compactor.pass_once()
+                self._logs.look()
                 if core.clock.monotonic_s() >= vacuum_s:
                     vacuum_s = core.clock.monotonic_s() + core.settings.vacuum_interval_ms / 1000
                     self._vacuum.pass_once()

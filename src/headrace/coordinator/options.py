@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from headrace.config import Settings
 from headrace.errors import InvalidParameter
 
 GROUP = "checkpoint_group"
 """The option of a job that names its checkpoint group."""
-_NUMBERS = {"parallelism": 1, "max_rows_per_epoch": 1, "checkpoint_interval_ms": 0}
-"""The other options of a job, and the least value of each."""
+POLICY = "log_limit_policy"
+"""The option of a job that says what happens when its inputs' logs outgrow their limit."""
+POLICIES = ("alert", "drop")
+_NUMBERS = {"parallelism": 1, "max_rows_per_epoch": 1, "checkpoint_interval_ms": 0, "log_limit_mb": 0}
+"""The options that are numbers, and the least value of each."""
 
 
 def own_group(job_id: int) -> str:
@@ -27,8 +32,11 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
                     f'"{value}" is no name for a checkpoint group',
                     hint="it has 1 to 63 characters and does not begin with job- or table-; own is a group of its own",
                 )
+        elif name == POLICY:
+            if value not in POLICIES:
+                raise InvalidParameter(f'option {name} is {" or ".join(POLICIES)}, not "{value}"')
         elif least is None:
-            known = ", ".join(sorted([GROUP, *_NUMBERS]))
+            known = ", ".join(sorted([GROUP, POLICY, *_NUMBERS]))
             raise InvalidParameter(f'a materialized view has no option "{name}"', hint=f"there are {known}")
         elif not value.strip().isdecimal() or int(value) < least:
             raise InvalidParameter(f'option {name} is a whole number from {least} on, not "{value}"')
@@ -37,4 +45,20 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
 
 def job_options(options: Mapping[str, str]) -> dict[str, str]:
     """Those among a sink's options that are its job's; the others are its connector's."""
-    return {name: value for name, value in options.items() if name == GROUP or name in _NUMBERS}
+    return {name: value for name, value in options.items() if name in (GROUP, POLICY) or name in _NUMBERS}
+
+
+@dataclass(frozen=True)
+class LogLimit:
+    """How much of an input's log may be kept for a job that does not read it, and what happens beyond that."""
+
+    bytes: int
+    """0 for no limit."""
+    drop: bool
+    """Whether the log is given up then; otherwise that is only told."""
+
+
+def log_limit(settings: Settings, options: Mapping[str, str]) -> LogLimit:
+    """The limit of a job with these options."""
+    size_mb = int(options.get("log_limit_mb", settings.log_limit_mb))
+    return LogLimit(size_mb << 20, options.get(POLICY, settings.log_limit_policy) == "drop")

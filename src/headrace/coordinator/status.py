@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-import numpy as np
 
 from headrace.coordinator.core import Core, Job, Relation, option_int
 from headrace.coordinator.exact import Interval
 from headrace.coordinator.history import History
+from headrace.coordinator.logs import Unread, edges, log_part, unread
+from headrace.coordinator.options import log_limit
 from headrace.coordinator.reads import Reads
-from headrace.state.arrangement import Arrangement
-from headrace.state.schema import E, RunRef
 
 INTERVALS_SHOWN = 16
 """Newest exact ranges that are shown of a relation."""
@@ -53,7 +50,11 @@ class EdgeStatus:
     backlog_rows: int | None
     """None for a source that does not tell."""
     backlog_bytes: int | None
-    """Size of the runs that hold them; None for a source."""
+    """What they take of the runs that hold them; None for a source."""
+    limit_bytes: int | None
+    """The size at which `log_limit_policy` applies; None for no limit."""
+    log_state: str
+    """kept; growing, when it was beyond its limit when that was looked at last; or lost."""
     rows_historical: int
     """Rows read since the server started: by the first epoch; so are the two that follow."""
     rows_flushed: int
@@ -146,70 +147,44 @@ class Status:
 
     def log_stores(self) -> list[EdgeStatus]:
         """Every edge to a view, by the ids of its ends. Looks into merged runs, and so may read from the store."""
-        core = self._core
         found = []
-        with core.lock:
-            edges = sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
-        for upstream, downstream in edges:
-            with core.catalog.reading() as state, core.lock:
-                relation, job = core.relations.get(upstream), core.jobs.get(downstream)
-                if relation is None or job is None:
-                    continue
-                position, complete = job.committed, core.epochs.complete
-                refs: list[RunRef] = []
-                if relation.schema is not None:
-                    refs = [r.ref for r in state.runs_of(relation.state_table)]
-                    refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
-                pin = core.pins.pin([], complete, (r.path for r in refs))
-            try:
-                found.append(self._edge(relation, job, position, complete, refs))
-            finally:
-                core.pins.unpin(pin)
+        for upstream, downstream in edges(self._core):
+            with unread(self._core, upstream, downstream) as log:
+                if log is not None:
+                    found.append(self._edge(log))
         return found
 
-    def _edge(self, relation: Relation, job: Job, position: int, complete: int, refs: list[RunRef]) -> EdgeStatus:
-        core = self._core
+    def _edge(self, log: Unread) -> EdgeStatus:
+        core, relation, job = self._core, log.relation, log.job
+        size: int | None = None
         if relation.schema is None:
             with core.lock:
-                changes = relation.changes.in_range(position, complete)
+                changes = relation.changes.in_range(log.position, log.complete)
                 epochs = [low for low, _ in changes]
                 known = [relation.rows_by_epoch.get(e) for e in epochs]
             rows = None if None in known else sum(r for r in known if r is not None)
-            size = None
         else:
-            epochs, rows = self._log(relation, position, complete, refs)
-            size = sum(r.length for r in refs)
+            parts = [log_part(core.root, log, ref) for ref in log.refs]
+            epochs = sorted(frozenset().union(*(p.epochs for p in parts)))
+            rows, size = sum(p.rows for p in parts), sum(p.bytes for p in parts)
+        with core.lock:
+            lost = relation in core.lost_logs(job)
         reads = self._history.reads(relation.id, job.id)
         return EdgeStatus(
             upstream_id=relation.id,
             upstream=relation.name,
             downstream_id=job.id,
             downstream=job.name,
-            position=position,
+            position=log.position,
             oldest_unconsumed=min(epochs, default=None),
             backlog_epochs=len(epochs),
             backlog_rows=rows,
             backlog_bytes=size,
+            limit_bytes=log_limit(core.settings, job.options).bytes or None,
+            log_state="lost" if lost else "growing" if relation.id in job.growing else "kept",
             rows_historical=reads.historical,
             rows_flushed=reads.flushed,
             rows_buffered=0,
             truncated_to=relation.safe,
             paused_ms=self._history.paused_ms(job.id, core.clock.monotonic_s()),
         )
-
-    def _log(self, relation: Relation, after: int, up_to: int, refs: Iterable[RunRef]) -> tuple[list[int], int]:
-        """The epochs of a log in (after, up_to], and its rows there; only merged runs have to be looked into."""
-        assert relation.schema is not None
-        epochs: set[int] = set()
-        rows, merged = 0, []
-        for ref in refs:
-            if ref.constant_epoch:
-                epochs.add(ref.epoch_lo)
-                rows += ref.rows
-            else:
-                merged.append(ref)
-        log = Arrangement(relation.schema, tuple(merged), str(self._core.root))
-        for batch in log.log(after, up_to, with_epoch=True):
-            rows += batch.num_rows
-            epochs.update(np.unique(np.asarray(batch.column(E))).tolist())
-        return sorted(epochs), rows

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from headrace.catalog.edits import AddEvent
 from headrace.common.epoch import epoch_ms
-from headrace.coordinator.core import Core, Job
+from headrace.coordinator.core import Core, Job, Relation
 from headrace.coordinator.exact import intersect_all, newest
+from headrace.coordinator.options import log_limit
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.targets import decide
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import Fenced, HeadraceError, LogLost
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,29 @@ def _barrier(core: Core, job: Job, progress: AttemptProgress | None) -> Barrier:
 
 
 def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -> str:
+    """What keeps a job from its next checkpoint, and which logs are kept for it beyond their limit.
+
+    Empty if it has nothing to do. The caller holds `core.lock`.
+    """
+    lost = [f'the log of "{r.name}" is gone: drop it and create it again' for r in core.lost_logs(job)]
+    growing = [core.relations[i] for i in sorted(job.growing) if i in core.relations]
+    notices = lost or [f"it {growth(core, job, r)}" for r in growing]
+    return "; ".join(filter(None, [blocked_by(core, job, progress), *notices]))
+
+
+def growth(core: Core, job: Job, relation: Relation) -> str:
+    """How far a log has outgrown a job's limit. The caller holds `core.lock`."""
+    kept_mb, limit_mb = job.growing.get(relation.id, 0) / MIB, log_limit(core.settings, job.options).bytes / MIB
+    return f'has not read {kept_mb:.1f} MiB of the log of "{relation.name}", more than log_limit_mb = {limit_mb:.0f}'
+
+
+def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) -> str:
     """What keeps a job from its next checkpoint; empty if it has nothing to do. The caller holds `core.lock`."""
     if job.status == "paused":
         return "ALTER MATERIALIZED VIEW ... RESUME: it is paused"
     if job.status == "quarantined":
-        return "its plan: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
+        cause = "a new start" if isinstance(job.error, LogLost) else "its plan"
+        return f"{cause}: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
     if job.attempt is not None:
         # An attempt that has just failed is still being cleared away.
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)

@@ -139,7 +139,8 @@ _COLUMNS = {
     ),
     "log_stores": (
         "upstream_id bigint, upstream, downstream_id bigint, downstream, position bigint, oldest_unconsumed bigint, "
-        "backlog_epochs bigint, backlog_rows bigint, backlog_bytes bigint, rows_historical bigint, "
+        "backlog_epochs bigint, backlog_rows bigint, backlog_bytes bigint, limit_bytes bigint, log_state, "
+        "rows_historical bigint, "
         "rows_flushed bigint, rows_buffered bigint, truncated_to bigint, paused_ms bigint", _log_stores,
     ),
     "progress": (
