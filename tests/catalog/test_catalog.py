@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from headrace.catalog.edits import (
     Edit,
     EditRejected,
     Put,
+    RaiseWatermark,
     SetConfig,
 )
 from headrace.catalog.records import JobRecord, ObjectRecord, Record, SettingRecord, StateTableRecord, encode
@@ -56,6 +58,27 @@ def test_everything_committed_is_there_after_a_restart(location: str) -> None:
     with Catalog.open(location) as catalog:
         assert content(catalog) == before
         assert (catalog.sequence, catalog.state.config["big"], catalog.state.events[1].at_ms) == (4, (1 << 64) - 1, 5)
+
+
+def test_a_watermark_survives_a_restart(location: str) -> None:
+    """LS-24: what a state table's rows have expired by is durable with its epoch, and never goes back afterwards."""
+    expiring = StateTableRecord(12, 1, "op", "", (), (), (), expires="at")
+    with Catalog.open(location) as catalog:
+        catalog.transact([*SETUP, Put(expiring)])
+        catalog.transact([CommitTable(12, 7, watermark=100)])
+        catalog.transact([RaiseWatermark(12, 150)])
+    for expected in (150, 175):
+        with Catalog.open(location) as catalog:
+            assert catalog.state.state_tables[12].watermark == expected
+            for back in (
+                RaiseWatermark(12, expected - 1),
+                CommitTable(12, 1000, watermark=expected - 1),
+                Put(expiring),
+            ):
+                with pytest.raises(EditRejected):
+                    catalog.transact([back])
+            catalog.transact([RaiseWatermark(12, 175)])
+            assert catalog.state.state_tables[12] == replace(expiring, committed_epoch=7, watermark=175)
 
 
 def test_each_open_raises_the_token(location: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +16,10 @@ from headrace.coordinator.exact import (
     intersect_all,
     merged,
     newest,
+    next_epoch_after,
     view_exact,
 )
+from headrace.errors import LogLost
 
 LAST = 40
 EPOCHS = st.integers(1, LAST)
@@ -55,6 +58,23 @@ def test_the_log_of_changes(ranges: list[tuple[int, int]], epoch: int, to: int) 
     assert bool([e for e in after if e <= to]) == bool(epoch < to and log.in_range(epoch, to))
     log.prune(epoch)
     assert log.first_after(epoch) == min(after, default=None)
+
+
+@given(st.sets(EPOCHS), EPOCHS, EPOCHS, st.integers(0, LAST + 5))
+def test_the_epoch_after_another(changes: set[int], kept_from: int, newest_epoch: int, epoch: int) -> None:
+    """PC-18: the next one, none yet, or an error for an epoch that was truncated or never was."""
+    newest_epoch = max(newest_epoch, kept_from)
+    log = ChangeLog((e, e) for e in changes if e <= newest_epoch)
+    log.prune(kept_from)
+    if epoch > newest_epoch:
+        with pytest.raises(ValueError, match=f"never had an epoch {epoch}"):
+            next_epoch_after(log, epoch, kept_from=kept_from, newest=newest_epoch)
+    elif epoch < kept_from:
+        with pytest.raises(LogLost, match=f"kept from {kept_from} on"):
+            next_epoch_after(log, epoch, kept_from=kept_from, newest=newest_epoch)
+    else:
+        expected = min((e for e in changes if epoch < e <= newest_epoch), default=None)
+        assert next_epoch_after(log, epoch, kept_from=kept_from, newest=newest_epoch) == expected
 
 
 @given(st.sets(EPOCHS), st.lists(EPOCHS, min_size=1, max_size=6, unique=True).map(sorted), EPOCHS, st.integers(0, 3))

@@ -159,10 +159,11 @@ class LogKeeper:
                     return
                 record = state.state_tables[relation.state_table]
                 safe = releasable(core, relation, record, without={j.id for j in jobs})
+                firsts = [core.first_change(relation_id, j.reads_from) for j in jobs]
+                if not any(first is not None and first <= safe for first in firsts):
+                    return  # Others need all of it: giving it up would free nothing.
                 edits: list[Edit] = [RaiseSafe(record.id, safe)]
                 edits += [_dropped(core, j, relation, safe) for j in jobs if j.reads_from < safe]
-            if len(edits) == 1:
-                return
             with suppress(EditRejected):
                 core.catalog.transact(edits)
                 with core.changed:
