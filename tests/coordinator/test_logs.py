@@ -14,6 +14,7 @@ from test_coordinator import WAIT_S
 from test_groups import Groups
 
 from headrace.common.faults import arm, disarm_all
+from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.watchdog import MIB
 from headrace.errors import DivisionByZero, HeadraceError, InvalidParameter, LogLost
 from headrace.state.arrangement import Arrangement
@@ -176,6 +177,7 @@ def test_nothing_is_left_of_a_log_that_has_been_read(open_db: Callable[..., Logs
         """Rows of the runs, their bytes, and the objects of the store, once all is read, compacted and deleted."""
         db.c.flush(WAIT_S)
         db.insert(t, 9)
+        db.c.flush(WAIT_S)
         db.delete(t, 9)
         db.c.flush(WAIT_S)
         db.settled()
@@ -359,6 +361,31 @@ def test_what_others_need_is_not_given_up(db: Logs) -> None:
     db.c.configure(db.settings.model_copy(update={"log_limit_mb": 0}))
     db.c.check_logs()
     assert not db.events("log_dropped") and db.durable_safe(t) <= db.committed(v)[0]
+    db.c.alter_job(v, paused=False)
+    db.c.flush(WAIT_S)
+    assert db.read(v) == db.read(t)
+
+
+def test_a_view_that_has_gone_on_keeps_its_log(db: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LS-27: what it reads between the look at its log and the decision counts."""
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True, options={"log_limit_policy": "drop"})
+    db.insert(t, *MANY)
+    say = LogKeeper._say
+
+    def catch_up(keeper: LogKeeper, upstream: int, downstream: int) -> None:
+        say(keeper, upstream, downstream)
+        db.c.alter_job(v, paused=False)
+        db.c.flush(WAIT_S)
+        db.c.alter_job(v, paused=True)
+        db.insert(t, 2)
+
+    monkeypatch.setattr(LogKeeper, "_say", catch_up)
+    db.c.check_logs()
+    assert db.events("log_growing") and not db.events("log_dropped")
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
     assert db.read(v) == db.read(t)

@@ -107,12 +107,14 @@ class LogKeeper:
         """Look at every edge. Raises `Fenced`, `StorageError`, `DiskFull`."""
         core = self._core
         sizes: dict[tuple[int, int], int] = {}
+        positions: dict[tuple[int, int], int] = {}
         known, self._known = self._known, {}
         for edge in edges(core):
             with unread(core, *edge, kept=True) as log, suppress(CorruptObject):
                 if log is not None and log.position:
                     size = self._size(log, log_limit(core.settings, log.job.options).bytes, known)
-                    sizes |= {} if size is None else {edge: size}
+                    if size is not None:
+                        sizes[edge], positions[edge] = size, log.position
         with core.changed:
             for job in core.jobs.values():
                 job.growing = {u: size for (u, j), size in sizes.items() if j == job.id}
@@ -121,7 +123,7 @@ class LogKeeper:
             self._say(*edge)
             self._over.add(edge)
         for relation_id in sorted({u for u, _ in sizes}):
-            self._drop(relation_id, {j for u, j in sizes if u == relation_id})
+            self._drop(relation_id, {j: at for (u, j), at in positions.items() if u == relation_id})
 
     def _size(self, log: Unread, limit: int, known: Mapping[tuple[RunRef, int], int]) -> int | None:
         """The bytes of a log that is beyond a limit; None for any other."""
@@ -147,13 +149,15 @@ class LogKeeper:
             text = f'materialized view "{job.name}" {growth(core, job, relation)}; it waits for {blocked_by(core, job)}'
         core.catalog.transact([AddEvent("log_growing", downstream, text)])
 
-    def _drop(self, relation_id: int, job_ids: set[int]) -> None:
-        """Give up a log for those of the jobs that want it so, where nobody else needs it."""
+    def _drop(self, relation_id: int, positions: Mapping[int, int]) -> None:
+        """Give up a log for those of the jobs that want it so and stand still, where nobody else needs it."""
         core = self._core
         with core.committing:
             with core.catalog.reading() as state, core.lock:
                 relation = core.relations.get(relation_id)
-                jobs = [core.jobs[i] for i in sorted(job_ids) if i in core.jobs]
+                jobs = [core.jobs[i] for i in sorted(positions) if i in core.jobs]
+                # One that has gone on since may not be beyond its limit any more.
+                jobs = [j for j in jobs if j.reads_from == positions[j.id]]
                 jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.lost_logs(j)]
                 if relation is None or not jobs:
                     return
