@@ -224,7 +224,7 @@ class Simulation:
                 assert sum([s.rows for s in work.step.slices.values()][:-1]) <= limit, "a step is bounded"
             held.stepwise = held.stepwise or part.begun or not work.step.last
             try:
-                note_step(part, work, self.world.run_step(held.epoch, part, work))
+                note_step(part, work, *self.world.run_step(held.epoch, part, work))
             except DataError:
                 self.fail(key, held, expression=True)
             except RuntimeError:

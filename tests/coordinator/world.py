@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
 from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
+from headrace.common.epoch import epoch_ms
 from headrace.coordinator.commit import GroupEpoch, Part, Work
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Graph, JobState, RelationState
@@ -26,7 +27,8 @@ from headrace.state.schema import ROWS, RunRef, TableSchema
 
 Rows = Counter[int]
 SCHEMA = TableSchema((pa.field("n", pa.int64()),), (), ((pa.field("__w", pa.int64()), "add"),))
-KINDS = ("union", "distinct", "join", "total", "balanced")
+KINDS = ("union", "distinct", "join", "total", "balanced", "timed")
+START_MS = epoch_ms(0)
 
 
 def source_row(n: int) -> int:
@@ -62,11 +64,31 @@ def clean(rows: Rows) -> dict[int, int]:
     return {row: weight for row, weight in rows.items() if weight}
 
 
-def evaluate(kind: str, inputs: Sequence[Rows]) -> Rows:
+def times_of(row: int) -> tuple[int, int]:
+    """When a row enters and leaves a timed view, in milliseconds since epoch 0."""
+    enters = row * 5 % 17
+    return enters, enters + 1 + row * 3 % 11
+
+
+def passing(rows: Rows, epoch: int) -> Rows:
+    """The rows that a timed view has at an epoch."""
+    now = epoch >> 16
+    return Counter({row: n for row, n in rows.items() if times_of(row)[0] <= now < times_of(row)[1]})
+
+
+def due_us(rows: Rows, epoch: int) -> int | None:
+    """When a timed view changes next, in Unix microseconds."""
+    times = [t for row, n in rows.items() if n for t in times_of(row) if t > epoch >> 16]
+    return (START_MS + min(times)) * 1000 if times else None
+
+
+def evaluate(kind: str, inputs: Sequence[Rows], epoch: int) -> Rows:
     """The view by its definition."""
     if kind == "join":
         return joined(inputs[0], inputs[-1])
     rows = summed(inputs)
+    if kind == "timed":
+        return passing(rows, epoch)
     if kind == "distinct":
         return Counter({row % 6: 1 for row, weight in rows.items() if weight})
     if kind == "total":
@@ -79,7 +101,7 @@ def tables_of(kind: str) -> tuple[str, ...]:
     return (ROWS, "0/left", "0/right") if kind == "join" else (ROWS, "0/state")
 
 
-def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial: bool) -> dict[str, Rows]:
+def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial: bool, epoch: int) -> dict[str, Rows]:
     """One step of a view: from the change of its inputs and its state to what is written to its state tables.
 
     `balanced` refuses a state in which its rows do not add up to zero: between two epochs there is none.
@@ -93,13 +115,17 @@ def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial
     after = summed([before, delta])
     if kind == "union":
         return {ROWS: delta, "0/state": delta}
+    if kind == "timed":
+        change = passing(after, epoch)
+        change.subtract(state[ROWS])
+        return {ROWS: change, "0/state": delta}
     if kind == "balanced":
         if sum(row * weight for row, weight in after.items()):
             raise DivisionByZero("a state that never was")
         return {ROWS: delta, "0/state": delta}
     assert all(weight >= 0 for weight in after.values()), "a row is taken back that was never there"
-    old = Counter[int]() if initial else evaluate(kind, [before])
-    out = evaluate(kind, [after])
+    old = Counter[int]() if initial else evaluate(kind, [before], epoch)
+    out = evaluate(kind, [after], epoch)
     out.subtract(old)
     return {ROWS: out, "0/state": delta}
 
@@ -203,6 +229,7 @@ class World(Graph[RelationState, SimJob]):
         self.relations[made] = RelationState(record, SCHEMA, tables[ROWS])
         ups = tuple(dict.fromkeys(inputs))
         self.jobs[made] = SimJob(made, f"v{made}", ups, tables, group, "creating", joined=joined, kind=kind)
+        self.jobs[made].temporal = kind == "timed"
         return made
 
     def drop(self, view: int) -> None:
@@ -309,7 +336,7 @@ class World(Graph[RelationState, SimJob]):
             remap = self.state.offsets_at(relation, epoch)
             return Counter(source_row(n) for n in range(0 if remap is None else remap.offsets["0"]))
         plan = self.state.jobs[relation].plan
-        return evaluate(plan["kind"], [self.model(i, epoch) for i in plan["inputs"]])
+        return evaluate(plan["kind"], [self.model(i, epoch) for i in plan["inputs"]], epoch)
 
     def check(self, relation: int, epoch: int) -> None:
         """I13, I14, I16, CK-1, PC-40: what is readable is the view's definition at that epoch, now and ever after."""
@@ -321,17 +348,18 @@ class World(Graph[RelationState, SimJob]):
 
     # ---- what stands for Spark
 
-    def run_step(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work) -> list[RunRef]:
-        """One step of a job."""
+    def run_step(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work) -> tuple[list[RunRef], int | None]:
+        """One step of a job: what it writes, and when its state is next due."""
         job = part.job
         if job.poisoned:
             raise RuntimeError("poison")
         own = {n: [*(r.ref for r in self.state.runs_of(t)), *epoch.runs_of(job.id, t)] for n, t in job.tables.items()}
         state = {n: self._sum(refs, 0, 1 << 63) for n, refs in own.items()}
         deltas = [self._delta(epoch, part, work, i) for i in self.state.jobs[job.id].plan["inputs"]]
-        out = increment(job.kind, deltas, state, work.initial)
+        out = increment(job.kind, deltas, state, work.initial, epoch.target)
         made = [self.store(job.tables[n], f"j{job.id}", clean(rows), epoch.target) for n, rows in out.items()]
-        return [ref for ref in made if ref is not None]
+        due = due_us(summed([state["0/state"], *deltas]), epoch.target) if job.temporal else None
+        return [ref for ref in made if ref is not None], due
 
     def _delta(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
         given = work.inputs.get(i)
@@ -362,7 +390,8 @@ class World(Graph[RelationState, SimJob]):
                     i, objects[i].name, tuple(found.plan["upstreams"]),
                     {t.operator: t.id for t in self.state.tables_of(i)}, found.group, found.status,
                     found.committed_epoch, found.exact, joined=found.joined, kind=found.plan["kind"],
-                    position=position_of(self.state.positions_of(i)),
+                    position=position_of(self.state.positions_of(i)), due=found.due_epoch,
+                    temporal=found.plan["kind"] == "timed",
                 )  # fmt: skip
         for job in self.jobs.values():
             if broken(job.id) != (job.status == "quarantined"):

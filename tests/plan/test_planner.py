@@ -256,7 +256,14 @@ def test_dataframes(planner: Planner) -> None:
     "query",
     [
         "SELECT now() AS n FROM t",
-        "SELECT a FROM t WHERE current_date() > DATE '2024-01-01'",
+        "SELECT a FROM t WHERE current_time() > TIME '12:00:00'",
+        "SELECT a FROM t WHERE TIMESTAMP '2024-01-01' > now() OR a > 1",
+        "SELECT a FROM t WHERE hour(now()) > a",
+        "SELECT a FROM t WHERE timestamp_seconds(x) > now() - INTERVAL '1' MONTH",
+        "SELECT a FROM t WHERE timestamp_seconds(x) > date_trunc('hour', now())",
+        "SELECT t.a FROM t LEFT JOIN s ON t.a = s.a AND timestamp_seconds(t.x) > now()",
+        "SELECT count(*) AS n FROM t GROUP BY to_date(now())",
+        "SELECT a, (SELECT max(now()) FROM s) AS n FROM t",
         "SELECT rand() AS r FROM t",
         "SELECT uuid() AS u FROM t",
         "SELECT a, (SELECT r FROM (SELECT rand() AS r FROM s) LIMIT 1) AS r FROM t",
@@ -272,6 +279,24 @@ def test_refused(planner: Planner, query: str) -> None:
     with pytest.raises(NotSupported) as caught:
         planner.plan(query)
     assert caught.value.sqlstate == "0A000"
+
+
+def test_conditions_with_now(planner: Planner) -> None:
+    """Whatever Spark makes of a condition: each is found again as a comparison with the time, and nothing else."""
+    ago = "timestamp_seconds(x) > now() - INTERVAL '1' DAY"
+    plan = planner.plan(f"SELECT a FROM t WHERE {ago} AND a > 1 AND DATE '2024-01-01' <= current_date()")
+    (op,) = (op for op in tree.walk(plan.root) if isinstance(op, tree.TemporalFilter))
+    assert [(b.shift, b.late, b.leaves) for b in op.bounds] == [((-86_400_000_000,), 0, True), ((), 0, False)]
+    assert plan.temporal and not plan.append_only
+    joined = planner.plan(f"SELECT t.a FROM t JOIN s ON t.a = s.a WHERE {ago} AND NOT now() < timestamp_seconds(y)")
+    assert kinds(joined).count("temporal filter") == 2 and kinds(joined)[1] == "join"
+    entering = planner.plan("SELECT a FROM log WHERE now() - INTERVAL '5' SECOND >= timestamp_seconds(a)")
+    assert entering.append_only, "nothing leaves"
+    assert (
+        entering.fingerprint
+        == planner.plan("SELECT a FROM log WHERE now() - INTERVAL '5' SECOND >= timestamp_seconds(a)").fingerprint
+    )
+    assert "timestamp_seconds(a) <= now() - 5 s" in "\n".join(entering.explain())
 
 
 def test_data_from_elsewhere_is_refused(planner: Planner) -> None:

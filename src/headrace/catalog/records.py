@@ -93,6 +93,7 @@ class JobRecord(_Record):
     """What recovery needs to know of a job, and nothing else."""
 
     COLLECTION: ClassVar[Collection] = "job"
+    VERSION: ClassVar[int] = 2
 
     id: int
     """The id of the object that the job keeps up to date."""
@@ -108,6 +109,8 @@ class JobRecord(_Record):
     """Closed ranges of epochs at which the content equals the definition over the inputs, ascending."""
     joined: bool = True
     """It commits in step with its group; false while it is still catching up with it."""
+    due_epoch: int = 0
+    """The first epoch at which its content may change without its inputs, because time passes; 0 for none."""
 
     @property
     def key(self) -> int:

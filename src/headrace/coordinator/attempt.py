@@ -175,7 +175,7 @@ def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
         with core.changed:
             job.attempt = None
             core.changed.notify_all()
-    note_step(part, work, result.runs)
+    note_step(part, work, result.runs, result.due_us)
     now.results.append((job, result))
     _note_progress(core, now, part, work)
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, Protocol
 from headrace.catalog.edits import AddEvent, CarryAlong, CommitTable, Delete, Edit, Put
 from headrace.catalog.records import JobRecord, RunRecord, run_id
 from headrace.catalog.state import CatalogState
+from headrace.common.shifts import epoch_reaching
 from headrace.connectors.base import Offsets
 from headrace.coordinator.exact import Interval, after_commit
 from headrace.coordinator.graph import Graph, J, R
@@ -62,6 +63,14 @@ class Part(Generic[J]):
     finished: bool = False
     stored: bool = True
     """Every step of it is durable."""
+    due: int | None = None
+    """When the passing of time next changes its content: an epoch, 0 for never; None if no step has told yet."""
+
+    def harvests(self, target: int) -> bool:
+        """Whether time alone gives it a step in this epoch: rows are due, or a step before a restart has not told."""
+        if not self.job.temporal or self.due is not None:
+            return False
+        return self.begun or 0 < self.job.due <= target
 
 
 @dataclass
@@ -147,7 +156,7 @@ def next_work(
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
             rests += [] if rest is None else [rest]
     rests += sources
-    if not rests and not initial:
+    if not rests and not initial and not part.harvests(epoch.target):
         return None
     step = plan_step(rests, float("inf") if part.job.whole else limit_rows)
     tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
@@ -220,8 +229,9 @@ def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[Any, ...]) -> Input:
     return Input(tuple(r for r in refs if r.k_max >= s.low and r.k_min < s.high), (s.low, s.high))
 
 
-def note_step(part: Part[J], work: Work, runs: Sequence[RunRef]) -> None:
-    """A step has been run: its runs wait for the next commit."""
+def note_step(part: Part[J], work: Work, runs: Sequence[RunRef], due_us: int | None = None) -> None:
+    """A step has been run: its runs wait for the next commit. `due_us` is when its state is next due, Unix us."""
+    part.due = 0 if due_us is None else epoch_reaching(due_us)
     part.position = advanced(part.position, work.step)
     part.runs += runs
     part.begun = True
@@ -246,6 +256,8 @@ class Move:
     exact: tuple[Interval, ...]
     created: bool = False
     joined: bool = False
+    due: int | None = None
+    """Its `due` from now on; None if that stays as it was."""
 
 
 @dataclass
@@ -275,6 +287,8 @@ class Commit:
             job.whole = False
             if move.joined:
                 job.joining = False
+            if move.due is not None:
+                job.due = move.due
         for view, epoch, rows in self.changes:
             if view in graph.relations:
                 graph.relations[view].changed(epoch, rows)
@@ -320,7 +334,7 @@ def plan_final(
         if rows:
             found.changes.append((job.id, epoch.target, rows))
         if record.committed_epoch < epoch.target or job.pending:
-            _advance(graph, state, found, job, epoch.target, job.id in result.created)
+            _advance(graph, state, found, part, epoch.target, job.id in result.created)
     for i in graph.above(j.id for j in lane):
         if i in state.jobs and state.jobs[i].committed_epoch < epoch.target and i not in found.moves:
             assert graph.frontier(i) >= epoch.target, "an input that still changes is never passed by"
@@ -341,8 +355,9 @@ def _commit_tables(state: CatalogState, job_id: int, target: int) -> list[Edit]:
     ]  # fmt: skip
 
 
-def _advance(graph: Graph[R, J], state: CatalogState, found: Commit, job: J, target: int, created: bool) -> None:
-    record = state.jobs[job.id]
+def _advance(graph: Graph[R, J], state: CatalogState, found: Commit, part: Part[J], target: int, created: bool) -> None:
+    job, record = part.job, state.jobs[part.job.id]
+    due = part.due if job.temporal else None
     exact: tuple[Interval, ...] = ()
     if job.created and job.committed >= target:
         exact = job.exact
@@ -351,12 +366,12 @@ def _advance(graph: Graph[R, J], state: CatalogState, found: Commit, job: J, tar
     elif created:
         exact = ((target, target),)
     joined = job.joined and (job.joining or not record.joined)
-    found.moves[job.id] = Move(target, exact, created, joined)
+    found.moves[job.id] = Move(target, exact, created, joined, due)
     found.edits += _commit_tables(state, job.id, target)
     status = "created" if created and record.status == "creating" else record.status
     moved: JobRecord = replace(
         record, status=status, committed_epoch=target, frontier=max(record.frontier, target), exact=exact,
-        joined=record.joined or joined,
+        joined=record.joined or joined, due_epoch=record.due_epoch if due is None else due,
     )  # fmt: skip
     found.edits.append(Put(moved))
     if status != record.status:

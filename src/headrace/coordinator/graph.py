@@ -94,6 +94,10 @@ class JobState:
     exact: tuple[Interval, ...] = ()
     """Empty until it is created."""
     options: dict[str, str] = field(default_factory=dict)
+    temporal: bool = False
+    """Its content changes as time passes, too."""
+    due: int = 0
+    """The first epoch at which it may do so, as of its checkpoint; 0 for none."""
     position: Position | None = None
     """The durable position inside an epoch that is not taken in in full."""
     joined: bool = True
@@ -196,7 +200,8 @@ class Graph(ABC, Generic[R, J]):
 
     def _job_frontier(self, job: J, known: Known) -> int:
         ups = self.upstreams([job], known)
-        return frontier(job.committed, min((u.frontier for u in ups), default=self.complete), first_change_of(ups))
+        first = first_change_of(ups, job.due)
+        return frontier(job.committed, min((u.frontier for u in ups), default=self.complete), first)
 
     def exact(self, relation_id: int, known: Known | None = None) -> list[Interval]:
         """The readable epochs at which a relation is exact."""
@@ -232,6 +237,10 @@ class Graph(ABC, Generic[R, J]):
             first = min((c for c in changes if c is not None), default=None)
             found.append(Upstream(i, self.frontier(i, known), first))
         return found
+
+    def due(self, lane: Sequence[J]) -> int:
+        """The first epoch at which time alone may change the content of one of these jobs; 0 for none."""
+        return min((j.due for j in lane if j.due), default=0)
 
     def first_change(self, relation_id: int, after: int) -> int | None:
         """The earliest epoch above a checkpoint (or 0) at which a relation may have changed; None if it has not.

@@ -110,12 +110,13 @@ class Lifecycle:
             options=dict(job_record.options),
             position=position,
             joined=job_record.joined,
+            due=job_record.due_epoch,
         )
         try:
             plan = self._planner.plan(stored_query(self._planner, record.payload))
             plan = plan.into(record.options) if record.kind == "sink" else plan
             self._check_plan(record, job_record, plan, tables)
-            job.plan, job.runner = plan, self._runner(plan)
+            job.plan, job.runner, job.temporal = plan, self._runner(plan), plan.temporal
             if job.status == "quarantined":
                 self._set_status(job, "created" if job.created else "creating")
         except Fenced:
@@ -213,7 +214,7 @@ class Lifecycle:
             edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
             self._transact_new(edits, first)
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
-            job.plan, job.runner = plan, runner
+            job.plan, job.runner, job.temporal = plan, runner, plan.temporal
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))

@@ -35,10 +35,12 @@ def next_epoch(graph: Graph[R, J], lane: Sequence[J], limit_rows: int) -> Decisi
     upstreams = graph.upstreams(lane, known)
     fresh = not any(j.committed for j in lane)
     at_least = max(j.committed for j in lane) if any(j.pending for j in lane) else 0
-    found = decide(min(j.committed for j in lane), upstreams, graph.complete, at_least=at_least)
+    committed = min(j.committed for j in lane)
+    found = decide(committed, upstreams, graph.complete, at_least=at_least, due=graph.due(lane))
     if not found.run or not upstreams:
         return found
-    first = 1 if fresh else max(at_least, found.first_change or 0)
+    change = found.first_change if found.first_change is not None and found.first_change <= found.target else 0
+    first = 1 if fresh else max(at_least, change)
     common = intersect_all([graph.exact(u.relation, known) for u in upstreams])
     for job in lane:
         # Up to the target it is settled where the inputs are exact: a stop that they have passed by cannot be met.
@@ -94,7 +96,8 @@ def caught_up(graph: Graph[R, J], job: J, target: int, within_ms: int) -> bool:
     reach = min((graph.frontier(i) for i in job.upstreams), default=target)
     if reach <= target or epoch_ms(reach) - epoch_ms(target) <= within_ms:
         return True
-    return all(graph.first_change(i, target) is None for i in job.upstreams)
+    on_time = not target < job.due <= reach
+    return on_time and all(graph.first_change(i, target) is None for i in job.upstreams)
 
 
 def may_join(graph: Graph[R, J], job: J, within_ms: int) -> bool:

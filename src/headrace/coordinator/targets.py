@@ -37,20 +37,24 @@ class Decision:
     """The input that keeps a job from starting."""
 
 
-def first_change_of(upstreams: Iterable[Upstream]) -> int | None:
-    """The first change of any input after the job's committed epoch."""
-    return min((u.first_change for u in upstreams if u.first_change is not None), default=None)
+def first_change_of(upstreams: Iterable[Upstream], due: int = 0) -> int | None:
+    """The first change of any input after the job's committed epoch, or by the passing of time (`due`; 0 for none)."""
+    changes = [u.first_change for u in upstreams if u.first_change is not None]
+    return min([*changes, due] if due else changes, default=None)
 
 
-def decide(committed: int, upstreams: Sequence[Upstream], now_epoch: int, *, at_least: int = 0) -> Decision:
+def decide(
+    committed: int, upstreams: Sequence[Upstream], now_epoch: int, *, at_least: int = 0, due: int = 0
+) -> Decision:
     """The next epoch of jobs that step together: up to the smallest frontier of their inputs, and only if one changed.
 
     `committed` is their oldest checkpoint. Jobs without one run in any case, once every input can be read. Jobs without
-    inputs run once. With `at_least` they run also without a change, to that epoch or a later one.
+    inputs run once. With `at_least` they run also without a change, to that epoch or a later one. From the epoch `due`
+    on time alone has changed something.
     """
     slowest = min(upstreams, key=lambda u: u.frontier, default=None)
     target = now_epoch if slowest is None else min(slowest.frontier, now_epoch)
-    first = first_change_of(upstreams)
+    first = first_change_of(upstreams, due)
     if committed == 0:
         blocked = slowest.relation if slowest is not None and slowest.frontier == 0 else None
         return Decision(target, target > 0 and blocked is None, first, blocked)

@@ -138,7 +138,7 @@ def _of_input(core: Core, job: Job) -> str:
     lane = core.lane_of(job)
     upstreams = core.upstreams(lane)
     committed = min((j.committed for j in lane), default=job.committed)
-    found = decide(committed, upstreams, core.epochs.complete)
+    found = decide(committed, upstreams, core.epochs.complete, due=core.due(lane))
     if not found.run:
         slowest = min(upstreams, key=lambda u: u.frontier, default=None)
         relation = None if slowest is None else core.relations.get(slowest.relation)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.materialize import MaterializeStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.dataflow.operators.task import run_stages
+from headrace.dataflow.operators.timed import KeepStage, PlaceStage, TimeBound
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import NotSupported
 from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
@@ -43,6 +45,7 @@ from headrace.plan.tree import (
     Operator,
     Recompute,
     Rowwise,
+    TemporalFilter,
     Union,
 )
 from headrace.plan.types import arrow_of_spark, spark_of
@@ -164,6 +167,7 @@ class EpochPlan:
             Join: self._joined,
             Aggregate: self._grouped,
             Recompute: self._recompute,
+            TemporalFilter: self._timed,
         }
         flow: Flow = makers[type(op)](op)
         return flow
@@ -474,6 +478,32 @@ class EpochPlan:
                 combined.append(how(name).alias(name))
         out = frame.groupBy("__k", *names).agg(*combined)
         return out.coalesce(1) if op.is_global or self.parallelism == 1 else out
+
+    def _timed(self, op: TemporalFilter) -> Flow:
+        b, flow, schema = self.bridge, self._flow(op.children[0]), op.state()["rows"]
+        times = [F.unix_micros(self._column(bound.row, flow).cast("timestamp")) for bound in op.bounds]
+        values = self._columns(flow, op.output)
+        columns = [F.lit(None).cast("bigint").alias("__s"), self._hash(values).alias("__h")]
+        columns += [b.column(flow.weight).alias("__w"), *(t.alias(f"b{i}") for i, t in enumerate(times))]
+        columns += [v.alias(f"v{i}") for i, v in enumerate(values)]
+        rows = (
+            b.frame(flow.node)
+            .select(*columns)
+            .where(reduce(and_, (F.col(f"b{i}").isNotNull() for i in range(len(times)))))
+        )
+        # What is due is harvested also when nothing comes in: each slice of it hangs on a row of its own.
+        ids = {"__s": F.col("id")}
+        slices = self._slices().select(
+            *(ids.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in rows.schema)
+        )
+        frame = rows.union(slices)
+        if self.parallelism == 1:
+            frame = frame.coalesce(1)
+        bounds = tuple(TimeBound(f"b{i}", bound.shift, bound.late, bound.leaves) for i, bound in enumerate(op.bounds))
+        output = _struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
+        place = PlaceStage(op.id, schema, bounds, self.parallelism)
+        made = self._map(frame, [place, KeepStage(op.id, schema, _arrow(output))], output)
+        return self._read_as(made, op.output)
 
     def _recompute(self, op: Recompute) -> Flow:
         b, flow = self.bridge, self._flow(op.children[0])

@@ -66,6 +66,8 @@ class EpochResult:
     task_count: int = 0
     spilled_bytes: int = 0
     """Input of operators that went to local disk and back for want of memory."""
+    due_us: int | None = None
+    """Nothing of its state is due before this time, Unix microseconds; None if nothing ever is."""
     io: Counter[str] = field(default_factory=Counter)
     """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
 
@@ -162,6 +164,8 @@ class EpochRunner:
             result.runs += refs
             result.spilled_bytes += ack["spilled_bytes"]
             result.io.update(ack["io"])
+            if ack["due_us"] is not None:
+                result.due_us = min(ack["due_us"], result.due_us or ack["due_us"])
             result.task_count += 1
             result.row_errors += ack["row_errors"]
             result.row_error_count += ack["row_error_count"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -165,6 +166,32 @@ class Bridge:
     def filter(self, condition: JExpr, child: JNode) -> JNode:
         """`Filter` by a boolean expression."""
         return self._logical.Filter(condition, child)
+
+    def with_expressions(self, node: JNode, change: Change) -> JNode:
+        """A Filter, Join, Project or Aggregate with its expressions changed."""
+        kind, children = self.kind(node), self.children(node)
+        if kind == "Filter":
+            return self.filter(change(node.condition()), children[0])
+        if kind == "Project":
+            return self.project([change(e) for e in self.items(node.projectList())], children[0])
+        if kind == "Aggregate":
+            groups = [change(e) for e in self.items(node.groupingExpressions())]
+            return self.aggregate(groups, [change(e) for e in self.items(node.aggregateExpressions())], children[0])
+        assert kind == "Join"
+        condition = node.condition()
+        return self.join_on(node, None if condition.isEmpty() else change(condition.get()))
+
+    def join_on(self, join: JNode, condition: JExpr | None) -> JNode:
+        """The join with another condition."""
+        left, right = self.children(join)
+        given = self.none() if condition is None else self.some(condition)
+        return self._logical.Join(left, right, join.joinType(), given, join.hint())
+
+    def nodes(self, node: JNode) -> Iterator[JNode]:
+        """A node and all below it, without those of subqueries."""
+        yield node
+        for child in self.children(node):
+            yield from self.nodes(child)
 
     def aggregate(self, groups: Sequence[JExpr], results: Sequence[JExpr], child: JNode) -> JNode:
         """`Aggregate` of the child."""
@@ -342,6 +369,30 @@ class Bridge:
     def and_(self, left: JExpr, right: JExpr) -> JExpr:
         """`left AND right`."""
         return self._expressions.And(left, right)
+
+    def conjuncts(self, condition: JExpr) -> list[JExpr]:
+        """What a condition joins by AND."""
+        if self.kind(condition) != "And":
+            return [condition]
+        return [part for child in self.children(condition) for part in self.conjuncts(child)]
+
+    def all_of(self, conditions: Sequence[JExpr]) -> JExpr:
+        """The conditions, at least one, joined by AND."""
+        return reduce(self.and_, conditions)
+
+    def literal_us(self, expression: JExpr) -> int | None:
+        """The microseconds of an interval literal; None for what is none, and for one with months."""
+        if self.kind(expression) != "Literal" or expression.value() is None:
+            return None
+        kind, value = self.kind(expression.dataType()), expression.value()
+        if kind == "DayTimeIntervalType":
+            return int(value)
+        if kind != "CalendarIntervalType":
+            return None
+        period, duration = value.extractAsPeriod(), value.extractAsDuration()
+        if period.toTotalMonths():
+            return None
+        return int(period.getDays()) * 86_400_000_000 + int(duration.toNanos()) // 1000
 
     def normalized(self, expression: JExpr) -> JExpr:
         """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare."""

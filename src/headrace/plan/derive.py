@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
-from headrace.plan import aggregates, joins, python, windows
+from headrace.plan import aggregates, joins, python, temporal, windows
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of
@@ -41,6 +41,7 @@ class Derivation:
 
     bridge: Bridge
     relations: Mapping[int, Relation]
+    clock: temporal.Clock
     rules: dict[str, Callable[[Derivation, JNode, set[int]], Operator]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Derivation:
             "Union": _union,
             "Join": joins.derive_join,
             "Aggregate": aggregates.derive_aggregate,
-            "Filter": windows.derive_filter,
+            "Filter": _filter,
             "Window": windows.derive_window,
             "GlobalLimit": _limit,
             "Offset": _limit,
@@ -74,6 +75,10 @@ class Derivation:
             return _constant(self, node, needed)
         node = self.without_subqueries(node)
         kind = self.bridge.kind(node)
+        if kind not in ("Filter", "Join"):
+            for e in self.bridge.expressions_of(node):
+                if self.clock.within(e):
+                    raise temporal.refusal(self.bridge, e)
         if kind in self.rules:
             return self.rules[kind](self, node, needed)
         if kind in _ROWWISE:
@@ -99,7 +104,7 @@ class Derivation:
         """The node with each scalar subquery of its expressions joined below it as a column."""
         b = self.bridge
         kinds = frozenset({"ScalarSubquery"})
-        subqueries = [s for e in b.expressions_of(node) for s in b.find(e, kinds)]
+        subqueries = [s for e in b.expressions_of(node) for s in b.find(e, kinds) if not self.clock.is_now(s)]
         if not subqueries:
             return node
         children = b.children(node)
@@ -114,7 +119,7 @@ class Derivation:
             columns[int(subquery.exprId().id())] = column
 
         def replace(e: JExpr) -> JExpr | None:
-            return columns[int(e.exprId().id())] if b.kind(e) == "ScalarSubquery" else None
+            return columns.get(int(e.exprId().id())) if b.kind(e) == "ScalarSubquery" else None
 
         return _with_expressions(b, node, lambda e: b.rewrite(e, replace), child)
 
@@ -134,15 +139,10 @@ class Derivation:
 def _with_expressions(b: Bridge, node: JNode, change: Callable[[JExpr], JExpr], child: JNode) -> JNode:
     """A Project, Filter or Aggregate with changed expressions over another child."""
     kind = b.kind(node)
-    if kind == "Filter":
-        condition = b.filter(change(node.condition()), child)
-        return b.project(b.output(node), condition)
-    if kind == "Project":
-        return b.project([change(e) for e in b.items(node.projectList())], child)
-    if kind == "Aggregate":
-        groups = [change(e) for e in b.items(node.groupingExpressions())]
-        return b.aggregate(groups, [change(e) for e in b.items(node.aggregateExpressions())], child)
-    raise NotSupported(f"a subquery inside {kind}", hint="compute it in a view of its own and join that")
+    if kind not in ("Filter", "Project", "Aggregate"):
+        raise NotSupported(f"a subquery inside {kind}", hint="compute it in a view of its own and join that")
+    made = b.with_expressions(b.with_children(node, [child]), change)
+    return b.project(b.output(node), made) if kind == "Filter" else made
 
 
 def _input(d: Derivation, node: JNode, needed: set[int]) -> Operator:
@@ -203,6 +203,10 @@ def rowwise(
     kept = [a for a in d.attrs(b.output(node)) if a.id in needed]
     text = str(node.simpleString(1000)).removeprefix(b.kind(node)).strip()
     return Rowwise(kept, child.append_only, [child], node, b.kind(node), text)
+
+
+def _filter(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+    return temporal.derive_timed_filter(d, node, needed) or windows.derive_filter(d, node, needed)
 
 
 def _expand(d: Derivation, node: JNode, needed: set[int]) -> Operator:

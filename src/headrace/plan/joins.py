@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported
+from headrace.plan import temporal
 from headrace.plan.bridge import JExpr, JNode
 from headrace.plan.tree import Attr, Join, JoinSide, Operator
 from headrace.plan.types import arrow_of
@@ -31,6 +32,12 @@ def derive_join(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     if spelled not in _TYPES:
         raise NotSupported(f"a {spelled} join in a view", hint="rewrite it with an outer or semi join")
     join_type = _TYPES[spelled]
+    condition = node.condition()
+    if not condition.isEmpty() and d.clock.within(condition.get()):
+        if join_type != "inner":
+            raise temporal.refusal(b, condition.get())
+        rest, timed = temporal.split(d, condition.get())
+        return temporal.over(d, b.join_on(node, b.all_of(rest) if rest else None), timed, needed)
     left_keys, right_keys, residual = b.equi_join(node)
     left_node, right_node = b.children(node)
     if spelled == "RightOuter":
@@ -45,7 +52,6 @@ def derive_join(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     if join_type == "existence":
         exists = d.attrs([node.joinType().exists()])[0]
         output.append(exists)
-    condition = node.condition()
     text = "(no condition)" if condition.isEmpty() else str(condition.get().toString())
     append_only = join_type == "inner" and left.append_only and right.append_only
     return Join(output, append_only, [left, right], join_type, left_side, right_side, residual, text, exists)

@@ -17,10 +17,9 @@ from headrace.plan.derive import Derivation, Relation
 from headrace.plan.distinct import hidden
 from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
+from headrace.plan.temporal import Clock
 from headrace.plan.types import arrow_of, spark_of
 from headrace.state.schema import ROWS, TableSchema
-
-_TIME_OF_QUERY = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,11 @@ class ViewPlan:
     def append_only(self) -> bool:
         """Whether no row of the view is ever taken back."""
         return self.root.append_only
+
+    @property
+    def temporal(self) -> bool:
+        """Whether its rows change as time passes, also when its inputs do not."""
+        return any(isinstance(op, tree.TemporalFilter) for op in tree.walk(self.root))
 
     def into(self, sink: Mapping[str, str]) -> ViewPlan:
         """The plan that hands its changes to a sink."""
@@ -67,6 +71,7 @@ class Planner:
         self._lock = self.bridge.lock
         self._leaves: dict[int, Relation] = {}
         self._names: dict[int, str] = {}
+        self._clock = Clock(self.bridge)
 
     def define(self, relation: Relation, columns: Iterable[Column], name: str) -> None:
         """Make a relation known to queries under `name`."""
@@ -101,7 +106,8 @@ class Planner:
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
             self._refuse_nondeterministic(analyzed)
-            optimized = self.bridge.optimized(self.bridge.frame(hidden(self.bridge, analyzed)))
+            marked = self._clock.marked(analyzed)
+            optimized = self.bridge.optimized(self.bridge.frame(hidden(self.bridge, marked)))
             return self._plan(analyzed, optimized)
 
     def columns_of(self, query: str) -> tuple[Column, ...]:
@@ -117,7 +123,7 @@ class Planner:
         b = self.bridge
         columns = self._columns(analyzed)
         _check_columns(columns)
-        derivation = Derivation(b, self._leaves)
+        derivation = Derivation(b, self._leaves, self._clock)
         handles = b.output(optimized)
         root = derivation.derive(optimized, {b.attribute_id(h) for h in handles})
         by_id = {a.id: a for a in root.output}
@@ -132,11 +138,6 @@ class Planner:
         b = self.bridge
         for node in _nodes(b, analyzed):
             for expression in b.expressions_of(node):
-                for found in b.find(expression, _TIME_OF_QUERY):
-                    raise NotSupported(
-                        f"{found.prettyName()}() in a view changes without its inputs changing",
-                        hint="compare with the current time in a query over the view",
-                    )
                 name = nondeterministic_call(b, expression)
                 if name is not None:
                     raise NotSupported(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.common.shifts import Shift, describe
 from headrace.plan.bridge import JExpr, JNode
 from headrace.state.schema import TableSchema
 
@@ -230,6 +231,43 @@ class Aggregate(Operator):
             values = tuple(pa.field(f"v{n}", t) for n, t in enumerate(d.types))
             tables[f"distinct{i}"] = TableSchema((*key, *values), (), WEIGHT)
         return tables
+
+
+@dataclass
+class Bound:
+    """One end of the time in which a row passes a filter: `row` against a shift of the current time."""
+
+    row: JExpr
+    """A time of the row."""
+    shift: Shift
+    late: int
+    """Microseconds (0 or 1) by which the shifted time must have passed the row's."""
+    leaves: bool
+    """The row passes until then; else from then on."""
+
+    def text(self) -> str:
+        """As a condition."""
+        sign = (">", ">=") if self.leaves else ("<=", "<")
+        return f"{self.row.toString()} {sign[self.late]} {describe(self.shift)}"
+
+
+@dataclass
+class TemporalFilter(Operator):
+    """A filter that compares times of the rows with the current time, which is the time of the epoch.
+
+    State table `rows` has each row by the time at which it is next to enter or to leave.
+    """
+
+    bounds: list[Bound]
+    kind = "temporal filter"
+
+    def detail(self) -> str:
+        return " and ".join(b.text() for b in self.bounds)
+
+    def state(self) -> dict[str, TableSchema]:
+        values = [pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.output)]
+        due, leaves = (pa.field(name, pa.int64(), nullable=False) for name in ("due", "leaves"))
+        return {"rows": TableSchema(key=(due,), value=(leaves, *values), diffs=WEIGHT)}
 
 
 @dataclass

@@ -115,6 +115,13 @@ class Task:
         self.spilled_bytes = 0
         self.row_errors: list[dict[str, Any]] = []
         self.row_error_count = 0
+        self.due_us: int | None = None
+        """No row of the stage's state is due before this time; None if none ever is."""
+
+    def next_due(self, time_us: int | None) -> None:
+        """Note that a row is due at a time, Unix microseconds."""
+        if time_us is not None:
+            self.due_us = time_us if self.due_us is None else min(self.due_us, time_us)
 
     def arrangement(self, name: str, schema: TableSchema) -> Arrangement:
         """The operator's state table as of the last committed epoch."""
@@ -142,6 +149,7 @@ class Task:
             "spilled_bytes": self.spilled_bytes,
             "row_errors": self.row_errors,
             "row_error_count": self.row_error_count,
+            "due_us": self.due_us,
             "refs": [],
             "io": {},
         }
