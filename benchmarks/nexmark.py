@@ -2,11 +2,14 @@
 
 `python benchmarks/nexmark.py [--events 1000000] [--epoch 100000] [--queries q0,q5] [--without stream,batch]`
 
-sink    a sink with the connector blackhole over the nexmark source: all state and checkpoints, rows dropped
+sink    a sink with the connector blackhole: all state and checkpoints, rows dropped
 view    the same query as a materialized view
 stream  Structured Streaming with RocksDB: what it accepts of the same SQL, one epoch's events in every micro-batch,
-        rows dropped; it reads the events from Parquet files
-batch   Spark over all events at once, from the same files, rows dropped: the limit
+        rows dropped
+batch   Spark over all events at once, rows dropped: the limit
+
+All read the same Parquet files, so that no engine pays for making the events; with `--generated` sink and view read the
+nexmark source, which makes them.
 
 Start-up is left out everywhere: the first epoch (micro-batch, run) is not counted. The table is printed and written to
 `benchmarks/results/`.
@@ -41,6 +44,10 @@ from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 
 KINDS = ("person", "auction", "bid")
+ROUND = 50
+"""Of so many events in a row ..."""
+SHARES = {"person": 1, "auction": 3, "bid": 46}
+"""... so many are of each kind."""
 ENGINES = ("sink", "view", "stream", "batch")
 _REFUSED = (AnalysisException,)
 _SIDE = {"key": np.arange(SIDE_INPUT_ROWS), "value": np.array([f"side {k}" for k in range(SIDE_INPUT_ROWS)])}
@@ -70,6 +77,7 @@ class Plan:
 
     events: int
     epoch: int
+    generated: bool = False
 
     def options(self, kind: str) -> dict[str, str]:
         """The source's options."""
@@ -94,11 +102,12 @@ def spark_sql(name: str) -> str:
     return parse_query(QUERIES[name]).to_spark(lambda table: f"`{table.name}`", schema)
 
 
-def maintained(spark: SparkSession, name: str, plan: Plan, sink: bool) -> Figures:
+def maintained(spark: SparkSession, name: str, plan: Plan, files: Files, sink: bool) -> Figures:
     """The query as a sink or a view; an epoch lasts from the tick that binds its events to its commit."""
     with bench.database(spark, checkpoint_interval_ms=0) as db:
         for kind in KINDS:
-            options = ", ".join(f"{k} = '{v}'" for k, v in plan.options(kind).items())
+            given = plan.options(kind) if plan.generated else files.options(kind)
+            options = ", ".join(f"{k} = '{v}'" for k, v in given.items())
             db.sql(f"CREATE SOURCE {kind} WITH ({options})")
         db.sql("CREATE TABLE side_input (key bigint, value text)")
         bench.write(db, "side_input", _SIDE)
@@ -122,18 +131,25 @@ def maintained(spark: SparkSession, name: str, plan: Plan, sink: bool) -> Figure
 def _bound(db: headrace.Database) -> int:
     """How far into the stream of events the sources are bound."""
     state = db.catalog.state
-    newest = [state.newest_remap(o.id) for o in state.objects_of("source")]
-    return max(int(n.offsets["0"]) for n in newest if n is not None)
+    found = 0
+    for source in state.objects_of("source"):
+        if (newest := state.newest_remap(source.id)) is not None:
+            files = [o for o in newest.offsets.values() if isinstance(o, dict)]
+            rows = sum(o["row"] for o in files)
+            found = max(found, rows * ROUND // SHARES[source.name] if files else int(newest.offsets.get("0", 0)))
+    return found
 
 
 class Files:
     """The events as Parquet files, one of each kind for every epoch."""
 
     def __init__(self, plan: Plan):
+        assert plan.epoch % ROUND == 0 and plan.events % plan.epoch == 0, "every file holds a whole epoch"
+        self.plan = plan
         self.root = Path(tempfile.mkdtemp(prefix="headrace-nexmark-"))
         for kind in KINDS:
             (self.root / kind).mkdir()
-            source = open_source(plan.options(kind), columns()[kind])
+            source = open_source(plan.options(kind), infer_columns(plan.options(kind)))
             for i, start in enumerate(range(0, plan.events, plan.epoch)):
                 task = {"start": start, "stop": min(plan.events, start + plan.epoch)}
                 rows = pa.Table.from_batches([b.batch for b in source.read(task)], schema=source.schema)
@@ -141,6 +157,11 @@ class Files:
                 pq.write_table(rows, path, compression="none")
                 # Structured Streaming takes the oldest files first.
                 os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+    def options(self, kind: str) -> dict[str, str]:
+        """Those of a source that takes in one file for each epoch."""
+        rows = self.plan.epoch * SHARES[kind] // ROUND
+        return {"connector": "files", "path": str(self.root / kind), "max_rows_per_epoch": str(rows)}
 
     def schema(self, kind: str) -> str:
         """For Spark's readers."""
@@ -214,24 +235,22 @@ Found = dict[str, dict[str, Figures]]
 
 def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Plan, found: Found) -> None:
     """Add all figures to `found`."""
-    files = Files(plan) if {"stream", "batch"} & set(engines) else None
+    files = Files(plan)
     try:
         for name in names:
             made = found.setdefault(name, {})
             for engine in engines:
                 try:
                     if engine in ("sink", "view"):
-                        made[engine] = maintained(spark, name, plan, engine == "sink")
+                        made[engine] = maintained(spark, name, plan, files, engine == "sink")
                     else:
-                        assert files is not None
                         run = streamed if engine == "stream" else batched
                         made[engine] = run(spark, name, plan, files)
                 except Exception as error:  # the other queries are measured all the same
                     made[engine] = Figures(note=f"failed: {str(error).splitlines()[0][:100]}")
             print(f"{name}: " + ", ".join(f"{e} {_rate(f)}" for e, f in made.items()), flush=True)
     finally:
-        if files is not None:
-            files.close()
+        files.close()
 
 
 def _rate(figures: Figures | None) -> str:
@@ -303,8 +322,9 @@ def main() -> None:
     parser.add_argument("--epoch", type=int, default=100_000)
     parser.add_argument("--queries", default=",".join(QUERIES))
     parser.add_argument("--without", default="")
+    parser.add_argument("--generated", action="store_true", help="sink and view read the nexmark source")
     options = parser.parse_args()
-    plan = Plan(options.events, options.epoch)
+    plan = Plan(options.events, options.epoch, options.generated)
     spark = bench.session()
     found: Found = {}
     engines = [e for e in ENGINES if e not in options.without.split(",")]
