@@ -147,7 +147,7 @@ class Engine:
             setup(self.planner.bridge.spark)
             setup(self.batch.session)
         for t in tables:
-            self.planner.define(Relation(t.id, t.name, t.append_only), t.columns, t.name)
+            self.define(self.planner, t)
         self.plan = self.planner.plan(query if isinstance(query, str) else query(self.planner.bridge.spark))
         schemas = {t.id: t.schema for t in tables}
         self.runner = EpochRunner(self.planner.bridge, self.plan, schemas, weak_hash=weak_hash)
@@ -157,6 +157,10 @@ class Engine:
         self.done = 0
         self.memory_bytes = 0
         self.budget_bytes = 1 << 40
+
+    def define(self, planner: Planner, table: Table) -> None:
+        """Make a table known to the planner."""
+        planner.define(Relation(table.id, table.name, table.append_only), table.columns, table.name)
 
     def close(self) -> None:
         """Remove what is on the disk."""

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.connectors.base import Offsets, Source
-from headrace.coordinator.commit import GroupEpoch, Part, Work, next_work, note_step, source_rests
+from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
 from headrace.coordinator.core import Core, Job, Progress
 from headrace.coordinator.targets import choose_parallelism
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
@@ -130,6 +130,7 @@ def params_of(
         budget_bytes=core.budget_bytes(),
         progress=core.progress.address,
         tables=tables,
+        lookups={i: lookup_refs(core, state, epoch, job, i) for i in (job.plan.lookups if job.plan else ())},
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
     )
@@ -161,6 +162,7 @@ def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
         with core.catalog.reading() as state:
             params, parallelism = params_of(core, state, epoch, part, work, attempt)
             used = [*(t.refs for t in params.tables.values()), *(s.refs for s in params.state.values())]
+            used += params.lookups.values()
             core.pins.hold(pin, {ref.path for refs in used for ref in refs})
         with core.changed:
             job.attempt, job.attempt_since_s = attempt, core.clock.monotonic_s()

@@ -15,7 +15,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.shifts import epoch_reaching
 from headrace.connectors.base import Offsets
 from headrace.coordinator.exact import Interval, after_commit
-from headrace.coordinator.graph import Graph, J, R
+from headrace.coordinator.graph import Graph, J, JobState, R, RelationState
 from headrace.coordinator.machine import outcome
 from headrace.coordinator.steps import (
     Position,
@@ -151,7 +151,8 @@ def next_work(
     rests: list[Rest] = []
     refs: dict[int, tuple[RunRef, ...]] = {}
     for upstream in part.job.upstreams:
-        if graph.relation(upstream).kind != "source" and not part.position.of(upstream).done:
+        looked_up = upstream in part.job.lookups
+        if graph.relation(upstream).kind != "source" and not looked_up and not part.position.of(upstream).done:
             refs[upstream] = _change_refs(graph, state, epoch, part, upstream)
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
             rests += [] if rest is None else [rest]
@@ -164,6 +165,26 @@ def next_work(
     return Work(step, inputs, tuple(rests), initial)
 
 
+def lookup_refs(
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], job: J, relation_id: int
+) -> tuple[RunRef, ...]:
+    """The runs that hold a relation as it is at the epoch. Raises `LogLost` where it cannot be read there any more."""
+    relation = graph.relation(relation_id)
+    record = state.state_tables[relation.state_table]
+    if epoch.target < record.safe_epoch:
+        raise _lost(job, relation, epoch.target, record.safe_epoch)
+    runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]
+    return (*runs, *epoch.runs_of(relation_id, relation.state_table))
+
+
+def _lost(job: JobState, relation: RelationState, needed: int, safe: int) -> LogLost:
+    return LogLost(
+        f'job "{job.name}" has lost the log of "{relation.name}"',
+        detail=f"it needs the changes after epoch {needed}, they are kept from {safe} on",
+        hint="drop the view and create it again",
+    )
+
+
 def _change_refs(
     graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], upstream: int
 ) -> tuple[RunRef, ...]:
@@ -172,11 +193,7 @@ def _change_refs(
     record = state.state_tables[relation.state_table]
     oldest = part.committed or epoch.target
     if oldest < record.safe_epoch:
-        raise LogLost(
-            f'job "{part.job.name}" has lost the log of "{relation.name}"',
-            detail=f"it needs the changes after epoch {oldest}, they are kept from {record.safe_epoch} on",
-            hint="drop the view and create it again",
-        )
+        raise _lost(part.job, relation, oldest, record.safe_epoch)
     # Above its committed epoch an input has parts of an epoch that is not finished: those of this very one are the
     # group's own, any others begin above the target.
     runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]

@@ -180,7 +180,11 @@ class Compactor:
             relations = list(core.relations.values())
             lowest: dict[int, int] = {}
             for relation in relations:
-                readers = [j.committed for j in core.consumers(relation.id) if not core.lost_logs(j)]
+                readers = [
+                    core.needs(j, relation.id) if relation.id in j.lookups else j.committed
+                    for j in core.consumers(relation.id)
+                    if not core.lost_logs(j)
+                ]
                 low = lowest[relation.id] = min([retention, *core.pins.epochs(relation.id), *readers])
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:

@@ -94,6 +94,8 @@ class JobState:
     exact: tuple[Interval, ...] = ()
     """Empty until it is created."""
     options: dict[str, str] = field(default_factory=dict)
+    lookups: frozenset[int] = frozenset()
+    """Inputs of which it takes in no changes: it looks up rows in them, as they are at its epochs."""
     temporal: bool = False
     """Its content changes as time passes, too."""
     due: int = 0
@@ -233,7 +235,7 @@ class Graph(ABC, Generic[R, J]):
         known = Known() if known is None else known
         found = []
         for i in self.external(lane):
-            changes = [self.first_change(i, j.committed) for j in lane if i in j.upstreams]
+            changes = [self.first_change(i, j.committed) for j in lane if i in j.upstreams and i not in j.lookups]
             first = min((c for c in changes if c is not None), default=None)
             found.append(Upstream(i, self.frontier(i, known), first))
         return found
@@ -261,18 +263,31 @@ class Graph(ABC, Generic[R, J]):
         """The jobs that read a relation."""
         return [j for j in self.jobs.values() if relation_id in j.upstreams]
 
+    def takes_changes(self, lane: Sequence[J]) -> list[int]:
+        """Those of the external inputs of jobs that step together of which any takes in the changes."""
+        return [i for i in self.external(lane) if any(i in j.upstreams and i not in j.lookups for j in lane)]
+
+    def needs(self, job: J, relation_id: int) -> int:
+        """The epoch from which on a job needs an input as it was; 0 if it has not begun.
+
+        Rows are looked up at its next epoch, which lies above its frontier.
+        """
+        if relation_id in job.lookups and job.created:
+            return max(job.reads_from, self.job_frontier(job))
+        return job.reads_from
+
     def log_readers(self, relation_id: int, without: Collection[int] = ()) -> list[int]:
         """The epochs from which on jobs need the log of a relation (or its content, where they have just begun).
 
         Not of the jobs `without`, nor of those that have lost a log: they can never go on, so nothing is kept for them.
         """
         readers = [j for j in self.consumers(relation_id) if j.reads_from and j.id not in without]
-        return [j.reads_from for j in readers if not self.lost_logs(j)]
+        return [self.needs(j, relation_id) for j in readers if not self.lost_logs(j)]
 
     def lost_logs(self, job: J) -> list[R]:
         """The inputs of a job whose logs are gone before it has taken them in."""
         found = [self.relations[i] for i in dict.fromkeys(job.upstreams) if i in self.relations]
-        return [r for r in found if 0 < job.reads_from < r.safe]
+        return [r for r in found if 0 < self.needs(job, r.id) < r.safe]
 
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:
         """These jobs and all that depend on them."""

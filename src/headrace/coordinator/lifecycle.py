@@ -111,6 +111,7 @@ class Lifecycle:
             position=position,
             joined=job_record.joined,
             due=job_record.due_epoch,
+            lookups=frozenset(job_record.plan.get("lookups", ())),
         )
         try:
             plan = self._planner.plan(stored_query(self._planner, record.payload))
@@ -152,7 +153,9 @@ class Lifecycle:
             return
         append_only = record.kind == "source" or bool(record.payload.get("append_only"))
         self._planner.define(
-            PlannedRelation(record.id, record.name, append_only), record.columns, spark_name(record.id)
+            PlannedRelation(record.id, record.name, append_only, record.primary_key),
+            record.columns,
+            spark_name(record.id),
         )
 
     # ---- create
@@ -205,7 +208,10 @@ class Lifecycle:
             options = checked_options(own)
             group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
             joined = not any(j.group == group for j in core.jobs.values())
-            stored = {"fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams)}
+            lookups = plan.read_only_by_lookup
+            stored = {
+                "fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams), "lookups": sorted(lookups),
+            }  # fmt: skip
             runner = self._runner(plan)
             edits: list[Edit] = [
                 Put(record),
@@ -214,7 +220,7 @@ class Lifecycle:
             edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
             self._transact_new(edits, first)
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
-            job.plan, job.runner, job.temporal = plan, runner, plan.temporal
+            job.plan, job.runner, job.temporal, job.lookups = plan, runner, plan.temporal, lookups
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))

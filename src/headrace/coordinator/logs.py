@@ -60,7 +60,8 @@ def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) ->
             found, pin = None, None
         else:
             refs = [r.ref for r in state.runs_of(relation.state_table)] if relation.schema is not None else []
-            position, complete = job.reads_from if kept else job.committed, core.complete
+            position = core.needs(job, upstream) if kept or upstream in job.lookups else job.committed
+            complete = core.complete
             refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
             found = Unread(relation, job, position, complete, tuple(refs))
             pin = core.pins.pin([], complete, (r.path for r in refs))
@@ -157,17 +158,17 @@ class LogKeeper:
                 relation = core.relations.get(relation_id)
                 jobs = [core.jobs[i] for i in sorted(positions) if i in core.jobs]
                 # One that has gone on since may not be beyond its limit any more.
-                jobs = [j for j in jobs if j.reads_from == positions[j.id]]
+                jobs = [j for j in jobs if core.needs(j, relation_id) == positions[j.id]]
                 jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.lost_logs(j)]
                 if relation is None or not jobs:
                     return
                 record = state.state_tables[relation.state_table]
                 safe = releasable(core, relation, record, without={j.id for j in jobs})
-                firsts = [core.first_change(relation_id, j.reads_from) for j in jobs]
+                firsts = [core.first_change(relation_id, core.needs(j, relation_id)) for j in jobs]
                 if not any(first is not None and first <= safe for first in firsts):
                     return  # Others need all of it: giving it up would free nothing.
                 edits: list[Edit] = [RaiseSafe(record.id, safe)]
-                edits += [_dropped(core, j, relation, safe) for j in jobs if j.reads_from < safe]
+                edits += [_dropped(core, j, relation, safe) for j in jobs if core.needs(j, relation_id) < safe]
             with suppress(EditRejected):
                 core.catalog.transact(edits)
                 with core.changed:

@@ -67,7 +67,7 @@ def _changes(graph: Graph[R, J], lane: Sequence[J], target: int) -> list[tuple[i
     """(Epoch, rows) of everything that a lane's next epoch may take in."""
     low = min(j.committed for j in lane)
     found: list[tuple[int, int | None]] = []
-    for upstream in graph.external(lane):
+    for upstream in graph.takes_changes(lane):
         relation = graph.relation(upstream)
         # Of a range of epochs it is not known when in it the rows came: it counts in full at its end.
         ranges = relation.changes.in_range(low, target)
@@ -97,7 +97,7 @@ def caught_up(graph: Graph[R, J], job: J, target: int, within_ms: int) -> bool:
     if reach <= target or epoch_ms(reach) - epoch_ms(target) <= within_ms:
         return True
     on_time = not target < job.due <= reach
-    return on_time and all(graph.first_change(i, target) is None for i in job.upstreams)
+    return on_time and all(graph.first_change(i, target) is None for i in job.upstreams if i not in job.lookups)
 
 
 def may_join(graph: Graph[R, J], job: J, within_ms: int) -> bool:

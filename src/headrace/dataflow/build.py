@@ -25,6 +25,7 @@ from headrace.dataflow.operators.aggregate import AggregateStage, Sum
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.join import JoinStage, Side
+from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.operators.materialize import MaterializeStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.dataflow.operators.task import run_stages
@@ -42,6 +43,7 @@ from headrace.plan.tree import (
     Input,
     Join,
     JoinSide,
+    Lookup,
     Operator,
     Recompute,
     Rowwise,
@@ -168,6 +170,7 @@ class EpochPlan:
             Aggregate: self._grouped,
             Recompute: self._recompute,
             TemporalFilter: self._timed,
+            Lookup: self._looked_up,
         }
         flow: Flow = makers[type(op)](op)
         return flow
@@ -504,6 +507,17 @@ class EpochPlan:
         place = PlaceStage(op.id, schema, bounds, self.parallelism)
         made = self._map(frame, [place, KeepStage(op.id, schema, _arrow(output))], output)
         return self._read_as(made, op.output)
+
+    def _looked_up(self, op: Lookup) -> Flow:
+        b, flow, table = self.bridge, self._flow(op.children[0]), self.relations[op.relation]
+        assert table is not None
+        keys = [self._column(k, flow).alias(f"k{i}") for i, k in enumerate(op.keys)]
+        own = [c.alias(f"o{i}") for i, c in enumerate(self._columns(flow, op.own))]
+        frame = b.frame(flow.node).select(b.column(flow.weight).alias("__w"), *keys, *own)
+        schema = _struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
+        names = tuple(op.columns)
+        stage = LookupStage(op.id, op.relation, table, names, len(op.own), op.outer, _arrow(schema))
+        return self._read_as(self._map(frame, [stage], schema), op.output)
 
     def _recompute(self, op: Recompute) -> Flow:
         b, flow = self.bridge, self._flow(op.children[0])

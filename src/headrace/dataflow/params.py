@@ -72,6 +72,8 @@ class EpochParams:
     tables: dict[int, TableInput] = field(default_factory=dict)
     sources: dict[int, SourceInput] = field(default_factory=dict)
     state: dict[str, StateInput] = field(default_factory=dict)
+    lookups: dict[int, tuple[RunRef, ...]] = field(default_factory=dict)
+    """The runs of relations in which rows are looked up, by relation."""
     progress: str = ""
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
 
@@ -99,6 +101,7 @@ class EpochParams:
                 "tables": {i: [[r.to_json() for r in t.refs], t.keys] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
+                "lookups": {i: [r.to_json() for r in refs] for i, refs in self.lookups.items()},
                 "progress": self.progress,
             }
         )
@@ -136,5 +139,6 @@ def decode(text: str) -> EpochParams:
             for i, (tasks, options, columns) in data["sources"].items()
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
+        lookups={int(i): _refs(refs) for i, refs in data["lookups"].items()},
         progress=data.get("progress", ""),
     )

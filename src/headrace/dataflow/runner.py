@@ -115,7 +115,7 @@ class EpochRunner:
     def _active(self, params: EpochParams) -> frozenset[int] | None:
         """The inputs that have changed; None for the first epoch, and where all have."""
         found = {i for i, t in params.tables.items() if t.refs} | {i for i, s in params.sources.items() if s.tasks}
-        return None if params.first or found == set(self._relations) else frozenset(found)
+        return None if params.first or found == set(self._inputs.values()) - {None} else frozenset(found)
 
     def run(self, params: EpochParams, parallelism: int) -> EpochResult:
         """Run one attempt at an epoch; what it wrote counts only once the caller has committed it.

@@ -366,6 +366,16 @@ class Bridge:
             return expression
         return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("ANSI"))
 
+    def try_cast(self, expression: JExpr, data_type: Any) -> JExpr:
+        """A cast that gives null for what does not fit; nothing where the type is right already."""
+        if expression.dataType().equals(data_type):
+            return expression
+        return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("TRY"))
+
+    def if_else_null(self, condition: JExpr, value: JExpr) -> JExpr:
+        """The value where the condition holds, else null."""
+        return self._expressions.If(condition, value, self.cast(self.literal(None), value.dataType()))
+
     def and_(self, left: JExpr, right: JExpr) -> JExpr:
         """`left AND right`."""
         return self._expressions.And(left, right)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
-from headrace.plan import aggregates, joins, python, temporal, windows
+from headrace.plan import aggregates, joins, lookups, python, temporal, windows
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of
@@ -33,6 +33,10 @@ class Relation:
     id: int
     name: str
     append_only: bool
+    primary_key: tuple[str, ...] = ()
+    """The columns by which a row can be looked up."""
+    lookup: bool = False
+    """It stands for the relation in `FOR SYSTEM_TIME AS OF PROCTIME()`."""
 
 
 @dataclass
@@ -156,7 +160,7 @@ def _map_in_arrow(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     wanted = name.removeprefix(SNAPSHOT_PREFIX)
     if name == wanted:
         return python.derive_map(d, node, needed)
-    return _read(d, node, needed, {str(r.id): r for r in d.relations.values()}.get(wanted))
+    return _read(d, node, needed, {str(r.id): r for r in d.relations.values() if not r.lookup}.get(wanted))
 
 
 def _read(d: Derivation, node: JNode, needed: set[int], relation: Relation | None) -> Operator:
@@ -165,6 +169,8 @@ def _read(d: Derivation, node: JNode, needed: set[int], relation: Relation | Non
             "a view can read only relations of this database",
             hint="create a source or table for the data, or build the DataFrame from db.table(...)",
         )
+    if relation.lookup:
+        raise lookups.refuse_lookup(relation)
     output = [a for a in d.attrs(d.bridge.output(node)) if a.id in needed]
     columns = [a.name for a in output]
     return Input(output, relation.append_only, [], relation.id, relation.name, columns)

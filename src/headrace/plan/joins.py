@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import NotSupported
 from headrace.plan import temporal
 from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.lookups import derive_lookup_join
 from headrace.plan.tree import Attr, Join, JoinSide, Operator
 from headrace.plan.types import arrow_of
 
@@ -28,6 +29,9 @@ _TYPES = {
 def derive_join(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """A join of any type; a right join is a left join with its sides changed."""
     b = d.bridge
+    looked_up = derive_lookup_join(d, node, needed)
+    if looked_up is not None:
+        return looked_up
     spelled = str(node.joinType().toString()).partition("(")[0]
     if spelled not in _TYPES:
         raise NotSupported(f"a {spelled} join in a view", hint="rewrite it with an outer or semi join")

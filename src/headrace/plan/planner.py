@@ -19,6 +19,7 @@ from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
 from headrace.plan.temporal import Clock
 from headrace.plan.types import arrow_of, spark_of
+from headrace.sql.statements import LOOKUP_SUFFIX
 from headrace.state.schema import ROWS, TableSchema
 
 
@@ -40,6 +41,16 @@ class ViewPlan:
     def append_only(self) -> bool:
         """Whether no row of the view is ever taken back."""
         return self.root.append_only
+
+    @property
+    def lookups(self) -> frozenset[int]:
+        """Ids of the relations in which it looks up rows as they are at each epoch."""
+        return frozenset(op.relation for op in tree.walk(self.root) if isinstance(op, tree.Lookup))
+
+    @property
+    def read_only_by_lookup(self) -> frozenset[int]:
+        """Those of them of which it takes in no changes."""
+        return self.lookups - {op.relation for op in tree.walk(self.root) if isinstance(op, tree.Input)}
 
     @property
     def temporal(self) -> bool:
@@ -77,12 +88,17 @@ class Planner:
         """Make a relation known to queries under `name`."""
         with self._lock:
             schema = StructType([StructField(c.name, self.bridge.spark_type_of(c.type), True) for c in columns])
-            frame = self.bridge.relation(schema)
-            leaf = self.bridge.relation_id(self.bridge.analyzed(frame))
-            assert leaf is not None
-            self._leaves[leaf] = relation
             self._names[relation.id] = name
-            frame.createOrReplaceTempView(name)
+            self._define_leaf(schema, relation, name)
+            if relation.primary_key:
+                self._define_leaf(schema, replace(relation, lookup=True), name + LOOKUP_SUFFIX)
+
+    def _define_leaf(self, schema: StructType, relation: Relation, name: str) -> None:
+        frame = self.bridge.relation(schema)
+        leaf = self.bridge.relation_id(self.bridge.analyzed(frame))
+        assert leaf is not None
+        self._leaves[leaf] = relation
+        frame.createOrReplaceTempView(name)
 
     def forget(self, relation_id: int) -> None:
         """Undo `define`."""
@@ -91,6 +107,7 @@ class Planner:
             name = self._names.pop(relation_id, None)
             if name is not None:
                 self.bridge.spark.catalog.dropTempView(name)
+                self.bridge.spark.catalog.dropTempView(name + LOOKUP_SUFFIX)
 
     def relation_frame(self, relation_id: int) -> DataFrame:
         """The relation as it stands in plans, without rows."""
@@ -130,7 +147,7 @@ class Planner:
         root.output = [by_id[b.attribute_id(h)] for h in handles]
         tree.number(root)
         key = tuple(pa.field(c.name, arrow_of(h)) for c, h in zip(columns, handles))
-        upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, tree.Input))
+        upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, (tree.Input, tree.Lookup)))
         schema = TableSchema(key=key, value=(), diffs=tree.WEIGHT)
         return ViewPlan(root, columns, schema, tuple(upstreams), tree.fingerprint(root))
 

@@ -105,6 +105,30 @@ class Union(Operator):
 
 
 @dataclass
+class Lookup(Operator):
+    """A temporal join: each row with the one row of a relation, as it is at the epoch, that has its key.
+
+    Output are the columns `own` of its input, `columns` of the relation, and whether there is such a row.
+    """
+
+    relation: int
+    relation_name: str
+    columns: list[str]
+    keys: list[JExpr]
+    """What is looked up: for each column of the relation's key an expression over the input."""
+    key_types: list[pa.DataType]
+    own: list[Attr]
+    matched: Attr
+    outer: bool
+    kind = "lookup"
+
+    def detail(self) -> str:
+        how = "left " if self.outer else ""
+        keys = ", ".join(str(k.toString()) for k in self.keys)
+        return f"{how}in {self.relation_name} [{', '.join(self.columns)}] by {keys}"
+
+
+@dataclass
 class JoinSide:
     """One side of a join: the equi-join key, and the columns kept beside it."""
 

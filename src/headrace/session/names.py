@@ -138,9 +138,13 @@ class Bound:
 
     def queries(self) -> Iterator[Query]:
         """The query and those of the views in it."""
-        yield self.query
+        yield from (part.query for part in self.parts())
+
+    def parts(self) -> Iterator[Bound]:
+        """The bound query and those of the views in it."""
+        yield self
         for inner in self._inner.values():
-            yield from inner.queries()
+            yield from inner.parts()
 
     def spark(self, leaf: Leaf) -> str:
         """Spark SQL text with `leaf`'s text for each relation."""

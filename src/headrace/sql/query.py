@@ -10,7 +10,7 @@ from sqlglot import exp
 from headrace.sql.functions import Routine, called, put_functions
 from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
 from headrace.sql.statements import TableName
-from headrace.sql.transpile import Schema, to_spark_sql
+from headrace.sql.transpile import Schema, is_proctime, to_spark_sql
 
 __all__ = ["Query", "Rename", "Schema"]
 
@@ -82,6 +82,10 @@ class Query:
             if version is not None and version.args.get("expression") is not None:
                 found[table_name(table)] = version.expression.sql(dialect="risingwave")
         return found
+
+    def looked_up(self) -> set[TableName]:
+        """The relations it reads `FOR SYSTEM_TIME AS OF PROCTIME()`."""
+        return {table_name(t) for t in iter_tables(self._tree) if is_proctime(t.args.get("version"))}
 
     def uses_now(self) -> bool:
         """Whether its result depends on the current time."""

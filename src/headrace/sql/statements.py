@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from headrace.sql.query import Expression, Query, Rename, Schema
 
 
+LOOKUP_SUFFIX = "_now"
+"""What the planning name of a relation that is read `FOR SYSTEM_TIME AS OF PROCTIME()` ends with."""
+
+
 @dataclass(frozen=True, order=True)
 class TableName:
     """A relation's name as a statement gives it; `schema` is None when the search path decides."""

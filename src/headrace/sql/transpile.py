@@ -18,7 +18,7 @@ from headrace.sql.datatypes import spark_type
 from headrace.sql.normalize import iter_tables, table_name
 from headrace.sql.rewrite import aggregates, scalars, times
 from headrace.sql.rewrite.build import Types
-from headrace.sql.statements import TableName
+from headrace.sql.statements import LOOKUP_SUFFIX, TableName
 from headrace.sql.types import pg_type_text
 
 Schema = Mapping[TableName, Mapping[str, str]]
@@ -140,6 +140,12 @@ def _apply_select_rules(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
+def is_proctime(version: exp.Expr | None) -> bool:
+    """Whether a relation is read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
+    time = version.args.get("expression") if version is not None else None
+    return isinstance(time, exp.Anonymous) and str(time.name).lower() == "proctime"
+
+
 def _rename_tables(tree: exp.Expr, rename: Callable[[TableName], str]) -> None:
     """Put `rename`'s text in place of every relation, and let columns be qualified by alias alone."""
     for table in list(iter_tables(tree)):
@@ -147,6 +153,8 @@ def _rename_tables(tree: exp.Expr, rename: Callable[[TableName], str]) -> None:
         if alias.args.get("this") is None:
             alias.set("this", exp.to_identifier(table.name, quoted=True))
         text = rename(table_name(table))
+        if is_proctime(table.args.get("version")) and text.startswith("`"):
+            text = f"{text[:-1]}{LOOKUP_SUFFIX}`"
         table.replace(
             exp.Table(
                 this=exp.Var(this=text),

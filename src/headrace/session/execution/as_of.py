@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from sqlglot import exp
 
+from headrace.catalog.records import ObjectRecord
 from headrace.common.epoch import epoch_ms, from_unix_ms
 from headrace.errors import InvalidParameter, NotSupported
 from headrace.session.names import Bound
@@ -32,8 +33,8 @@ def as_of_epoch(bound: Bound, now_ms: int) -> int | None:
         return None
     if any(_is_proctime(parse_expression(text).tree) for text in texts):
         raise NotSupported(
-            "FOR SYSTEM_TIME AS OF PROCTIME()",
-            hint="that is a temporal join; an ordinary join keeps the result up to date with both sides",
+            "FOR SYSTEM_TIME AS OF PROCTIME() in a query",
+            hint="that is a temporal join, for materialized views; a query reads one snapshot anyway: leave it out",
         )
     if len(texts) > 1:
         raise NotSupported("different FOR SYSTEM_TIME AS OF in one query", hint="read all relations as of one time")
@@ -47,13 +48,23 @@ def as_of_epoch(bound: Bound, now_ms: int) -> int | None:
     return from_unix_ms(_unix_ms(moment) + 1) - 1
 
 
-def refuse_as_of(bound: Bound) -> None:
-    """Refuse a time in a query that is kept up to date."""
-    if any(query.as_of() for query in bound.queries()):
-        raise NotSupported(
-            "FOR SYSTEM_TIME AS OF in a materialized view",
-            hint="temporal joins are not supported yet; an ordinary join keeps the view up to date with both sides",
-        )
+def check_as_of(bound: Bound) -> None:
+    """Refuse a time in a query that is kept up to date, but for `PROCTIME()` of what has a primary key."""
+    for query in bound.queries():
+        if any(not _is_proctime(parse_expression(text).tree) for text in query.as_of().values()):
+            raise NotSupported(
+                "FOR SYSTEM_TIME AS OF a fixed time in a materialized view",
+                hint="AS OF PROCTIME() joins each new row with another relation as that is then",
+            )
+    for inner in bound.parts():
+        for name in inner.query.looked_up():
+            found = inner.targets[name]
+            if not isinstance(found, ObjectRecord) or not found.primary_key:
+                raise NotSupported(
+                    f'FOR SYSTEM_TIME AS OF PROCTIME() of "{name}", which has no primary key',
+                    hint="look rows up in a table with a primary key, or leave the clause out: an ordinary join keeps "
+                    "up with both sides",
+                )
 
 
 def within_complete(at: int, now_ms: int, complete: int) -> int:

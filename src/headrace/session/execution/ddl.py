@@ -27,7 +27,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.session.execution import routines
-from headrace.session.execution.as_of import refuse_as_of
+from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, label
 from headrace.session.result import Notice, Result, ResultColumn
@@ -210,7 +210,7 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
             raise NotSupported("system relations in a materialized view", hint="query them directly")
         return f"`r{target.id}`"
 
-    refuse_as_of(bound)
+    check_as_of(bound)
     text = bound.spark(leaf)
     if columns:
         names = ", ".join("`" + c.replace("`", "``") + "`" for c in columns)
