@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from world import World
 
+from headrace.coordinator.commit import GroupEpoch, lookup_refs, next_work, note_step, open_epoch
 from headrace.coordinator.machine import caught_up, may_join, next_epoch
 
 
@@ -75,3 +78,55 @@ def test_joining(world: World) -> None:
     job.joined = job.joining = True
     found = next_epoch(world, world.lane("g"), 10)
     assert found.run and found.target == 9 << 16
+
+
+def test_what_is_looked_up_changes_nothing_and_is_kept_for_the_next_epoch(world: World) -> None:
+    """A temporal join has work only for its left side, and needs the other one as it will be at its next epoch."""
+    other = world.create("table")
+    made = view(world, None, 1, other)
+    job = world.jobs[made]
+    job.lookups, job.committed, job.exact = frozenset((other,)), 1 << 16, ((1 << 16, 1 << 16),)
+    world.newest = 1 << 16
+    epoch = world.begin()
+    world.write(other, Counter((1, 2)), epoch)
+    world.under_way.clear()
+    assert not next_epoch(world, [job], 10).run and world.job_frontier(job) == world.complete
+    assert world.exact(made) == [(1 << 16, world.complete)], "later changes of the other side change nothing"
+    assert world.needs(job, 1) == 1 << 16 and world.log_readers(other) == [world.complete]
+    world.relations[other].safe = world.complete
+    assert world.lost_logs(job) == []
+    epoch = world.begin()
+    world.write(1, Counter((3,)), epoch)
+    world.under_way.clear()
+    assert world.log_readers(other) == [epoch - 1]
+    found = next_epoch(world, [job], 10)
+    assert found.run and found.target == epoch
+    part = open_epoch([job], epoch).parts[0]
+    work = next_work(world, world.state, GroupEpoch(epoch, [part]), part, [], 10)
+    assert work is not None and set(work.inputs) == {1} and work.step.last
+    assert len(lookup_refs(world, world.state, GroupEpoch(epoch, [part]), job, other)) == 1
+
+
+def test_a_view_of_the_time_has_work_when_something_is_due(world: World) -> None:
+    """Until then it is exact without running; from then on it is not, and its next epoch has a step without input."""
+    made = view(world, None, 1)
+    job = world.jobs[made]
+    job.temporal, job.committed, job.exact, job.due = True, 1 << 16, ((1 << 16, 1 << 16),), 5 << 16
+    world.newest = 4 << 16
+    assert not next_epoch(world, [job], 10).run and world.exact(made) == [(1 << 16, 4 << 16)]
+    world.newest = 7 << 16
+    assert world.exact(made) == [(1 << 16, (5 << 16) - 1)] and world.job_frontier(job) == (5 << 16) - 1
+    found = next_epoch(world, [job], 10)
+    assert found.run and found.target == 7 << 16
+    part = open_epoch([job], found.target).parts[0]
+    epoch = GroupEpoch(found.target, [part])
+    work = next_work(world, world.state, epoch, part, [], 10)
+    assert work is not None and not work.inputs and work.step.last
+    note_step(part, work, [], None)
+    assert part.due == 0 and part.finished
+    again = open_epoch([job], found.target).parts[0]
+    again.begun = True  # A step before a restart has harvested; none has told when more is due.
+    job.due = 9 << 16
+    assert next_work(world, world.state, epoch, again, [], 10) is not None
+    again.begun = False
+    assert next_work(world, world.state, epoch, again, [], 10) is None

@@ -228,3 +228,14 @@ def test_insert_expressions(sql_spark: Any) -> None:
     assert insert.literal_rows(["int", "string"]) is None
     query = insert.rows.query(["int", "string"], ["7", None])
     assert rendered(sql_spark.sql(query.to_spark(rename))) == [("2", "X"), ("7", "y")]
+
+
+def test_relations_as_of_the_processing_time() -> None:
+    """A temporal join names the other relation as a leaf of its own; beside it that may be read as usual."""
+    query = parse_query(
+        "SELECT a.k FROM a JOIN b FOR SYSTEM_TIME AS OF PROCTIME() ON a.k = b.k "
+        "LEFT JOIN b FOR SYSTEM_TIME AS OF proctime() AS c ON a.k = c.k JOIN b AS d ON d.k = a.k"
+    )
+    text = query.to_spark(lambda name: f"`r{name.name}`")
+    assert [part.split("`")[1] for part in text.split("JOIN ")[1:]] == ["rb_now", "rb_now", "rb"]
+    assert {name.name for name in query.looked_up()} == {"b"}

@@ -24,6 +24,9 @@ from headrace.sql.types import pg_type_text
 Schema = Mapping[TableName, Mapping[str, str]]
 """For each relation its columns and their Spark types."""
 
+_LOOKUP = "hr_lookup"
+"""Marks a relation that is read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
+
 _RULES: dict[type[exp.Expr], scalars.Rule] = {**scalars.RULES, **times.RULES}
 _RULES[exp.GroupConcat] = aggregates.string_agg
 _ANONYMOUS: dict[str, scalars.Rule] = {**scalars.ANONYMOUS, **times.ANONYMOUS}
@@ -153,7 +156,7 @@ def _rename_tables(tree: exp.Expr, rename: Callable[[TableName], str]) -> None:
         if alias.args.get("this") is None:
             alias.set("this", exp.to_identifier(table.name, quoted=True))
         text = rename(table_name(table))
-        if is_proctime(table.args.get("version")) and text.startswith("`"):
+        if table.meta.get(_LOOKUP) and text.startswith("`"):
             text = f"{text[:-1]}{LOOKUP_SUFFIX}`"
         table.replace(
             exp.Table(
@@ -178,6 +181,8 @@ def to_spark_sql(tree: exp.Expr, rename: Callable[[TableName], str], schema: Sch
     if tree.find(exp.Parameter) is not None:
         raise NotSupported("a parameter has no value here", hint="Prepare the statement and execute it with values.")
     try:
+        for table in iter_tables(tree):  # before the rules, which make the current time of PROCTIME()
+            table.meta[_LOOKUP] = is_proctime(table.args.get("version"))
         types = infer_types(tree, schema)
         tree = apply_rules(tree, types)
         _rename_tables(tree, rename)
