@@ -57,7 +57,7 @@ QUERIES = {
 }
 
 
-SOME = ("both", "join")
+SOME = ("join",)
 
 
 @pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.soak) for n in QUERIES])

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from headrace.common.columns import Column, arrow_type
 from headrace.dataflow.params import EpochParams
 from headrace.errors import NotSupported
-from headrace.plan.planner import Planner, Relation
+from headrace.plan.planner import Path, Planner, Relation
 from headrace.state.kernels import consolidate
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.run import Section, write_run
@@ -24,9 +24,10 @@ from headrace.state.schema import TableSchema
 
 @dataclass
 class Keyed(Table):
-    """A table with a primary key, stored as the coordinator stores it."""
+    """A table with a primary key, or an index of one, stored as the coordinator stores it."""
 
     key: tuple[str, ...] = ()
+    unique: bool = True
 
     @property
     def schema(self) -> TableSchema:
@@ -47,14 +48,18 @@ class Looking(Engine):
         self.wanted: Counter[Row] = Counter()
 
     def define(self, planner: Planner, table: Table) -> None:
-        key = table.key if isinstance(table, Keyed) else ()
-        planner.define(Relation(table.id, table.name, table.append_only, key), table.columns, table.name)
+        key = table.key if isinstance(table, Keyed) and table.unique else ()
+        relation = Relation(table.id, table.name, table.append_only, key)
+        planner.define(relation, table.columns, table.name)
+        if isinstance(table, Keyed) and not table.unique:
+            columns = frozenset(c.name for c in table.columns)
+            planner.define_path(relation, Path(table.id, "i", table.key, columns, False))
 
     def put(self, *rows: Row, gone: tuple[Row, ...] = ()) -> None:
-        """Upsert rows of the table, and delete others, in one epoch."""
+        """Upsert rows of the table, and delete others, in one epoch; without a primary key insert and delete them."""
         table = self.keyed
         place = [[c.name for c in table.columns].index(n) for n in table.key]
-        keys = {tuple(r[i] for i in place) for r in (*rows, *gone)}
+        keys = {tuple(r[i] for i in place) for r in ((*rows, *gone) if table.unique else gone)}
         old = [r for r in table.rows if tuple(r[i] for i in place) in keys]
         delta = [(r, -1) for r in old] + [(r, 1) for r in rows]
         self.epoch += 1
@@ -98,16 +103,22 @@ QUERIES = {
     "no_columns": "SELECT a.x FROM a JOIN b_now b ON a.k = b.k",
     "twice": "SELECT a.x, b.y, c.y AS z FROM a JOIN b_now b ON a.k = b.k LEFT JOIN b_now c ON c.k = b.y",
 }
+BY_INDEX = {
+    "index_left": "SELECT a.k, a.x, b.y FROM a LEFT JOIN b_now b ON a.k = b.k",
+    "index_inner": "SELECT a.x, b.y FROM a JOIN b_now b ON a.l = b.k AND b.y > a.x WHERE b.y <> 3",
+}
 SOME = ("left",)
 
 
-@pytest.mark.parametrize("name", [n if n in SOME else pytest.param(n, marks=pytest.mark.soak) for n in QUERIES])
+@pytest.mark.parametrize(
+    "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.soak) for n in [*QUERIES, *BY_INDEX]]
+)
 def test_each_row_is_joined_once(spark: SparkSession, name: str) -> None:
     choice = random.Random(name)
     stream = Table(1, "a", (Column("k", "int"), Column("x", "int"), Column("l", "bigint")), True)
-    table = Keyed(2, "b", (Column("k", "int"), Column("y", "int")), key=("k",))
+    table = Keyed(2, "b", (Column("k", "int"), Column("y", "int")), key=("k",), unique=name in QUERIES)
     degrees = choice.choice([[1], [1, 3]])
-    with Looking(spark, stream, table, QUERIES[name]) as engine:
+    with Looking(spark, stream, table, {**QUERIES, **BY_INDEX}[name]) as engine:
         assert engine.plan.append_only and set(engine.plan.state_tables()) == {"view/rows"}
         for epoch in range(5):
             if epoch != 3:
@@ -140,5 +151,17 @@ def test_refused(spark: SparkSession) -> None:
         with pytest.raises(NotSupported, match=reason) as caught:
             planner.plan(query)
         assert caught.value.sqlstate == "0A000" and caught.value.hint
+    planner.define_path(2, Path(9, "i", ("k",), frozenset(("k", "x")), False))
+    assert planner.plan("SELECT a.x, c.x AS y FROM a JOIN c_now c ON a.k = c.k AND c.x > a.x").lookups == {9}
+    for query, reason in {
+        "SELECT a.x FROM a LEFT JOIN c_now c ON a.k = c.k AND c.x > 1": "more conditions than its key",
+        "SELECT c.k2 FROM a JOIN c_now c ON a.k = c.k": "all columns of an index",
+        "SELECT a.x FROM a JOIN c_now c ON a.k <=> c.k": "all columns of an index",
+    }.items():
+        with pytest.raises(NotSupported, match=reason):
+            planner.plan(query)
+    planner.forget(9)
+    with pytest.raises(NotSupported, match="primary key"):
+        planner.plan("SELECT a.x FROM a JOIN c_now c ON a.k = c.k")
     both = planner.plan(f"SELECT a.x, b.x AS y FROM a JOIN b_now b {on} JOIN b d ON d.k = a.k")
     assert both.lookups == {3} and not both.read_only_by_lookup

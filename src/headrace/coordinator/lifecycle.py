@@ -30,7 +30,7 @@ from headrace.errors import (
     UndefinedTable,
     WrongObjectType,
 )
-from headrace.plan.planner import Planner, ViewPlan
+from headrace.plan.planner import Path, Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
 from headrace.plan.stored import stored_query
 from headrace.plan.tree import WEIGHT
@@ -73,7 +73,7 @@ class Lifecycle:
     def recover(self) -> None:
         """Take up everything that the catalog holds; a view that cannot be planned as before is quarantined."""
         with self._core.catalog.reading() as state:
-            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink"))
+            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink", "index"))
             jobs = dict(state.jobs)
             relations = {o.id: _recovered(o, state) for o in objects}
             tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
@@ -81,7 +81,7 @@ class Lifecycle:
         with self._core.lock:
             self._core.relations.update(relations)
         for record in objects:
-            if record.kind in ("materialized_view", "sink"):
+            if record.kind in ("materialized_view", "sink", "index"):
                 self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id])
             self._define(record)
         self._settle()
@@ -116,6 +116,7 @@ class Lifecycle:
         try:
             plan = self._planner.plan(stored_query(self._planner, record.payload))
             plan = plan.into(record.options) if record.kind == "sink" else plan
+            plan = plan.keyed(len(record.payload["key"])) if record.kind == "index" else plan
             self._check_plan(record, job_record, plan, tables)
             job.plan, job.runner, job.temporal = plan, self._runner(plan), plan.temporal
             if job.status == "quarantined":
@@ -150,6 +151,11 @@ class Lifecycle:
 
     def _define(self, record: ObjectRecord) -> None:
         if record.kind == "sink":  # nothing reads it
+            return
+        if record.kind == "index":
+            columns = frozenset(c.name for c in record.columns)
+            path = Path(record.id, record.name, tuple(record.payload["key"]), columns, False)
+            self._planner.define_path(record.payload["on"], path)
             return
         append_only = record.kind == "source" or bool(record.payload.get("append_only"))
         self._planner.define(

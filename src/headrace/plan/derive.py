@@ -27,6 +27,18 @@ SNAPSHOT_PREFIX = "headrace_relation_"
 
 
 @dataclass(frozen=True)
+class Path:
+    """Where the rows of a relation can be looked up by some of its columns: in its own rows, or in an index."""
+
+    relation: int
+    name: str
+    key: tuple[str, ...]
+    columns: frozenset[str]
+    unique: bool
+    """There is at most one row of each key, and none with a null in it."""
+
+
+@dataclass(frozen=True)
 class Relation:
     """What the planner must know of an input relation."""
 
@@ -34,7 +46,8 @@ class Relation:
     name: str
     append_only: bool
     primary_key: tuple[str, ...] = ()
-    """The columns by which a row can be looked up."""
+    paths: tuple[Path, ...] = ()
+    """How its rows can be looked up."""
     lookup: bool = False
     """It stands for the relation in `FOR SYSTEM_TIME AS OF PROCTIME()`."""
 

@@ -2,8 +2,8 @@
 
 `b` is planned as a leaf of its own, which no other rule takes. Whatever Catalyst has put between the join and that leaf
 are projections and filters; they are unfolded into expressions over the leaf's columns and computed after the look-up,
-which finds at most one row. So a left join needs no counting of matches: where a condition fails, what comes of the
-other side is null.
+which finds at most one row of a primary key. So a left join needs no counting of matches: where a condition fails, what
+comes of the other side is null. By an index several rows may be found; there a left join has no more conditions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported
-from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Lookup, Operator, Rowwise
 from headrace.plan.types import arrow_of
 
 if TYPE_CHECKING:
-    from headrace.plan.derive import Derivation, Relation
+    from headrace.plan.derive import Derivation, Path, Relation
 
 _CLAUSE = "FOR SYSTEM_TIME AS OF PROCTIME()"
 _TYPES = {"Inner": "inner", "LeftOuter": "left"}
@@ -49,8 +49,13 @@ def derive_lookup_join(d: Derivation, node: JNode, needed: set[int]) -> Operator
     condition = node.condition()
     conjuncts = [] if condition.isEmpty() else [_over(d, side, c) for c in b.conjuncts(condition.get())]
     left_ids = {b.attribute_id(a) for a in b.output(left_node)}
-    residual = [*conjuncts, *side.conditions]
-    keys = _keys(d, side, residual, left_ids)
+    conjuncts += side.conditions
+    path, keys, residual = _path(d, side, conjuncts, left_ids, needed)
+    if join_type == "left" and residual and not path.unique:
+        raise NotSupported(
+            f'a left join with "{side.relation.name}" {_CLAUSE} by an index, with more conditions than its key',
+            hint="move the other conditions out of ON, or look up by the primary key of a table",
+        )
     shown = {i: e for i, e in side.values.items() if i in needed}
     used = d.references([*residual, *shown.values()])
     wanted = (needed | used | d.references(keys)) & left_ids
@@ -65,11 +70,10 @@ def derive_lookup_join(d: Derivation, node: JNode, needed: set[int]) -> Operator
     own = [a for a in left.output if a.id in needed or a.id in used]
     found = [a for a in side.columns if a.id in used]
     matched = d.attrs([b.alias(b.literal(True), "matched").toAttribute()])[0]
-    relation = side.relation
     types = [arrow_of(k) for k in keys]
     output = [*own, *found, matched]
     made: Operator = Lookup(
-        output, True, [left], relation.id, relation.name, [a.name for a in found], keys, types, own, matched,
+        output, True, [left], path.relation, path.name, [a.name for a in found], keys, types, own, matched,
         join_type == "left",
     )  # fmt: skip
     if join_type == "inner" and residual:
@@ -121,39 +125,58 @@ def _over(d: Derivation, side: _Side, expression: JExpr) -> JExpr:
     return b.rewrite(expression, lambda e: side.values.get(b.attribute_id(e)) if b.is_attribute(e) else None)
 
 
-def _keys(d: Derivation, side: _Side, conjuncts: Sequence[JExpr], left_ids: set[int]) -> list[JExpr]:
-    """What is looked up for each column of the primary key."""
-    by_name = {a.name: a for a in side.columns}
-    keys = []
-    for name in side.relation.primary_key:
-        found = next((k for c in conjuncts if (k := _key(d, by_name[name], c, left_ids)) is not None), None)
-        if found is None:
-            key = ", ".join(side.relation.primary_key)
-            raise NotSupported(
-                f'a join with "{side.relation.name}" {_CLAUSE} that does not give its primary key ({key})',
-                hint="compare each column of the key with a value of the left side: "
-                f"ON a.x = {side.relation.name}.{name}",
-            )
-        keys.append(found)
-    return keys
-
-
-def _key(d: Derivation, column: Attr, condition: JExpr, left_ids: set[int]) -> JExpr | None:
-    """The left side's value for a key column, if the condition compares the two; of the column's type, or null.
-
-    The condition itself is checked afterwards: a value that does not fit the type equals no key.
-    """
+def _path(
+    d: Derivation, side: _Side, conjuncts: Sequence[JExpr], left_ids: set[int], needed: set[int]
+) -> tuple[Path, list[JExpr], list[JExpr]]:
+    """The first way to look up by what the conditions give: what is looked up, and the conditions that are left."""
     b = d.bridge
-    if b.kind(condition) not in ("EqualTo", "EqualNullSafe"):
-        return None
-    for own, other in (b.children(condition), reversed(b.children(condition))):
-        inner = b.children(own)[0] if b.kind(own) == "Cast" else own
-        if not b.is_attribute(inner) or b.attribute_id(inner) != column.id:
-            continue
-        references = b.references(other)
-        exact = inner is own or b.simple_type(own) not in _FLOATING
-        if references <= left_ids and exact:
-            return b.try_cast(other, column.handle.dataType())
+    by_name = {a.name: a for a in side.columns}
+    shown = [e for i, e in side.values.items() if i in needed]
+    for path in side.relation.paths:
+        names = {a.name for a in side.columns if a.id in d.references([*conjuncts, *shown])}
+        found = [_key(d, by_name[name], conjuncts, left_ids, path.unique) for name in path.key]
+        keys = [f for f in found if f is not None]
+        if len(keys) == len(path.key) and names <= path.columns:
+            sure = {id(k.condition) for k in keys if k.exact}
+            ids = {by_name[name].id for name in path.key}
+            rest = [c for c in conjuncts if id(c) not in sure and not (b.kind(c) == "IsNotNull" and _is(b, c, ids))]
+            return path, [k.value for k in keys], rest
+    name = side.relation.name
+    ways = " or ".join(f"({', '.join(p.key)})" for p in side.relation.paths)
+    column = side.relation.paths[0].key[0] if side.relation.paths else "key"
+    raise NotSupported(
+        f'a join with "{name}" {_CLAUSE} that does not give its primary key or all columns of an index: {ways}',
+        hint=f"compare each of these columns with a value of the left side: ON a.x = {name}.{column}",
+    )
+
+
+def _is(b: Bridge, condition: JExpr, ids: set[int]) -> bool:
+    (child,) = b.children(condition)
+    return b.is_attribute(child) and b.attribute_id(child) in ids
+
+
+@dataclass
+class _Key:
+    value: JExpr
+    """The left side's value for a key column, of the column's type, or null."""
+    condition: JExpr
+    exact: bool
+    """What is found fulfils the condition. Else it is checked afterwards: what does not fit the type equals no key."""
+
+
+def _key(d: Derivation, column: Attr, conditions: Sequence[JExpr], left_ids: set[int], unique: bool) -> _Key | None:
+    """The first condition that compares a key column with a value of the left side."""
+    b = d.bridge
+    kinds = ("EqualTo", "EqualNullSafe") if unique else ("EqualTo",)
+    for condition in (c for c in conditions if b.kind(c) in kinds):
+        left, right = b.children(condition)
+        for own, other in ((left, right), (right, left)):
+            inner = b.children(own)[0] if b.kind(own) == "Cast" else own
+            if not b.is_attribute(inner) or b.attribute_id(inner) != column.id:
+                continue
+            plain = inner is own
+            if b.references(other) <= left_ids and (plain or b.simple_type(own) not in _FLOATING):
+                return _Key(b.try_cast(other, column.handle.dataType()), condition, plain)
     return None
 
 

@@ -13,7 +13,7 @@ from headrace.common.columns import Column
 from headrace.errors import NotSupported
 from headrace.plan import tree
 from headrace.plan.bridge import Bridge, JNode
-from headrace.plan.derive import Derivation, Relation
+from headrace.plan.derive import Derivation, Path, Relation
 from headrace.plan.distinct import hidden
 from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
@@ -61,6 +61,11 @@ class ViewPlan:
         """The plan that hands its changes to a sink."""
         return replace(self, sink=sink)
 
+    def keyed(self, width: int) -> ViewPlan:
+        """The plan whose rows are kept by their first columns: an index."""
+        fields = self.schema.key
+        return replace(self, schema=TableSchema(fields[:width], fields[width:], self.schema.diffs))
+
     def state_tables(self) -> dict[str, TableSchema]:
         """Every state table by name; of a view its own rows (`view/rows`) are one."""
         own = {ROWS: self.schema} if self.sink is None else {}
@@ -91,7 +96,21 @@ class Planner:
             self._names[relation.id] = name
             self._define_leaf(schema, relation, name)
             if relation.primary_key:
-                self._define_leaf(schema, replace(relation, lookup=True), name + LOOKUP_SUFFIX)
+                own = Path(relation.id, relation.name, relation.primary_key, frozenset(schema.names), True)
+                self.define_path(relation, own)
+
+    def define_path(self, relation: Relation | int, path: Path) -> None:
+        """Make known how the rows of a relation can be looked up. Of several ways the first that fits is taken."""
+        with self._lock:
+            if isinstance(relation, int):
+                relation = next(r for r in self._leaves.values() if r.id == relation and not r.lookup)
+            for leaf, known in self._leaves.items():
+                if known.lookup and known.id == relation.id:
+                    self._leaves[leaf] = replace(known, paths=(*known.paths, path))
+                    return
+            schema = self.relation_frame(relation.id).schema
+            found = replace(relation, lookup=True, paths=(path,))
+            self._define_leaf(schema, found, self._names[relation.id] + LOOKUP_SUFFIX)
 
     def _define_leaf(self, schema: StructType, relation: Relation, name: str) -> None:
         frame = self.bridge.relation(schema)
@@ -103,7 +122,11 @@ class Planner:
     def forget(self, relation_id: int) -> None:
         """Undo `define`."""
         with self._lock:
-            self._leaves = {leaf: r for leaf, r in self._leaves.items() if r.id != relation_id}
+            self._leaves = {
+                leaf: replace(r, paths=tuple(p for p in r.paths if p.relation != relation_id))
+                for leaf, r in self._leaves.items()
+                if r.id != relation_id
+            }
             name = self._names.pop(relation_id, None)
             if name is not None:
                 self.bridge.spark.catalog.dropTempView(name)
@@ -187,4 +210,4 @@ def _check_columns(columns: Iterable[Column]) -> None:
         seen.add(c.name)
 
 
-__all__ = ["Planner", "Relation", "ViewPlan"]
+__all__ = ["Path", "Planner", "Relation", "ViewPlan"]

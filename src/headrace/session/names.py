@@ -103,6 +103,7 @@ class Bound:
         if depth > _MAX_VIEW_DEPTH:
             raise NotSupported("views are nested too deeply")
         self.query = query
+        self.catalog = names.catalog
         self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
         self.functions = names.functions(sorted(query.functions()))
         self._inner: dict[int, Bound] = {}
@@ -110,6 +111,10 @@ class Bound:
             if isinstance(found, ObjectRecord) and found.kind == "view" and found.id not in self._inner:
                 path = Names(names.catalog, tuple(found.payload.get("search_path", ("public",))))
                 self._inner[found.id] = Bound(parse_query(found.payload["query"]), path, depth + 1)
+
+    def indexed(self) -> set[int]:
+        """Ids of the relations that have an index."""
+        return {record.payload["on"] for record in self.catalog.state.objects_of("index")}
 
     def schema(self) -> Mapping[TableName, Mapping[str, str]]:
         """Columns and types of what it reads, by the names it uses."""

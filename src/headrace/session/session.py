@@ -416,6 +416,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateView: ddl.create_view,
     st.CreateMaterializedView: ddl.create_materialized_view,
     st.CreateSink: ddl.create_sink,
+    st.CreateIndex: ddl.create_index,
     st.CreateSchema: ddl.create_schema,
     st.CreateFunction: routines.create_function,
     st.Drop: ddl.drop,

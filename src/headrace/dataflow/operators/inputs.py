@@ -145,10 +145,14 @@ class SnapshotScan:
         """The rows of slice `i`, in batches of bounded size."""
         arrangement = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
         for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
-            weights = np.asarray(rows.column("__w"))
-            columns = rows.select(self.names) if self.names else rows.select([])
-            if len(weights) and (weights.min() != 1 or weights.max() != 1):
-                columns = columns.take(pa.array(np.repeat(np.arange(len(weights)), np.maximum(weights, 0))))
-            for start in range(0, columns.num_rows, OUTPUT_ROWS):
-                part = columns.slice(start, OUTPUT_ROWS)
-                yield pa.RecordBatch.from_arrays(part.columns, schema=self.output)
+            yield from self.expanded(rows)
+
+    def expanded(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The columns of stored rows, each row as often as its weight says."""
+        weights = np.asarray(rows.column("__w"))
+        columns = rows.select(self.names) if self.names else rows.select([])
+        if len(weights) and (weights.min() != 1 or weights.max() != 1):
+            columns = columns.take(pa.array(np.repeat(np.arange(len(weights)), np.maximum(weights, 0))))
+        for start in range(0, columns.num_rows, OUTPUT_ROWS):
+            part = columns.slice(start, OUTPUT_ROWS)
+            yield pa.RecordBatch.from_arrays(part.columns, schema=self.output)

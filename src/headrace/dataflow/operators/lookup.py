@@ -1,4 +1,4 @@
-"""Temporal joins: each row finds the row of another relation with its key, as that relation is at the epoch."""
+"""Temporal joins: each row finds the rows of another relation with its key, as that relation is at the epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataflow.operators.pairs import lookup, take_or_null
+from headrace.dataflow.operators.pairs import Ints, matching_pairs, take_or_null
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed, int64
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels.hashing import hash_columns
@@ -34,24 +34,30 @@ class LookupStage(Labelled, Unkeyed):
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Look up the rows as they come."""
-        params = task.params
+        params, fields = task.params, self.schema.key
         table = Arrangement(self.schema, params.lookups[self.relation], params.root, as_of=params.to_epoch)
         for batch in batches:
-            found, rows = self._found(table, batch)
-            if not self.outer:
-                batch, found = batch.filter(pa.array(found >= 0)), found[found >= 0]
-            own = [batch.column(f"o{i}") for i in range(self.width)]
-            other = [take_or_null(rows.column(name), found) for name in self.names]
-            arrays = [*own, *other, pa.array(found >= 0), batch.column("__w")]
-            arrays = [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, self.output)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.output)
+            keys = [batch.column(f"k{i}").cast(f.type) for i, f in enumerate(fields)]
+            present = np.flatnonzero(np.logical_and.reduce([np.asarray(key.is_valid()) for key in keys]))
+            keys = [key.take(pa.array(present)) for key in keys]
+            hashes = hash_columns(keys)
+            rows = table.fetch(np.unique(hashes))
+            alone = np.ones(batch.num_rows, dtype=np.bool_)
+            k, found = int64(rows.column("__k")), [rows.column(f.name) for f in fields]
+            for li, ri in matching_pairs(hashes, keys, k, found):
+                alone[present[li]] = False
+                yield self._batch(batch, present[li], rows, ri)
+            if self.outer and alone.any():
+                at = np.flatnonzero(alone)
+                yield self._batch(batch, at, rows, np.full(len(at), -1))
 
-    def _found(self, table: Arrangement, batch: pa.RecordBatch) -> tuple[np.ndarray, pa.RecordBatch]:
-        """For each row the position of its match, or -1, among the rows that were looked up."""
-        fields = self.schema.key
-        keys = [batch.column(f"k{i}").cast(f.type) for i, f in enumerate(fields)]
-        hashes = hash_columns(keys)
-        present = np.logical_and.reduce([np.asarray(key.is_valid()) for key in keys])
-        rows = table.fetch(np.unique(hashes[present]))
-        found = lookup(hashes, keys, int64(rows.column("__k")), [rows.column(f.name) for f in fields])
-        return np.where(present, found, -1), rows
+    def _batch(self, batch: pa.RecordBatch, at: Ints, rows: pa.RecordBatch, found: Ints) -> pa.RecordBatch:
+        """Rows of the input at some positions, beside those of the relation at others (-1 for none)."""
+        matched, input_rows = found >= 0, pa.array(at)
+        own = [batch.column(f"o{i}").take(input_rows) for i in range(self.width)]
+        other = [take_or_null(rows.column(name), found) for name in self.names]
+        times = int64(rows.column("__w"))[found] if len(rows) else np.ones(len(at), dtype=np.int64)
+        weights = int64(batch.column("__w"))[at] * np.where(matched, times, 1)
+        arrays = [*own, *other, pa.array(matched), pa.array(weights)]
+        arrays = [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, self.output)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output)

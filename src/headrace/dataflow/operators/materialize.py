@@ -28,8 +28,8 @@ class MaterializeStage(Labelled, Keyed):
     operator: str = OPERATOR
 
     def keys(self, batch: pa.RecordBatch) -> np.ndarray:
-        """The hash of the row, by which the view's own rows are sorted."""
-        hashes = hash_columns([batch.column(i) for i in self.columns])
+        """The hash by which the view's own rows are sorted: of the whole row, or of an index's key."""
+        hashes = hash_columns([batch.column(i) for i in self.columns[: len(self.schema.key)]])
         return hashes if self.weak_hash is None else hashes % self.weak_hash
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -37,7 +37,9 @@ class MaterializeStage(Labelled, Keyed):
         batch = collect(batches)
         if batch is not None:
             data = [batch.column(i) for i in self.columns]
-            columns = {f.name: column for f, column in zip(self.schema.key, data)}
+            columns = {f.name: column for f, column in zip(self.schema.data_fields, data)}
+            if self.schema.has_row_hash:
+                columns["__h"] = pa.array(hash_columns(data))
             columns["__k"] = pa.array(self.keys(batch))
             columns["__w"] = batch.column("__w")
             task.write([(TABLE, self.schema, consolidate(state_batch(self.schema, columns), self.schema))])

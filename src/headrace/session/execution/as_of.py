@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -48,8 +49,11 @@ def as_of_epoch(bound: Bound, now_ms: int) -> int | None:
     return from_unix_ms(_unix_ms(moment) + 1) - 1
 
 
-def check_as_of(bound: Bound) -> None:
-    """Refuse a time in a query that is kept up to date, but for `PROCTIME()` of what has a primary key."""
+def check_as_of(bound: Bound, indexes: Collection[int]) -> None:
+    """Refuse a time in a query that is kept up to date, but for `PROCTIME()` of what has a primary key or an index.
+
+    `indexes` are the ids of the relations that have one.
+    """
     for query in bound.queries():
         if any(not _is_proctime(parse_expression(text).tree) for text in query.as_of().values()):
             raise NotSupported(
@@ -59,11 +63,11 @@ def check_as_of(bound: Bound) -> None:
     for inner in bound.parts():
         for name in inner.query.looked_up():
             found = inner.targets[name]
-            if not isinstance(found, ObjectRecord) or not found.primary_key:
+            if not isinstance(found, ObjectRecord) or not (found.primary_key or found.id in indexes):
                 raise NotSupported(
-                    f'FOR SYSTEM_TIME AS OF PROCTIME() of "{name}", which has no primary key',
-                    hint="look rows up in a table with a primary key, or leave the clause out: an ordinary join keeps "
-                    "up with both sides",
+                    f'FOR SYSTEM_TIME AS OF PROCTIME() of "{name}", which has no primary key and no index',
+                    hint="create an index on the columns that it is joined by, or leave the clause out: an ordinary "
+                    "join keeps up with both sides",
                 )
 
 

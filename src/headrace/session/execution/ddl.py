@@ -29,7 +29,7 @@ from headrace.plan.planner import ViewPlan
 from headrace.session.execution import routines
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, kind_name, label
+from headrace.session.names import Bound, kind_name, label, quoted
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
@@ -183,6 +183,33 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
     return Result("CREATE SINK")
 
 
+def create_index(session: Session, statement: st.CreateIndex) -> Result:
+    """CREATE INDEX: a job that keeps columns of a table or view by some of them; waits as for a view."""
+    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE INDEX")
+    if taken is not None:
+        return taken
+    target = session.names().get(statement.table)
+    if target.kind not in ("table", "materialized_view"):
+        raise WrongObjectType(
+            f'"{statement.table}" is a {kind_name(target)}: indexes are on tables and materialized views'
+        )
+    names = [c.name for c in target.columns]
+    given = [*statement.columns, *statement.include, *statement.distributed_by]
+    unknown = next((n for n in given if n not in names), None)
+    if unknown is not None:
+        raise UndefinedColumn(f'column "{unknown}" does not exist in "{statement.table}"')
+    if len(set(statement.columns)) < len(statement.columns):
+        raise StatementError("a column appears twice in the index", sqlstate="42701")
+    if tuple(statement.distributed_by) != statement.columns[: len(statement.distributed_by)]:
+        raise NotSupported("DISTRIBUTED BY other than the first columns of the index", hint="leave the clause out")
+    rest = [n for n in statement.include or names if n not in statement.columns]
+    columns = ", ".join(quoted(n) for n in [*statement.columns, *dict.fromkeys(rest)])
+    text = f"SELECT {columns} FROM `r{target.id}`"
+    payload = {"spark_sql": text, "on": target.id, "key": list(statement.columns)}
+    create_planned(session, statement.name, text, payload, statement.text, {}, (target.id,), "index")
+    return Result("CREATE INDEX")
+
+
 def sink_query(session: Session, statement: st.CreateSink) -> Bound:
     """The query whose changes go into a sink."""
     query = statement.query
@@ -210,7 +237,7 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
             raise NotSupported("system relations in a materialized view", hint="query them directly")
         return f"`r{target.id}`"
 
-    check_as_of(bound)
+    check_as_of(bound, bound.indexed())
     text = bound.spark(leaf)
     if columns:
         names = ", ".join("`" + c.replace("`", "``") + "`" for c in columns)
@@ -229,6 +256,8 @@ def create_planned(
         plan = plan.into(options)
         open_sink(options, plan.columns)
         _check_append_only(plan)
+    elif kind == "index":
+        plan = plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
     upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
     group = session.variables.get("default_checkpoint_group")
     if group:
@@ -309,8 +338,9 @@ def drop(session: Session, statement: st.Drop) -> Result:
         else:
             wanted.append(found)
     order, extra = _drop_order(session, wanted)
-    if extra and not statement.cascade:
-        raise _still_needed(session, wanted, extra)
+    needed = [o for o in extra if o.kind != "index"]
+    if needed and not statement.cascade:
+        raise _still_needed(session, wanted, needed)
     notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in extra]
     if order:
         session.database.coordinator.drop([o.id for o in order])
@@ -401,6 +431,6 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
 
 
 __all__ = [
-    "alter", "create_materialized_view", "create_planned", "create_schema", "create_sink", "create_source",
-    "create_table", "create_view", "drop", "planned_text", "sink_query",
+    "alter", "create_index", "create_materialized_view", "create_planned", "create_schema", "create_sink",
+    "create_source", "create_table", "create_view", "drop", "planned_text", "sink_query",
 ]  # fmt: skip

@@ -14,9 +14,11 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.session.engine import columns_of, stream
 from headrace.session.execution.as_of import as_of_epoch, within_complete
+from headrace.session.execution.points import key_scan
 from headrace.session.execution.simple import (
     SORT_ROWS,
     Scan,
+    Slices,
     constant_row,
     count_rows,
     scan_batches,
@@ -88,7 +90,7 @@ def select(session: Session, query: Query) -> Result:
     bound = Bound(query, session.names())
     with ExitStack() as stack:
         snapshot = open_snapshot(session, bound, stack)
-        scanned = _scan(session, bound, snapshot)
+        scanned = _scan(session, bound, snapshot, stack)
         if scanned is not None:
             columns, batches = scanned
         else:
@@ -170,7 +172,7 @@ def _only(bound: Bound) -> Target | None:
 
 
 def _scan(
-    session: Session, bound: Bound, snapshot: Snapshot | None
+    session: Session, bound: Bound, snapshot: Snapshot | None, stack: ExitStack
 ) -> tuple[list[ResultColumn], Iterator[pa.RecordBatch]] | None:
     target = _only(bound)
     if snapshot is None or not isinstance(target, ObjectRecord):
@@ -179,11 +181,17 @@ def _scan(
     if plan is None:
         return None
     table = snapshot.tables[target.id]
-    rows = sum(ref.rows for ref in table.refs)
-    if plan.order and rows > SORT_ROWS:
-        return None
     names = plan.names() or (target.columns[0].name,)
-    scan = session.database.engine.scan(table, names)
+    if plan.equal:
+        names = plan.names() or tuple(plan.equal)[:1]
+        found = key_scan(session, target, names, plan.equal, snapshot, stack)
+        if found is None:
+            return None
+        scan: Slices = found
+    else:
+        if plan.order and sum(ref.rows for ref in table.refs) > SORT_ROWS:
+            return None
+        scan = session.database.engine.scan(table, names)
     if plan.count is not None:
         number = pa.array([count_rows(scan)], pa.int64())
         return plan.columns(()), iter([pa.RecordBatch.from_arrays([number], names=[plan.count])])

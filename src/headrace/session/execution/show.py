@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "tables": "table", "sources": "source", "materialized views": "materialized_view", "views": "view",
-    "sinks": "sink", "indexes": "index",
+    "sinks": "sink",
 }  # fmt: skip
 
 
@@ -58,6 +58,8 @@ def show(session: Session, statement: st.Show) -> Result:
     if what == "create" and statement.name is not None:
         record = session.names().get(statement.name)
         return rows_result("SHOW", [("Name", "string"), ("Create Sql", "string")], [[label(record), record.definition]])
+    if what == "indexes":
+        return _indexes(session, statement, fits)
     if what in _OF_COORDINATOR:
         return _OF_COORDINATOR[what](session)
     if what == "databases":
@@ -81,6 +83,20 @@ def _list(session: Session, what: str, schema: str | None, fits: Callable[[str],
     found = session.database.catalog.state.objects_of(_KINDS[what])
     names = sorted(o.name for o in found if o.schema in schemas and fits(o.name))
     return rows_result("SHOW", [("Name", "string")], [[n] for n in names])
+
+
+def _indexes(session: Session, statement: st.Show, fits: Callable[[str], bool]) -> Result:
+    """All indexes of the schemas in question, or those of one relation."""
+    objects = session.database.catalog.state.objects
+    on = session.names().get(statement.name).id if statement.name is not None else None
+    schemas = (statement.schema,) if statement.schema is not None else session.names().search_path
+    rows = []
+    for o in sorted(session.database.catalog.state.objects_of("index"), key=lambda o: o.name):
+        if fits(o.name) and (o.payload["on"] == on if on is not None else o.schema in schemas):
+            key = o.payload["key"]
+            include = [c.name for c in o.columns if c.name not in key]
+            rows.append([o.name, label(objects[o.payload["on"]]), ", ".join(key), ", ".join(include)])
+    return rows_result("SHOW", [(h, "string") for h in ("Name", "On", "Key", "Include")], rows)
 
 
 def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Result:

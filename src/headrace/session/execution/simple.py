@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.common.columns import Column, arrow_type
-from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.errors import HeadraceError
 from headrace.session.result import ResultColumn
 from headrace.sql.datatypes import spark_type
@@ -25,6 +24,24 @@ from headrace.sql.query import Expression, Query
 SORT_ROWS = 200_000
 """Most stored rows that are sorted outside Spark."""
 _SORTABLE = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "boolean")
+
+
+class Slices(Protocol):
+    """What is read slice by slice."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many slices there are."""
+        ...
+
+    @property
+    def output(self) -> pa.Schema:
+        """Columns of the rows."""
+        ...
+
+    def slice(self, i: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,8 @@ class Scan:
     order: tuple[Order, ...] = ()
     limit: int | None = None
     offset: int = 0
+    equal: Mapping[str, Any] = field(default_factory=dict)
+    """Values that columns are to have."""
 
     def columns(self, of: Sequence[Column]) -> list[ResultColumn]:
         """The result's columns."""
@@ -113,7 +132,14 @@ def _used(tree: exp.Expr) -> list[str]:
 def simple_scan(query: Query, columns: Sequence[Column]) -> Scan | None:
     """The query as a scan of the one relation it reads, which has `columns`; None if it is more than that."""
     tree = query.tree
-    if not isinstance(tree, exp.Select) or not set(_used(tree)) <= {"expressions", "from_", "limit", "offset", "order"}:
+    if not isinstance(tree, exp.Select) or not set(_used(tree)) <= {
+        "expressions",
+        "from_",
+        "limit",
+        "offset",
+        "order",
+        "where",
+    }:
         return None
     source = tree.args["from_"].this if tree.args.get("from_") else None
     if not isinstance(source, exp.Table) or not set(_used(source)) <= {"this", "db", "alias"}:
@@ -128,15 +154,62 @@ def simple_scan(query: Query, columns: Sequence[Column]) -> Scan | None:
     if bounds is None:
         return None
     qualifier = source.alias or source.name
+    where = tree.args.get("where")
+    equal = _equal(where.this, names, qualifier) if where is not None else {}
+    if equal is None:
+        return None
     counted = _count(tree.expressions)
     if counted is not None:
         plain = not tree.args.get("order") and bounds == (None, 0)
-        return Scan((), counted) if plain else None
+        return Scan((), counted, equal=equal) if plain else None
     items = _items(tree.expressions, names, qualifier)
     order = _order(tree.args.get("order"), items or (), names, qualifier)
     if items is None or order is None:
         return None
-    return Scan(items, None, order, *bounds)
+    return Scan(items, None, order, *bounds, equal)
+
+
+def _equal(condition: exp.Expr, names: dict[str, str], qualifier: str) -> dict[str, Any] | None:
+    """The values that a condition wants columns to have; None where it is more than that.
+
+    Only of types whose values are equal in Arrow exactly where they are in Spark.
+    """
+    found: dict[str, Any] = {}
+    for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
+        part = part.unnest()
+        if isinstance(part, exp.And):
+            more = _equal(part, names, qualifier)
+            if more is None or set(more) & set(found):
+                return None
+            found |= more
+            continue
+        if not isinstance(part, exp.EQ):
+            return None
+        sides = (part.this, part.expression) if isinstance(part.this, exp.Column) else (part.expression, part.this)
+        column, value = sides
+        if not isinstance(column, exp.Column) or column.table not in ("", qualifier) or column.name in found:
+            return None
+        known = _comparable(value, names.get(column.name, ""))
+        if known is None:
+            return None
+        found[column.name] = known
+    return found
+
+
+def _comparable(node: exp.Expr, kind: str) -> Any:
+    """The value of a literal that is compared with a column of a type; None where that is not plain."""
+    own = _literal_type(node)
+    if kind in _INTEGERS and own in _INTEGERS:
+        known, value = literal_of(Expression(node.copy(), ""), "bigint")
+        bits = _INTEGERS[kind] - 1
+        return value if known and value is not None and -(2**bits) <= value < 2**bits else None
+    if kind == "string" and own == "string" and not isinstance(node.unnest(), exp.Null):
+        known, value = literal_of(Expression(node.copy(), ""), "string")
+        return value if known else None
+    return None
+
+
+_INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 def _bounds(tree: exp.Select) -> tuple[int | None, int] | None:
@@ -224,7 +297,7 @@ def _ranks(column: pa.ChunkedArray, part: Order) -> npt.NDArray[np.int64]:
     return ranks
 
 
-def scan_batches(plan: Scan, scan: SnapshotScan) -> Iterator[pa.RecordBatch]:
+def scan_batches(plan: Scan, scan: Slices) -> Iterator[pa.RecordBatch]:
     """The rows of a scan, read in this process."""
     rows = (batch for i in range(scan.parallelism) for batch in scan.slice(i))
     if plan.order:
@@ -244,7 +317,7 @@ def scan_batches(plan: Scan, scan: SnapshotScan) -> Iterator[pa.RecordBatch]:
             return
 
 
-def count_rows(scan: SnapshotScan) -> int:
+def count_rows(scan: Slices) -> int:
     """The number of rows of a scan."""
     return sum(batch.num_rows for i in range(scan.parallelism) for batch in scan.slice(i))
 

@@ -135,6 +135,20 @@ def _settings(session: Session) -> Rows:
     return [{"name": v.name, "setting": value, "short_desc": v.meaning} for v, value in session.variables.all()]
 
 
+def _indexes(session: Session) -> Rows:
+    by_id = {o.id: o for o in relations(session)}
+    return [
+        {
+            "schemaname": o.schema,
+            "tablename": by_id[o.payload["on"]].name,
+            "indexname": o.name,
+            "indexdef": o.definition,
+        }
+        for o in by_id.values()
+        if o.kind == "index"
+    ]
+
+
 def _of_kind(kind: str, prefix: str) -> object:
     def rows(session: Session) -> Rows:
         return [
@@ -171,7 +185,6 @@ _EMPTY = {
     "pg_auth_members": "roleid bigint, member bigint, grantor bigint, admin_option boolean",
     "pg_language": "oid bigint, lanname",
     "pg_opclass": "oid bigint, opcname, opcmethod bigint",
-    "pg_indexes": "schemaname, tablename, indexname, tablespace, indexdef",
     "pg_stat_activity": "datid bigint, datname, pid int, usename, application_name, state, query",
     "pg_locks": "locktype, database bigint, relation bigint, pid int, mode, granted boolean",
 }
@@ -267,6 +280,7 @@ def load() -> None:
            vartype="string", source="default")  # fmt: skip
     define("pg_catalog", "pg_tables", "schemaname, tablename, tableowner, hasindexes boolean",
            _of_kind("table", "table"), tableowner=OWNER, hasindexes=False)  # type: ignore[arg-type]  # fmt: skip
+    define("pg_catalog", "pg_indexes", "schemaname, tablename, indexname, tablespace, indexdef", _indexes)
     define("pg_catalog", "pg_views", "schemaname, viewname, viewowner, definition",
            _of_kind("view", "view"), viewowner=OWNER)  # type: ignore[arg-type]  # fmt: skip
     define("pg_catalog", "pg_matviews", "schemaname, matviewname, matviewowner, ispopulated boolean, definition",

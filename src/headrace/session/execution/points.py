@@ -1,0 +1,97 @@
+"""Reads of the rows that have a key: looked up by a primary key or an index, without Spark and without a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.catalog.records import ObjectRecord
+from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.errors import EpochTooOld, SnapshotUnavailable
+from headrace.state.arrangement import Arrangement
+from headrace.state.kernels import concat, consolidate
+from headrace.state.kernels.hashing import hash_columns
+
+if TYPE_CHECKING:
+    from headrace.coordinator.reads import Snapshot, SnapshotTable
+    from headrace.session.session import Session
+
+
+@dataclass(frozen=True)
+class KeyScan:
+    """Stands for a `SnapshotScan` of the rows that have certain values.
+
+    `table` holds them by the columns of its key, all of which have a value. It may be behind: then `later` are the
+    runs of the relation that it is made of, of which the changes after its epoch are added.
+    """
+
+    scan: SnapshotScan
+    table: SnapshotTable
+    equal: Mapping[str, Any]
+    later: SnapshotTable | None = None
+    parallelism = 1
+
+    @property
+    def output(self) -> pa.Schema:
+        """Columns of the rows."""
+        return self.scan.output
+
+    def slice(self, i: int) -> Iterator[pa.RecordBatch]:
+        """The rows, in batches of bounded size."""
+        schema, root = self.table.schema, self.scan.root
+        key = [pa.array([self.equal[f.name]], f.type) for f in schema.key]
+        found = Arrangement(schema, self.table.refs, root, as_of=self.table.as_of).fetch(hash_columns(key))
+        parts = [self._equal(found)]
+        if self.later is not None and self.later.as_of > self.table.as_of:
+            log = Arrangement(self.later.schema, self.later.refs, root, as_of=self.later.as_of)
+            for batch in log.log(self.table.as_of, self.later.as_of):
+                parts.append(self._kept(self._equal(batch)))
+        yield from self.scan.expanded(consolidate(concat(parts, found.schema), schema))
+
+    def _equal(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Those rows that have the values."""
+        keep = np.ones(rows.num_rows, dtype=np.bool_)
+        for name, value in self.equal.items():
+            column = rows.column(name)
+            keep &= np.asarray(pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False))
+        return rows.filter(pa.array(keep))
+
+    def _kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the relation as the index keeps them."""
+        schema = self.table.schema
+        columns = {f.name: rows.column(f.name) for f in schema.data_fields} | {"__w": rows.column("__w")}
+        columns["__k"] = pa.array(hash_columns([columns[f.name] for f in schema.key]))
+        if schema.has_row_hash:
+            columns["__h"] = pa.array(hash_columns([columns[f.name] for f in schema.data_fields]))
+        return pa.RecordBatch.from_arrays([columns[f.name] for f in schema.arrow()], schema=schema.arrow())
+
+
+def key_scan(
+    session: Session, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, Any], snapshot: Snapshot,
+    stack: ExitStack,
+) -> KeyScan | None:  # fmt: skip
+    """What reads the rows of a table or view with these values; None where no key or index has them.
+
+    The stack holds what is read of an index.
+    """
+    own = snapshot.tables[target.id]
+    scan = session.database.engine.scan(own, names)
+    if target.primary_key and set(target.primary_key) <= set(equal):
+        return KeyScan(scan, own, equal)
+    wanted = {*names, *equal}
+    for index in session.database.catalog.state.objects_of("index"):
+        fits = set(index.payload["key"]) <= set(equal) and wanted <= {c.name for c in index.columns}
+        if index.payload["on"] == target.id and fits:
+            try:
+                found = session.database.coordinator.snapshot([index.id, target.id], at=own.as_of)
+            except (EpochTooOld, SnapshotUnavailable):  # it is being created, or far behind
+                continue
+            stack.enter_context(found)
+            return KeyScan(scan, found.tables[index.id], equal, own)
+    return None
