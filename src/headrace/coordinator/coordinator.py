@@ -70,7 +70,7 @@ class JobStatus:
     committed_epoch: int
     frontier: int
     lag_ms: int
-    """How far the frontier lies behind the wall clock."""
+    """How far the newest epoch at which it is exact lies behind the wall clock."""
     rows_in: int
     rows_out: int
     epochs: int
@@ -493,7 +493,7 @@ class Coordinator:
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=lag_ms(core.clock.now_ms(), frontier),
+            lag_ms=lag_ms(core.clock.now_ms(), newest(core.exact(job.id)) or 0),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
