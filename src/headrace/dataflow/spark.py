@@ -68,7 +68,7 @@ def local_session(
     conf = _conf(scratch, driver_memory)
     if master is None or master.startswith("local"):
         # Elsewhere the package may reach the workers only after their daemon has started.
-        conf["spark.python.daemon.module"] = "headrace.dataflow.operators.daemon"
+        conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
     for key, value in conf.items():
         builder = builder.config(key, value)
     # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.

@@ -1,7 +1,7 @@
 """PySpark's daemon, which forks Python workers, with all that they need imported once.
 
 A worker that imports numpy, pyarrow, pandas and the operators by itself starts a second later. Run by Spark as
-`python -m headrace.dataflow.operators.daemon pyspark.worker` (its setting `spark.python.daemon.module`).
+`python -m headrace.dataflow.daemon pyspark.worker` (its setting `spark.python.daemon.module`).
 
 PySpark imports nothing before the fork, so that no thread is lost in it. What is imported here starts none that the
 forked process misses: with `OMP_NUM_THREADS`, which Spark sets, numpy starts none, and pyarrow's jemalloc, which
@@ -20,7 +20,7 @@ PRELOADED = (
     "pyarrow.compute",
     "pyarrow.parquet",
     "pyspark.worker",
-    "headrace.dataflow.operators.acknowledgements",
+    "headrace.dataflow.acknowledgements",
     "headrace.dataflow.operators.aggregate",
     "headrace.dataflow.operators.calls",
     "headrace.dataflow.operators.deliver",
