@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark import Accumulator, SparkContext
 
+from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.operators import deliver, materialize
-from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.params import PROPERTY, EpochParams
 from headrace.errors import JobFailed
 from headrace.plan.bridge import Bridge
