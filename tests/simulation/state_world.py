@@ -303,7 +303,7 @@ class World:
         try:
             self.c.drop([relation])
         except StorageError:
-            if job is not None and not any(t.name == f"job {relation}" for t in self.kernel.tasks):
+            if job is not None and not self.c._life._undecided:
                 job.stopping = False  # it was stopped here, ahead of time
                 self.drive(job)
             raise
