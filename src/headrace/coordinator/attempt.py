@@ -35,6 +35,17 @@ class UnderWay:
     current: Job | None = None
     stepwise: bool = False
     """Some step of it takes in only a part of the epoch."""
+    before: tuple[UnderWay, ...] = ()
+    """Epochs of the lane that had been run and not committed when it was opened."""
+    given_up: bool = False
+    failures: dict[int, int] = field(default_factory=dict)
+    """Job -> how often it had failed when the epoch was opened."""
+
+    @property
+    def outdated(self) -> bool:
+        """It must not commit: it or one before it is given up, or a job has left the lane or must not run any more."""
+        gone = any(p.job.stopping or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts)
+        return gone or self.given_up or any(b.given_up for b in self.before)
 
 
 class _Ranges:
@@ -112,7 +123,7 @@ def params_of(
     own = {
         name: StateInput(
             table,
-            (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(job.id, table)),
+            (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(state, job.id, table)),
             state.state_tables[table].watermark,
         )
         for name, table in job.tables.items()

@@ -123,8 +123,8 @@ class Job(JobState):
     attempt: str | None = None
     """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0
-    busy: bool = False
-    """It is part of an epoch that has begun and is neither committed nor given up."""
+    busy: int = 0
+    """Epochs that it is part of, that have begun and are neither committed nor given up."""
     progress: str = ""
     reading: Progress | None = None
     """How much of its inputs' content it has read, while it is being created."""
