@@ -12,8 +12,11 @@ from test_coordinator import WAIT_S, Database
 
 from headrace.catalog.records import RunRecord
 from headrace.common import faults
+from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
+from headrace.coordinator import machine
 from headrace.errors import StorageError
+from headrace.state.arrangement import Arrangement
 
 
 class InFlight(Database):
@@ -151,3 +154,102 @@ def test_what_changes_the_graph_gives_up_what_is_in_flight(db: InFlight, what: s
         db.c.flush(WAIT_S)
         assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
         assert db.job.failed_total == 0
+
+
+# ---- barriers between two checkpoints
+
+
+class Held(Database):
+    """A view that runs an epoch for each write, and commits once a minute; another one reads it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = ManualClock()
+        super().__init__(folder, self.clock, **settings)
+        self.t = self.table()
+        self.v = self.view("v", self.t)
+        self.w = self.view("w", self.v)
+        self.c.alter_job(self.v, options={"checkpoint_interval_ms": "60000", "barrier_interval_ms": "0"})
+        self.job = self.core.jobs[self.v]
+        first = self.insert(self.t, 0)
+        self.until(lambda: self.core.jobs[self.w].committed == first == self.job.committed)
+        self.start = first
+
+    def run(self, *values: int) -> int:
+        """Write, and wait until the view has taken it in."""
+        epoch = self.insert(self.t, *values)
+        self.until(lambda: self.job.attempt is None and self.runner_of(self.v).calls[-1].to_epoch == epoch)
+        return epoch
+
+    def log(self, view: int, after: int, up_to: int) -> list[int]:
+        """The rows that a view has got."""
+        relation = self.core.relations[view]
+        runs = [r.ref for r in self.catalog.state.runs_of(relation.state_table)]
+        found = Arrangement(relation.schema, runs, self.core.root).log(after, up_to)
+        return sorted(n for batch in found for n in batch.column("n").to_pylist())
+
+    def moves(self) -> int:
+        """How often the view has been committed."""
+        return int(self.core.jobs[self.v].metrics.epochs)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    made = Held(tmp_path)
+    yield made
+    disarm_all()
+    made.close()
+
+
+@pytest.mark.parametrize("how", ["flush", "clock"])
+def test_a_barrier_that_is_no_checkpoint_commits_nothing(held: Held, how: str) -> None:
+    """PC-11, CK-20: it moves data; the next checkpoint commits all epochs since the last, and the log keeps them."""
+    before = held.catalog.sequence
+    first, second, third = held.run(1), held.run(2, 2), held.run(3)
+    # Each write is a transaction of its own, and there is no other.
+    assert held.catalog.sequence == before + 3 and held.job.committed == held.start
+    assert held.read(held.v, at=held.start) == [[0]] and held.job.busy == 3
+    assert "checkpoint_interval_ms" in held.status(held.v).waiting_for
+    assert [p.from_epoch for p in held.runner_of(held.v).calls[-3:]] == [held.start, first, second]
+    if how == "flush":
+        held.c.flush(WAIT_S)
+    else:
+        held.clock.advance_ms(60_000)
+        held.core.notify()
+    held.until(lambda: held.core.jobs[held.w].committed >= third)
+    assert not held.job.busy
+    for epoch, rows in ((first, [1]), (second, [2]), (third, [3])):
+        assert held.log(held.v, epoch - 1, epoch) == rows
+        assert any(low <= epoch <= high for low, high in held.core.exact(held.v))
+    assert held.read(held.v, at=second) == [[0, 1, 2, 2]]
+    assert held.read(held.v, held.w) == [[0, 1, 2, 2, 3]] * 2
+
+
+def test_epochs_that_are_held_are_bounded(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PC-11, PC-14: with many of them the checkpoint comes early."""
+    monkeypatch.setattr(machine, "MAX_HELD", 3)
+    epochs = [held.run(n) for n in range(1, 4)]
+    held.until(lambda: held.job.committed == epochs[-1])
+    assert held.read(held.v) == [[0, 1, 2, 3]]
+
+
+def test_what_is_held_is_taken_in_again_after_a_stop(tmp_path: Path) -> None:
+    """PC-11, CK-10: a stop in good order commits it; a crash loses nothing but the work."""
+    held = Held(tmp_path)
+    last = held.run(1)
+    held.close()
+    again = Database(tmp_path)
+    try:
+        assert again.core.jobs[held.v].committed == last and again.read(held.v) == [[0, 1]]
+    finally:
+        again.close()
+
+
+def test_a_failure_commits_what_is_held(held: Held) -> None:
+    """PC-11: an epoch that fails takes nothing with it that has been run before."""
+    last = held.run(1)
+    held.runner_of(held.v).error = ValueError("poison")
+    held.insert(held.t, 2)
+    held.until(lambda: held.job.committed == last)
+    held.runner_of(held.v).error = None
+    held.c.flush(WAIT_S)
+    assert held.read(held.v) == [[0, 1, 2]]

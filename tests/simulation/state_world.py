@@ -219,8 +219,10 @@ class World:
             data_dir=root, parallelism=8, barrier_interval_ms=1000, run_fsync=self.sync,
             compaction_trigger_runs=rng.randint(2, 4), compaction_fan_in=rng.randint(2, 6),
             retention_ms=rng.choice([0, 200, 3000]), vacuum_grace_ms=rng.choice([0, 300, 3000]),
-            group_retry_initial_ms=10, group_retry_max_ms=100,
+            group_retry_initial_ms=10, group_retry_max_ms=100, max_in_flight_epochs=1 + seed % 3,
         )  # fmt: skip
+        # In some, epochs are held until the next checkpoint.
+        self.options = {"barrier_interval_ms": "0", "checkpoint_interval_ms": "50"} if seed % 4 == 1 else {}
         self.held: dict[int, tuple[int, int]] = {}
         """Epochs that a reader of this process holds on to: token -> (relation, epoch)."""
         self.writing: set[int] = set()
@@ -286,7 +288,9 @@ class World:
 
     def create_view(self, upstream: int) -> None:
         """A view over a relation; it copies what the table at the bottom has."""
-        record = ObjectRecord(0, "materialized_view", "public", self.name(), payload={"spark_sql": str(upstream)})
+        record = ObjectRecord(
+            0, "materialized_view", "public", self.name(), payload={"spark_sql": str(upstream)}, options=self.options
+        )
         job = self.c._life.create_view(record, Plan((upstream,)))
         self.note_base(job)
         self.drive(job)

@@ -30,8 +30,3 @@ def test_a_seed_does_the_same_again() -> None:
 def test_long_schedules_hold() -> None:
     for seed in range(100_000, 103_000):
         run_schedule(seed, actions=150)
-
-
-def test_a_drop_of_unknown_outcome_leaves_no_job_behind() -> None:
-    """Found by a long run: the view's job went on after its state, and failed for ever."""
-    run_schedule(100_397, actions=150)

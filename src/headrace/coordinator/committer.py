@@ -9,15 +9,17 @@ are built on it.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from headrace.catalog.edits import AddEvent, Edit
 from headrace.common.faults import fault_point
 from headrace.coordinator.attempt import UnderWay, configured_rows
 from headrace.coordinator.commit import Commit, note_stored, plan_final, plan_partial
 from headrace.coordinator.core import Core, Job, as_headrace_error
-from headrace.coordinator.history import Checkpoint
+from headrace.coordinator.history import Checkpoint, EdgeReads
 from headrace.coordinator.machine import MAX_ROUNDS
 from headrace.coordinator.targets import more_rows
 from headrace.errors import Fenced, HeadraceError, JobFailed
@@ -47,10 +49,16 @@ class Committer:
         """Epochs that have been run and are neither committed nor given up, oldest first. The core's lock guards it."""
 
     def submit(self, now: UnderWay) -> None:
-        """Commit an epoch that has been run: at once where only one may be under way, else in the background."""
-        with self._core.changed:
+        """An epoch has been run: it waits until it is to be committed."""
+        with self._core.lock:
             self.waiting.append(now)
-            if self._working:
+
+    def commit(self) -> None:
+        """Commit all that waits, in the background; at once where only one epoch may be under way."""
+        with self._core.lock:
+            for now in self.waiting:
+                now.wanted = True
+            if self._working or not self.waiting:
                 return
             self._working = True
         if self._core.settings.max_in_flight_epochs > 1:
@@ -66,7 +74,7 @@ class Committer:
     def _work(self) -> None:
         while True:
             with self._core.lock:
-                due = list(self.waiting)
+                due = list(takewhile(lambda now: now.wanted, self.waiting))
                 if not due:
                     self._working = False
                     return
@@ -193,16 +201,16 @@ class Committer:
             if job.failures and job.failed_total == due[0].failures[job.id]:
                 text = f'job "{job.name}" has recovered after {job.failures} failed attempts'
                 edits.append(AddEvent("job_recovered", job.id, text))
-        for job, result in (found for now in due for found in now.results):
-            if result.row_error_count:
-                text = f'job "{job.name}" met {result.row_error_count} rows that could not be understood'
-                edits.append(AddEvent("row_errors", job.id, text, repr(result.row_errors[:5])))
+        for ran in (ran for now in due for ran in now.results):
+            if ran.result.row_error_count:
+                text = f'job "{ran.job.name}" met {ran.result.row_error_count} rows that could not be understood'
+                edits.append(AddEvent("row_errors", ran.job.id, text, repr(ran.result.row_errors[:5])))
         return edits
 
     def _count(self, now: UnderWay) -> None:
-        for job, result in now.results:
-            job.metrics.add(result)
-            self._core.totals.add(result)
+        for ran in now.results:
+            ran.job.metrics.add(ran.result)
+            self._core.totals.add(ran.result)
         now.committed += now.results
         now.results.clear()
         self._core.changed.notify_all()
@@ -212,12 +220,11 @@ class Committer:
         core = self._core
         for part in now.epoch.parts:
             job = part.job
-            results = [result for other, result in now.committed if other is job]
-            runs = [ref for result in results for ref in result.runs]
-            taken: dict[int, int] = {}
-            for result in results:
-                for relation, rows in result.rows_by_input.items():
-                    taken[relation] = taken.get(relation, 0) + rows
+            steps = [ran for ran in now.committed if ran.job is job]
+            runs = [ref for ran in steps for ref in ran.result.runs]
+            taken: defaultdict[int, EdgeReads] = defaultdict(EdgeReads)
+            for relation, reads in (item for ran in steps for item in ran.reads.items()):
+                taken[relation].add(reads)
             done = Checkpoint(
                 group=job.group,
                 job_id=job.id,
@@ -225,8 +232,8 @@ class Committer:
                 from_epoch=part.committed,
                 at_ms=core.clock.now_ms(),
                 duration_ms=job.metrics.last_epoch_ms,
-                rows_in=sum(result.rows_in for result in results),
-                rows_out=sum(result.rows_out for result in results),
+                rows_in=sum(ran.result.rows_in for ran in steps),
+                rows_out=sum(ran.result.rows_out for ran in steps),
                 objects=len({ref.path for ref in runs}),
                 bytes=sum(ref.length for ref in runs),
             )

@@ -303,9 +303,9 @@ class Coordinator:
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
 
-        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, log_limit_mb, log_limit_policy, and
-        checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other options and where groups
-        would wait for each other.
+        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, barrier_interval_ms, log_limit_mb,
+        log_limit_policy, and checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other
+        options and where groups would wait for each other.
         """
         self._guarded(lambda: self._life.alter(job_id, paused, options))
 

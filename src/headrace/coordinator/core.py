@@ -120,6 +120,9 @@ class Job(JobState):
     error_since_ms: int = 0
     retry_at_s: float = 0.0
     not_before_s: float = 0.0
+    """When its next epoch may begin, by its cadence."""
+    commit_after_s: float = 0.0
+    """Until when its epochs are held, by its cadence."""
     attempt: str | None = None
     """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0

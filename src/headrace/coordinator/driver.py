@@ -14,8 +14,9 @@ from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.coordinator.attempt import UnderWay, max_rows, run_step, step_rows, work_of
 from headrace.coordinator.commit import GroupEpoch, ahead_of, open_epoch, plan_rewind
 from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
-from headrace.coordinator.core import Core, Job, as_headrace_error, option_int
-from headrace.coordinator.machine import may_join, may_run_ahead, next_epoch
+from headrace.coordinator.core import Core, Job, as_headrace_error
+from headrace.coordinator.machine import MAX_HELD, checkpoint_due, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
 from headrace.errors import DiskFull, Fenced, HeadraceError, LogLost, OutOfBudget
@@ -52,6 +53,7 @@ class Driver:
                     if granted:
                         self._step()
             self._close()
+            self._commits.commit()
             self._commits.drain()
         except Fenced as error:
             self._core.fatal(error)
@@ -78,6 +80,7 @@ class Driver:
         while True:
             if self._now is not None and self._now.outdated:
                 self._close()
+            self._checkpoint()
             with core.changed:
                 lane = self.lane()
                 if core.stopping or not lane:
@@ -97,13 +100,47 @@ class Driver:
                 delay_s = self._delay_s(lane, decision)
                 if decision.run and delay_s is not None and delay_s <= 0:
                     return True
-                core.changed.wait(delay_s if decision.run else None)
+                held_s = self._held_s(lane)
+                if held_s is None or held_s > 0:
+                    core.changed.wait(min((s for s in (delay_s, held_s) if s is not None), default=None))
+
+    def _checkpoint(self) -> None:
+        """Commit the epochs that are held, once that is due."""
+        core = self._core
+        with core.lock:
+            lane = self.lane()
+            held_s = self._held_s(lane) if lane else None
+            if held_s is None or held_s > 0:
+                return
+            checkpoint_ms = self._cadence(lane).checkpoint_ms
+            for job in lane:
+                job.commit_after_s = core.clock.monotonic_s() + (checkpoint_ms - self._slack_ms(checkpoint_ms)) / 1000
+        self._commits.commit()
+
+    def _held_s(self, lane: list[Job]) -> float | None:
+        """Seconds until epochs that have been run are to be committed; None if there are none. Under the lock."""
+        held = [now for now in self._commits.waiting if not now.wanted]
+        if not held:
+            return None
+        left_s = max(j.commit_after_s for j in lane) - self._core.clock.monotonic_s()
+        overdue = left_s <= 0 or not self._cadence(lane).holds or any(now.outdated for now in held)
+        storing = self._now is not None and self._now.epoch.due == "store"
+        return 0.0 if storing or checkpoint_due(self._core, lane, len(held), overdue=overdue) else left_s
+
+    def _cadence(self, lane: list[Job]) -> Cadence:
+        return cadence(self._core.settings, (j.options for j in lane))
+
+    def _slack_ms(self, interval_ms: int) -> float:
+        """Half a tick: a group of n ticks must not miss the n-th one by the width of a hair."""
+        return min(interval_ms, self._core.settings.barrier_interval_ms) / 2
 
     def _may_open(self, lane: list[Job]) -> bool:
         """Whether an epoch may begin over those that are not committed yet. The caller holds the lock."""
         waiting = self._commits.waiting
-        calm = not any(now.outdated for now in waiting)
-        return calm and may_run_ahead(self._core, lane, len(waiting), self._core.settings.max_in_flight_epochs)
+        if any(now.outdated for now in waiting):
+            return False
+        most = MAX_HELD if self._cadence(lane).holds else self._core.settings.max_in_flight_epochs
+        return may_run_ahead(self._core, lane, len(waiting), most)
 
     def _let_join(self, lane: list[Job]) -> None:
         """A job by itself that has caught up with its group joins it, where the group has nothing under way."""
@@ -157,7 +194,8 @@ class Driver:
         if not decision.run:
             return None
         now_s = self._core.clock.monotonic_s()
-        forced = any(j.forced > j.committed or j.position is not None for j in lane)
+        ahead = ahead_of(now.epoch for now in self._commits.waiting)
+        forced = any(j.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
         cadence_s = 0.0 if forced else max(j.not_before_s for j in lane) - now_s
         delay_s = max(max(j.retry_at_s for j in lane) - now_s, cadence_s)
         if delay_s <= 0 and self._stalled(lane):
@@ -237,15 +275,10 @@ class Driver:
         return now
 
     def _begin(self, lane: list[Job], epoch: GroupEpoch[Job]) -> None:
-        core, now_s = self._core, self._core.clock.monotonic_s()
-        interval_ms = min(
-            option_int(j.options, "checkpoint_interval_ms", core.settings.checkpoint_interval_ms) for j in lane
-        )  # fmt: skip
-        # Half a tick of slack: a group of n ticks must not miss the n-th one by the width of a hair.
-        slack_ms = min(interval_ms, core.settings.barrier_interval_ms) / 2
+        now_s, interval_ms = self._core.clock.monotonic_s(), self._cadence(lane).barrier_ms
         for job in lane:
             job.attempt_since_s = now_s
-            job.not_before_s = now_s + (interval_ms - slack_ms) / 1000
+            job.not_before_s = now_s + (interval_ms - self._slack_ms(interval_ms)) / 1000
         for part in epoch.parts:
             if not part.committed:
                 part.job.progress = f"reading what its inputs hold at epoch {epoch.target}"

@@ -324,7 +324,7 @@ class Lifecycle:
         with core.changed:
             moved = record.group != job.group
             job.status, job.options = record.status, dict(record.options)
-            job.retry_at_s = job.not_before_s = 0.0
+            job.retry_at_s = job.not_before_s = job.commit_after_s = 0.0
             if moved:
                 job.group, job.joined, job.joining = record.group, record.joined, False
                 job.version += 1

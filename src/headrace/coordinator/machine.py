@@ -16,6 +16,8 @@ from headrace.coordinator.graph import NOT_AHEAD, Graph, J, Known, R
 from headrace.coordinator.targets import Decision, aligned_target, bounded_target, decide
 from headrace.state.schema import ROWS
 
+MAX_HELD = 32
+"""Epochs that are held between two checkpoints: with more of them the checkpoint comes early."""
 MAX_ROUNDS = 50
 """Checkpoints that a job may need to catch up before it is said that it does not."""
 
@@ -71,6 +73,15 @@ def may_run_ahead(graph: Graph[R, J], lane: Sequence[J], in_flight: int, most: i
     calm = all(j.created and j.joined and j.position is None and not (j.pending or j.failures or j.whole) for j in lane)
     joining = any(j.runnable and not j.joined and j.group == lane[0].group for j in graph.jobs.values())
     return in_flight < most and calm and not joining and all(ROWS in j.tables for j in lane)
+
+
+def checkpoint_due(graph: Graph[R, J], lane: Sequence[J], held: int, *, overdue: bool) -> bool:
+    """Whether `held` epochs of a lane that have been run are committed now, and not held until its next checkpoint.
+
+    They are held only as long as nobody waits for them, nothing begins with a checkpoint, and there are not too many.
+    """
+    asked = any(j.forced > j.committed for j in lane)
+    return overdue or asked or not may_run_ahead(graph, lane, held, MAX_HELD)
 
 
 def _resumed(graph: Graph[R, J], lane: Sequence[J], target: int) -> Decision:
