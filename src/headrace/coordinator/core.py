@@ -222,6 +222,10 @@ class Core(Graph[Relation, Job]):
         self.totals = Metrics()
         """Of all jobs together, dropped ones included."""
         self.stopping = False
+        self.suspended: HeadraceError | None = None
+        """Why no epoch runs at present: Spark has ended, and is being started again."""
+        self.spark_is_lost: Callable[[], bool] = lambda: False
+        """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
         self.failure: BaseException | None = None
         self.failed = threading.Event()
         self._attempts = itertools.count(1)

@@ -27,7 +27,7 @@ from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.machine import MAX_ROUNDS, may_join, next_epoch
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, more_rows, retry_delay_ms
-from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, LogLost, OutOfBudget
+from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, LogLost, OutOfBudget, SparkLost
 from headrace.state.merge import levels
 
 STALL_LOOK_S = 1.0
@@ -89,13 +89,16 @@ class Driver:
         """Until there is something to do; False when it is time to stop."""
         core = self._core
         while True:
-            if self._now is not None and self._outdated(self._now):
+            if self._now is not None and (self._outdated(self._now) or core.suspended is not None):
                 self._close()
             with core.changed:
                 lane = self.lane()
                 if core.stopping or not lane:
                     self._retire()
                     return False
+                if core.suspended is not None:
+                    core.changed.wait()
+                    continue
                 if self._now is not None:
                     return True
                 self._let_join(lane)
@@ -217,7 +220,7 @@ class Driver:
         with core.changed:
             lane = self.lane()
             decision = self.decision(lane) if lane else Decision(0, False)
-            if core.stopping or not decision.run:
+            if core.stopping or core.suspended is not None or not decision.run:
                 return None
             epoch = open_epoch(lane, decision.target)
             self._now = now = UnderWay(epoch, lane, core.clock.monotonic_s())
@@ -408,6 +411,8 @@ class Driver:
         self._close()
         if core.stopping or outdated or job is None:
             return
+        if core.suspended is not None or (isinstance(error, SparkLost) and core.spark_is_lost()):
+            return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark
         if now is not None and error.sqlstate[:2] in EXPRESSION_ERRORS and self._rewound(now):
             return
         settings = core.settings

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 
 from headrace.dataflow.build import EpochPlan
@@ -133,8 +135,9 @@ class EpochRunner:
             except Exception as error:
                 raise translate(error) from error
             finally:
-                self._context.setLocalProperty(PROPERTY, None)
                 forget_attempt(params.spool_root, params.attempt)
+                with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
+                    self._context.setLocalProperty(PROPERTY, None)
             return self._result(params, self._acknowledged.value)
 
     def cancel(self, attempt: str) -> None:
