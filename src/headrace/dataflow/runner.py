@@ -97,8 +97,11 @@ class EpochRunner:
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
         """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
+        key = (parallelism, active)
+        physical = self._physical.get(key)
+        if physical is not None:
+            return physical  # without the lock: an epoch must not wait for what is planned for others
         with self._bridge.lock:
-            key = (parallelism, active)
             physical = self._physical.get(key)
             if physical is None:
                 if active is not None and len(self._physical) >= PLANS_AT_MOST:

@@ -89,8 +89,15 @@ def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSes
 
 
 def local_slots() -> int:
-    """Task slots of local mode: more than cores, so that a task that waits does not hold up the others."""
-    return max(4, 2 * (os.cpu_count() or 2))
+    """Task slots of local mode: more than cores, so that tasks that wait do not hold up the others."""
+    return max(8, 4 * (os.cpu_count() or 2))
+
+
+def cores_of(session: SparkSession) -> int:
+    """Tasks of one query that are worth running side by side."""
+    half = int(session.sparkContext.defaultParallelism) // 2
+    local = str(session.sparkContext.master).startswith("local")
+    return max(1, min(half, os.cpu_count() or 1) if local else half)
 
 
 def local_session(

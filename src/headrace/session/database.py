@@ -25,7 +25,7 @@ from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.core import state_root
-from headrace.dataflow.spark import local_session
+from headrace.dataflow.spark import cores_of, local_session
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
 from headrace.session import frames, functions
@@ -126,8 +126,7 @@ class Database:
         )  # fmt: skip
         try:
             self.planner = Planner(spark)
-            cores = settings.parallelism or int(spark.sparkContext.defaultParallelism) // 2
-            self.engine = Engine(spark, state_root(settings), max(1, cores))
+            self.engine = Engine(spark, state_root(settings), settings.parallelism or cores_of(spark))
             self._register_functions()
             self.coordinator = Coordinator(settings, self.catalog, self.planner, clock)
             self.coordinator.start()
