@@ -24,6 +24,8 @@ from headrace.config import Settings
 from headrace.coordinator.changes import TableChange
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
+from headrace.coordinator.exact import newest
+from headrace.coordinator.graph import Known
 from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.lanes import STOP_WAIT_S
 from headrace.coordinator.lifecycle import Lifecycle
@@ -68,7 +70,7 @@ class JobStatus:
     committed_epoch: int
     frontier: int
     lag_ms: int
-    """How far the frontier lies behind the wall clock."""
+    """How far the newest epoch at which it is exact lies behind the wall clock."""
     rows_in: int
     rows_out: int
     epochs: int
@@ -426,9 +428,10 @@ class Coordinator:
             core.changed.notify_all()
 
             def waiting() -> list[Job]:
-                return [
-                    j for j in jobs if j.id in core.jobs and j.status == "created" and core.job_frontier(j) < epoch
-                ]  # fmt: skip
+                # Not the frontier: a view whose input has taken in several epochs at once will not change before the
+                # last of them, and has none of their rows.
+                known, here = Known(), [j for j in jobs if j.id in core.jobs and j.status == "created"]
+                return [j for j in here if (newest(core.exact(j.id, known)) or 0) < epoch]
 
             def failed(left: list[Job]) -> list[Job]:
                 return [j for j in left if j.failed_total > before[j.id] and j.error is not None]
@@ -528,7 +531,7 @@ class Coordinator:
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=lag_ms(core.clock.now_ms(), frontier),
+            lag_ms=lag_ms(core.clock.now_ms(), newest(core.exact(job.id)) or 0),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
