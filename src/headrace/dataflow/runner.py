@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import Accumulator, SparkContext
 
 from headrace.dataflow.acknowledgements import Acknowledgements
@@ -87,8 +89,11 @@ class EpochRunner:
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
         """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
+        key = (parallelism, active)
+        physical = self._physical.get(key)
+        if physical is not None:
+            return physical  # without the lock: an epoch must not wait for what is planned for others
         with self._bridge.lock:
-            key = (parallelism, active)
             physical = self._physical.get(key)
             if physical is None:
                 if active is not None and len(self._physical) >= PLANS_AT_MOST:
@@ -125,8 +130,9 @@ class EpochRunner:
             except Exception as error:
                 raise translate(error) from error
             finally:
-                self._context.setLocalProperty(PROPERTY, None)
                 forget_attempt(params.spool_root, params.attempt)
+                with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
+                    self._context.setLocalProperty(PROPERTY, None)
             return self._result(params, self._acknowledged.value)
 
     def cancel(self, attempt: str) -> None:
