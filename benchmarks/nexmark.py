@@ -1,15 +1,17 @@
-"""Nexmark q0 to q22: events/s and epochs, beside Structured Streaming and one-shot Spark batch over the same events.
+"""Nexmark q0 to q22: events/s and epochs, beside Structured Streaming, Flink and one-shot Spark batch, same events.
 
-`python benchmarks/nexmark.py [--events 1000000] [--epoch 100000] [--queries q0,q5] [--without stream,batch]`
+`python benchmarks/nexmark.py [--events 1000000] [--epoch 100000] [--queries q0,q5] [--without stream,batch] [--flink]`
 
 sink    a sink with the connector blackhole: all state and checkpoints, rows dropped
 view    the same query as a materialized view
 stream  Structured Streaming with RocksDB: what it accepts of the same SQL, one epoch's events in every micro-batch,
         rows dropped
 batch   Spark over all events at once, rows dropped: the limit
+flink   with `--flink`: Flink SQL in a virtual environment of its own (`build/flink`, made when it is first asked for),
+        RocksDB, a checkpoint every second, rows dropped; its time for reading and parsing CSV files is taken off
 
-All read the same Parquet files, so that no engine pays for making the events; with `--generated` sink and view read the
-nexmark source, which makes them.
+All others read the same Parquet files, so that no engine pays for making the events; with `--generated` sink and view
+read the nexmark source, which makes them.
 
 Start-up is left out everywhere: the first epoch (micro-batch, run) is not counted. The table is printed and written to
 `benchmarks/results/`.
@@ -18,11 +20,15 @@ Start-up is left out everywhere: the first epoch (micro-batch, run) is not count
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,6 +38,7 @@ from typing import Any
 import bench
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 from nexmark_queries import QUERIES, SIDE_INPUT_ROWS
 from pyspark.errors import AnalysisException
@@ -44,6 +51,7 @@ from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 
 KINDS = ("person", "auction", "bid")
+PEERS = ("stream", "flink", "batch")
 ROUND = 50
 """Of so many events in a row ..."""
 SHARES = {"person": 1, "auction": 3, "bid": 46}
@@ -167,6 +175,25 @@ class Files:
         """For Spark's readers."""
         return ", ".join(f"{c.name} {c.type}" for c in columns()[kind])
 
+    def as_csv(self) -> dict[str, Any]:
+        """The same events as CSV files: for each table its folder and columns."""
+        made = {}
+        for kind in KINDS:
+            folder = self.root / f"{kind}-csv"
+            folder.mkdir()
+            for path in sorted((self.root / kind).iterdir()):
+                rows = pq.read_table(path)
+                for i, field_ in enumerate(rows.schema):
+                    if pa.types.is_timestamp(field_.type):
+                        rows = rows.set_column(i, field_.name, rows.column(i).cast(pa.timestamp("ms"), safe=False))
+                pa.csv.write_csv(rows, folder / f"{path.stem}.csv", pa.csv.WriteOptions(include_header=False))
+            made[kind] = {"folder": str(folder), "columns": [(c.name, c.type) for c in columns()[kind]]}
+        folder = self.root / "side-csv"
+        folder.mkdir()
+        pa.csv.write_csv(pa.table(_SIDE), folder / "0.csv", pa.csv.WriteOptions(include_header=False))
+        side = [(c.name, c.type) for c in columns()["side_input"]]
+        return {**made, "side_input": {"folder": str(folder), "columns": side}}
+
     def close(self) -> None:
         """Remove them."""
         shutil.rmtree(self.root, ignore_errors=True)
@@ -229,6 +256,43 @@ def batched(spark: SparkSession, name: str, plan: Plan, files: Files) -> Figures
     return Figures(plan.events, seconds[1:])
 
 
+FLINK = Path(__file__).parent.parent / "build" / "flink"
+
+
+def flinked(names: Sequence[str], plan: Plan, files: Files) -> Iterator[tuple[str, Figures]]:
+    """Flink, one query after the other."""
+    python = FLINK / "bin" / "python"
+    if not python.exists():
+        print(f"installing Flink into {FLINK} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", FLINK], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "apache-flink>=2.3,<2.4"], check=True)
+    tables = files.as_csv()
+    queries = {n: {"sql": QUERIES[n], "reads": _reads(QUERIES[n], tables)} for n in names}
+    job = files.root / "flink.json"
+    job.write_text(json.dumps({"tables": tables, "queries": queries, "checkpoints": str(files.root / "checkpoints")}))
+    command = [python, Path(__file__).with_name("nexmark_flink.py"), job]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            made = json.loads(line)
+            if "refused" in made:
+                yield made["query"], Figures(note=f"refused: {made['refused']}")
+            else:
+                seconds = max(made["ms"] - made["scan_ms"], 1) / 1000
+                note = f"{made['ms']:,.0f} ms, of which {made['scan_ms']:,.0f} for reading"
+                yield made["query"], Figures(plan.events, [seconds], note)
+
+
+def _reads(sql: str, tables: dict[str, Any]) -> dict[str, list[str]]:
+    """The columns that a query reads, by table: all that have a name that occurs in it."""
+    found = {}
+    for name, table in tables.items():
+        if re.search(rf"\b{name}\b(?!_|\.| AS| =)", sql):
+            columns = [c for c, _ in table["columns"] if "*" in sql.replace("(*)", "") or re.search(rf"\b{c}\b", sql)]
+            found[name] = columns
+    return found
+
+
 Found = dict[str, dict[str, Figures]]
 """Figures by query and engine."""
 
@@ -237,6 +301,11 @@ def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Pla
     """Add all figures to `found`."""
     files = Files(plan)
     try:
+        if "flink" in engines:
+            for name, figures in flinked(names, plan, files):
+                found[name] = {"flink": figures}
+                print(f"{name}: flink {_rate(figures)}", flush=True)
+            engines = [e for e in engines if e != "flink"]
         for name in names:
             made = found.setdefault(name, {})
             for engine in engines:
@@ -273,8 +342,8 @@ def _epochs(figures: Figures | None) -> str:
 
 
 HEADER = [
-    "query", "sink ev/s", "p50 / p99 ms", "view ev/s", "p50 / p99 ms", "stream ev/s", "batch ev/s", "/ stream",
-    "/ batch",
+    "query", "sink ev/s", "p50 / p99 ms", "view ev/s", "p50 / p99 ms", "stream ev/s", "flink ev/s", "batch ev/s",
+    "/ stream", "/ flink", "/ batch",
 ]  # fmt: skip
 
 
@@ -282,15 +351,15 @@ def table(found: Found) -> list[list[str]]:
     """The figures as rows of text, with the geometric means of the ratios at the end."""
     rows = []
     for name, made in found.items():
-        ratios = [_ratio(made, other) for other in ("stream", "batch")]
+        ratios = [_ratio(made, other) for other in PEERS]
         cells = [_rate(made.get("sink")), _epochs(made.get("sink")), _rate(made.get("view")), _epochs(made.get("view"))]
-        cells += [_rate(made.get("stream")), _rate(made.get("batch"))]
+        cells += [_rate(made.get(other)) for other in PEERS]
         rows.append([name, *cells, *("" if r is None else f"{r:.2f}" for r in ratios)])
     means = []
-    for other in ("stream", "batch"):
+    for other in PEERS:
         known = [r for made in found.values() if (r := _ratio(made, other)) is not None]
         means.append(f"{np.exp(np.mean(np.log(known))):.2f}" if known else "")
-    return [*rows, ["geometric mean", *[""] * 6, *means]]
+    return [*rows, ["geometric mean", *[""] * (len(HEADER) - 1 - len(PEERS)), *means]]
 
 
 def write(found: Found, plan: Plan) -> Path:
@@ -322,12 +391,15 @@ def main() -> None:
     parser.add_argument("--epoch", type=int, default=100_000)
     parser.add_argument("--queries", default=",".join(QUERIES))
     parser.add_argument("--without", default="")
+    parser.add_argument("--flink", action="store_true", help="beside Flink, too")
     parser.add_argument("--generated", action="store_true", help="sink and view read the nexmark source")
     options = parser.parse_args()
     plan = Plan(options.events, options.epoch, options.generated)
     spark = bench.session()
     found: Found = {}
-    engines = [e for e in ENGINES if e not in options.without.split(",")]
+    engines = [
+        e for e in (*ENGINES, "flink") if e not in options.without.split(",") and (e != "flink" or options.flink)
+    ]
     with suppress(KeyboardInterrupt):  # what has been measured by then is shown
         measure(spark, options.queries.split(","), engines, plan, found)
     spark.stop()

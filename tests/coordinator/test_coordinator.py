@@ -60,6 +60,10 @@ class FakePlan:
     columns: tuple[Column, ...] = COLUMNS
     schema: TableSchema = SCHEMA
     append_only: bool = False
+    generation: int = 0
+    temporal: bool = False
+    lookups: frozenset[int] = frozenset()
+    read_only_by_lookup: frozenset[int] = frozenset()
 
     @property
     def fingerprint(self) -> str:
@@ -75,6 +79,7 @@ class FakePlanner:
 
     defined: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
+    generation: int = 0
 
     def define(self, relation: Any, columns: Any, name: str) -> None:
         self.defined[relation.id] = name
@@ -83,7 +88,7 @@ class FakePlanner:
         self.defined.pop(relation_id, None)
 
     def plan(self, sql: str) -> FakePlan:
-        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i))
+        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i), generation=self.generation)
 
 
 class FakeRunner:

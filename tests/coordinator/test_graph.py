@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from world import World
 
-from headrace.coordinator.commit import GroupEpoch, lookup_refs, next_work, note_step, open_epoch
+from headrace.coordinator.commit import GroupEpoch, ahead_of, dues_after, lookup_refs, next_work, note_step, open_epoch
 from headrace.coordinator.machine import caught_up, may_join, next_epoch
 
 
@@ -124,9 +124,13 @@ def test_a_view_of_the_time_has_work_when_something_is_due(world: World) -> None
     assert work is not None and not work.inputs and work.step.last
     note_step(part, work, [], None)
     assert part.due == 0 and part.finished
+    job.due = 9 << 16
     again = open_epoch([job], found.target).parts[0]
     again.begun = True  # A step before a restart has harvested; none has told when more is due.
-    job.due = 9 << 16
     assert next_work(world, world.state, epoch, again, [], 10) is not None
     again.begun = False
     assert next_work(world, world.state, epoch, again, [], 10) is None
+    ahead, dues = ahead_of([epoch]), dues_after([epoch])
+    assert dues == {made: 0} and not next_epoch(world, [job], 10, ahead, dues).run, "run, and not committed yet"
+    after = open_epoch([job], 9 << 16, [epoch]).parts[0]
+    assert (after.committed, after.due_before) == (7 << 16, 0), "it goes on from what has been run"
