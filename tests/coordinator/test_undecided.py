@@ -17,7 +17,7 @@ POINTS = ["catalog.commit.before", "catalog.commit.after"]
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    made = Database(tmp_path, group_retry_initial_ms=1, group_retry_max_ms=5)
+    made = Database(tmp_path, group_retry_initial_ms=1, group_retry_max_ms=5, progress_host="")
     yield made
     disarm_all()
     made.close()
