@@ -60,6 +60,7 @@ class FakePlan:
     columns: tuple[Column, ...] = COLUMNS
     schema: TableSchema = SCHEMA
     append_only: bool = False
+    generation: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -75,6 +76,7 @@ class FakePlanner:
 
     defined: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
+    generation: int = 0
 
     def define(self, relation: Any, columns: Any, name: str) -> None:
         self.defined[relation.id] = name
@@ -83,7 +85,7 @@ class FakePlanner:
         self.defined.pop(relation_id, None)
 
     def plan(self, sql: str) -> FakePlan:
-        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i))
+        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i), generation=self.generation)
 
 
 class FakeRunner:

@@ -76,12 +76,15 @@ class Plan:
     schema: TableSchema = SCHEMA
     append_only: bool = False
     fingerprint: str = "copy"
+    generation: int = 0
 
     def state_tables(self) -> dict[str, TableSchema]:
         return {ROWS: SCHEMA, STATE: EXPIRING}
 
 
 class Planner:
+    generation = 0
+
     def define(self, relation: Any, columns: Any, name: str) -> None: ...
 
     def forget(self, relation_id: int) -> None: ...

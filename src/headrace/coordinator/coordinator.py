@@ -211,6 +211,44 @@ class Coordinator:
         """Stop for good because of something outside; every later call fails with it."""
         self._core.fatal(error)
 
+    def watch_spark(self, is_lost: Callable[[], bool]) -> None:
+        """Let `is_lost` be asked when something fails as if Spark had ended. If it has, it calls `suspend`."""
+        self._core.spark_is_lost = is_lost
+
+    def suspend(self, reason: HeadraceError) -> None:
+        """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
+        core = self._core
+        with core.changed:
+            news, core.suspended = core.suspended is None, reason
+        core.notify()
+        if news and not core.stopping:
+            self._say("spark_lost", f"{reason.message}; every group goes on from its checkpoint with another one")
+
+    def renew(self, begin: Callable[[], None]) -> None:
+        """There is another Spark application: `begin` moves the planner there, then all views are planned again.
+
+        Every group resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too.
+        """
+        core = self._core
+        since_s = core.clock.monotonic_s()
+        with self._life.ddl:
+            begin()
+            self._merger = None
+            self._life.replan()
+            with core.changed:
+                core.suspended = None
+                core.changed.notify_all()
+        took = f"{len(core.jobs)} views were planned again in {core.clock.monotonic_s() - since_s:.1f} s"
+        self._say("spark_restarted", f"Spark runs again; {took}")
+
+    def _say(self, kind: str, text: str) -> None:
+        try:
+            self._core.catalog.transact([AddEvent(kind, None, text)])
+        except Fenced as error:
+            self._core.fatal(error)
+        except HeadraceError:
+            pass  # an event less: what it tells of goes on
+
     def configure(self, settings: Settings) -> None:
         """Let changed system parameters take effect."""
         self._core.settings = settings

@@ -19,7 +19,7 @@ from headrace.coordinator.machine import MAX_HELD, checkpoint_due, may_join, may
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
-from headrace.errors import DiskFull, Fenced, HeadraceError, LogLost, OutOfBudget
+from headrace.errors import DiskFull, Fenced, HeadraceError, LogLost, OutOfBudget, SparkLost
 from headrace.state.merge import levels
 
 STALL_LOOK_S = 1.0
@@ -78,7 +78,7 @@ class Driver:
         """Until there is something to do; False when it is time to stop."""
         core = self._core
         while True:
-            if self._now is not None and self._now.outdated:
+            if self._now is not None and (self._now.outdated or core.suspended is not None):
                 self._close()
             self._checkpoint()
             with core.changed:
@@ -86,6 +86,9 @@ class Driver:
                 if core.stopping or not lane:
                     self._retire()
                     return False
+                if core.suspended is not None:
+                    core.changed.wait()
+                    continue
                 if self._now is not None:
                     if self._now.epoch.due != "store" or not self._commits.waiting:
                         return True
@@ -261,7 +264,7 @@ class Driver:
         with core.changed:
             lane = self.lane()
             decision = self.decision(lane) if lane else Decision(0, False)
-            if core.stopping or not decision.run:
+            if core.stopping or core.suspended is not None or not decision.run:
                 return None
             before = tuple(self._commits.waiting)
             epoch = open_epoch(lane, decision.target, [b.epoch for b in before])
@@ -322,6 +325,8 @@ class Driver:
         target = now.epoch.target if now is not None else 0
         if core.stopping or job is None:
             return
+        if core.suspended is not None or (isinstance(error, SparkLost) and core.spark_is_lost()):
+            return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark
         if now is not None and error.sqlstate[:2] in EXPRESSION_ERRORS and self._rewound(now):
             return
         settings = core.settings

@@ -28,6 +28,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidParameter,
     JobFailed,
+    SparkLost,
     UndefinedObject,
     UndefinedTable,
     WrongObjectType,
@@ -120,30 +121,68 @@ class Lifecycle:
             joined=job_record.joined,
         )
         try:
-            plan = self._planner.plan(stored_query(self._planner, record.payload))
-            plan = plan.into(record.options) if record.kind == "sink" else plan
-            self._check_plan(record, job_record, plan, tables)
-            job.plan, job.runner = plan, self._runner(plan)
+            job.plan = self._plan(record, job_record, tables)
+            job.runner = self._runner(job.plan)
             if job.status == "quarantined":
                 self._set_status(job, "created" if job.created else "creating")
         except Fenced:
             raise
         except Exception as error:
-            job.error, job.error_since_ms = as_headrace_error(error), self._core.clock.now_ms()
-            if job.status != "quarantined":
-                text = f'{_kind(record)} "{record.name}" is quarantined: {job.error.message}'
-                self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
+            self._cannot_be_planned(record, job, as_headrace_error(error))
         with self._core.lock:
             self._core.jobs[job.id] = job
 
-    def _check_plan(
-        self, record: ObjectRecord, job_record: JobRecord, plan: ViewPlan, tables: Mapping[str, int]
-    ) -> None:
+    def replan(self) -> None:
+        """Plan all views anew, after the planner has gone on in another Spark application.
+
+        The caller holds `ddl`; no epoch runs. Raises `SparkLost` if that application has ended, too.
+        """
+        core = self._core
+        with core.catalog.reading() as state:
+            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink"))
+            records = dict(state.jobs)
+        for record in objects:
+            job = core.jobs.get(record.id)
+            if job is not None:
+                self._replan(record, records[record.id], job)
+            self._define(record)
+        self._settle()
+        for job in list(core.jobs.values()):
+            self.lanes.launch(job)
+
+    def _replan(self, record: ObjectRecord, job_record: JobRecord, job: Job) -> None:
+        core = self._core
+        plan: ViewPlan | None = None
+        runner: Runner | None = None
+        try:
+            plan = self._plan(record, job_record, job.tables)
+            runner = self._runner(plan)
+        except Fenced:
+            raise
+        except Exception as error:
+            if core.spark_is_lost():
+                raise SparkLost(f"Spark ended again: {error}") from error
+            self._cannot_be_planned(record, job, as_headrace_error(error))
+        with core.changed:
+            job.plan, job.runner = plan, runner
+            job.version += 1
+
+    def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
+        job.error, job.error_since_ms = error, self._core.clock.now_ms()
+        if job.status != "quarantined":
+            text = f'{_kind(record)} "{record.name}" is quarantined: {error.message}'
+            self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
+
+    def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
+        """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
+        plan = self._planner.plan(stored_query(self._planner, record.payload))
+        plan = plan.into(record.options) if record.kind == "sink" else plan
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
             raise JobFailed(
                 f'the plan of {_kind(record)} "{record.name}" is not the one that its state was made by',
                 hint="its rows stay readable; drop the view and create it again to have it kept up to date",
             )
+        return plan
 
     def _set_status(self, job: Job, status: str, *also: Edit) -> None:
         """Change a job's status, durably. The caller sees to it that the job commits nothing meanwhile."""
@@ -217,6 +256,8 @@ class Lifecycle:
         core = self._core
         with self._statement():
             self._check_name(record)
+            if plan.generation != self._planner.generation:
+                raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
                 core.relation(upstream)
             layouts = plan.state_tables()

@@ -95,6 +95,8 @@ def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) ->
     if job.status == "quarantined":
         cause = "a new start" if isinstance(job.error, LogLost) else "its plan"
         return f"{cause}: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
+    if core.suspended is not None:
+        return "Spark: it has ended, and is being started again"
     if job.attempt is not None:
         # An attempt that has just failed is still being cleared away.
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)

@@ -172,13 +172,13 @@ def explain(session: Session, statement: st.Explain) -> Result:
 
 def incremental_plan(session: Session, bound: Bound, columns: Sequence[str] | None = None) -> list[str]:
     """The operators that would keep a view of this query up to date."""
-    return session.database.planner.plan(planned_text(bound, columns)).explain()
+    return session.planner.plan(planned_text(bound, columns)).explain()
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     text = planned_text(sink_query(session, statement), None)
-    return session.database.planner.plan(text).into(statement.options).explain()
+    return session.planner.plan(text).into(statement.options).explain()
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:
