@@ -120,7 +120,10 @@ def local_session(
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log_file = log_file or scratch / "spark.log"
     builder = SparkSession.builder.master(master or f"local[{local_slots()}]").appName("headrace")
-    for key, value in _conf(scratch, driver_memory).items():
+    conf = _conf(scratch, driver_memory)
+    if master is None or master.startswith("local"):
+        conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
+    for key, value in conf.items():
         builder = builder.config(key, value)
     # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)

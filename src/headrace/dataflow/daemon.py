@@ -1,0 +1,38 @@
+"""Spark's daemon for Python workers, which has loaded what they need before it forks them.
+
+A worker whose task has failed is not used again. Without this the next one, whoever's epoch it works for, would first
+import half a second's worth of modules, so that a view which fails over and over would slow down all others.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from importlib import import_module
+
+from pyspark.daemon import manager
+
+_LOADED = (
+    "pandas", "pyarrow", "pyspark.worker", "pyspark.sql.pandas.serializers",
+    *(f"headrace.dataflow.operators.{name}" for name in (
+        "aggregate", "calls", "deliver", "functions", "inputs", "join", "materialize", "preserve", "recompute",
+    )),
+)  # fmt: skip
+_WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What keeps the modules from starting threads when they are imported: only a process with one may fork workers."""
+
+
+def load() -> None:
+    """Import it all; no thread but the caller's runs afterwards."""
+    for key, value in _WITHOUT_THREADS.items():
+        os.environ.setdefault(key, value)
+    for name in _LOADED:
+        import_module(name)
+    # Python's own generator is seeded again in every child, numpy's is not.
+    os.register_at_fork(after_in_child=import_module("numpy.random").seed)
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    load()
+    manager()
