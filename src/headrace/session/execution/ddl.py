@@ -161,7 +161,7 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
     text = planned_text(bound, statement.columns)
     options = dict(statement.options)
     if session.variables.is_on(unaligned.SETTING):
-        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies())
+        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
         return Result(tag)
     create_planned(
         session,
@@ -225,7 +225,7 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 
 def create_planned(
     session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
-    options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view", wait: bool = True,
+    options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
@@ -250,7 +250,7 @@ def create_planned(
         {**payload, "append_only": plan.append_only},
     )
     view_id = database.coordinator.create_view(record, plan)
-    if wait and not session.variables.is_on("background_ddl"):
+    if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
     return view_id
 

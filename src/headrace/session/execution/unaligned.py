@@ -7,7 +7,7 @@ durable position, and never more than `max_rows_per_epoch` at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,10 @@ SETTING = "streaming_enable_unaligned_join"
 
 
 def create(
-    session: Session, name: TableName, query: str, definition: str, options: dict[str, str], depends_on: Iterable[int]
-) -> None:
-    """Create a view and the views of its joins, and wait as the session wants; what fails leaves nothing behind."""
-    from headrace.session.execution.ddl import create_planned
-
+    session: Session, name: TableName, query: str, definition: str, options: dict[str, str], depends_on: Iterable[int],
+    create_planned: Callable[..., int],
+) -> None:  # fmt: skip
+    """Create a view and before it those of its joins, each by `create_planned`; what fails leaves nothing behind."""
     planner, bridge = session.planner, session.planner.bridge
     depends = tuple(depends_on)
     made: list[int] = []
@@ -46,7 +45,7 @@ def create(
         made.append(
             create_planned(
                 session, part, stored_query(planner, payload), payload, f"-- a join of {name}",
-                {**own, "checkpoint_group": "own"}, depends, wait=False,
+                {**own, "checkpoint_group": "own"}, depends,
             )
         )  # fmt: skip
         return in_place_of(bridge, join, bridge.analyzed(planner.relation_frame(made[-1])))
@@ -58,7 +57,8 @@ def create(
             create_planned(session, name, stored_query(planner, payload), payload, definition, options, depends)
     except BaseException:
         with suppress(HeadraceError):
-            session.database.coordinator.drop(made)
+            if made:
+                session.database.coordinator.drop(made)
         raise
 
 
