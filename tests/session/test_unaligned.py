@@ -26,9 +26,9 @@ def jobs(db: Database) -> dict[str, str]:
     return {row[1]: row[2] for row in db.sql("SHOW JOBS").rows()}
 
 
-def check(db: Database) -> None:
+def check(db: Database, query: str) -> None:
     db.flush()
-    assert sorted(db.sql("SELECT * FROM v").rows(), key=str) == sorted(db.sql(QUERY).rows(), key=str)
+    assert sorted(db.sql("SELECT * FROM v").rows(), key=str) == sorted(db.sql(query).rows(), key=str)
 
 
 def fill(db: Database) -> None:
@@ -37,28 +37,31 @@ def fill(db: Database) -> None:
     db.sql("INSERT INTO c VALUES (1, 'one'), (1, 'uno'); SET streaming_enable_unaligned_join = true")
 
 
+def joins_apart(db: Database, query: str) -> int:
+    lines = [line for (line,) in db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v AS {query}").rows()]
+    return len([line for line in lines if line.startswith("job of its own, join_")])
+
+
 def test_joins_are_jobs_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
-    """Each join of the view has a job, a group and a log of its own; the view is what its query says."""
+    """A join inside the view has a job, a group and a log of its own; the view is what its query says."""
+    plain = "SELECT a.v, b.w FROM a JOIN b ON a.k = b.k"
+    query = "SELECT w, count(*) AS n, sum(v) AS s FROM a, b WHERE a.k = b.k AND v > 0 GROUP BY w"
     with connect(tmp_path, spark=spark, settings=SETTINGS) as db:
         fill(db)
-        lines = [line for (line,) in db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v AS {QUERY}").rows()]
-        assert len([line for line in lines if line.startswith("job of its own, join_")]) == 2
-        db.sql(f"CREATE MATERIALIZED VIEW v AS {QUERY}")
-        db.sql("CREATE MATERIALIZED VIEW plain AS SELECT a.v, b.w FROM a JOIN b ON a.k = b.k")
-        assert jobs(db) == dict.fromkeys(("v", "v$join_1", "v$join_2", "plain"), "running")
-        assert db.sql("SHOW MATERIALIZED VIEWS").rows() == [("plain",), ("v",)]
+        assert [joins_apart(db, text) for text in (plain, query, QUERY)] == [0, 1, 2]
+        db.sql(f"CREATE MATERIALIZED VIEW v AS {query}")
+        assert jobs(db) == dict.fromkeys(("v", "v$join_1"), "running")
+        assert len({row[-1] for row in db.sql("SHOW JOBS").rows()}) == 2
+        assert db.sql("SHOW MATERIALIZED VIEWS").rows() == [("v",)]
         listed = db.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'").rows()
-        assert sorted(name for (name,) in listed) == ["a", "b", "c", "plain", "v"]
-        assert len({row[-1] for row in db.sql("SHOW JOBS").rows()}) == 4
-        check(db)
-        db.sql("INSERT INTO c VALUES (2, 'two'); UPDATE a SET v = v + 1 WHERE k < 3; DELETE FROM b WHERE w = 1")
-        check(db)
+        assert sorted(name for (name,) in listed) == ["a", "b", "c", "v"]
+        db.sql("INSERT INTO b VALUES (2, 7); UPDATE a SET v = v + 1 WHERE k < 3; DELETE FROM b WHERE w = 1")
+        check(db, query)
         db.sql("ALTER MATERIALIZED VIEW v PAUSE")
-        assert set(jobs(db).values()) == {"paused", "running"} and jobs(db)["v$join_1"] == "paused"
-        db.sql("ALTER MATERIALIZED VIEW v RESUME")
+        assert set(jobs(db).values()) == {"paused"}
         with pytest.raises(HeadraceError, match="depend"):
             db.sql('DROP MATERIALIZED VIEW "v$join_1"')
-        db.sql("DROP MATERIALIZED VIEW v; DROP MATERIALIZED VIEW plain; DROP TABLE a; DROP TABLE b; DROP TABLE c")
+        db.sql("DROP MATERIALIZED VIEW v; DROP TABLE a; DROP TABLE b; DROP TABLE c")
         assert jobs(db) == {}
 
 
@@ -69,8 +72,8 @@ def test_they_are_taken_up_after_a_restart_and_go_when_the_view_fails(spark: Spa
         fill(db)
         db.sql(f"CREATE MATERIALIZED VIEW v AS {QUERY}")
     with connect(tmp_path, spark=spark, settings=SETTINGS) as db:
-        db.sql("INSERT INTO a VALUES (2, 100); INSERT INTO b VALUES (3, 2)")
-        check(db)
+        db.sql("INSERT INTO a VALUES (2, 100); INSERT INTO b VALUES (3, 2); DELETE FROM c WHERE x = 'uno'")
+        check(db, QUERY)
         before = jobs(db)
         assert before == dict.fromkeys(("v", "v$join_1", "v$join_2"), "running")
         db.sql("SET streaming_enable_unaligned_join = true; INSERT INTO a VALUES (9, 9); INSERT INTO b VALUES (9, 0)")
