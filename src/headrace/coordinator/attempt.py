@@ -14,7 +14,8 @@ from headrace.connectors.base import Offsets, Source
 from headrace.coordinator.commit import GroupEpoch, Part, Work, next_work, note_step, source_rests
 from headrace.coordinator.core import Core, Job, Progress
 from headrace.coordinator.targets import choose_parallelism
-from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
+from headrace.coordinator.watermarks import mark_at
+from headrace.dataflow.params import EpochParams, ReadPart, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import JobFailed
 from headrace.state.memory import task_share_bytes
@@ -117,6 +118,11 @@ def params_of(
         )
         for name, table in job.tables.items()
     }
+    closed: dict[str, int] = {}
+    below_us = mark_at(core, state, job.event_time.closes, epoch.target)
+    if below_us is not None and work.step.last:  # before the last step rows may come that are below it
+        assert job.plan is not None
+        closed[job.plan.root.id] = below_us
     params = EpochParams(
         attempt=attempt,
         from_epoch=part.committed,
@@ -132,13 +138,16 @@ def params_of(
         tables=tables,
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
+        closed=closed,
     )
     return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
 
 
-def _source_input(core: Core, source_id: int, tasks: tuple[Any, ...]) -> SourceInput:
+def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
     relation = core.relation(source_id)
-    return SourceInput(tasks, dict(relation.record.options), tuple((c.name, c.type) for c in relation.columns))
+    columns = tuple((c.name, c.type) for c in relation.columns)
+    read = tuple(part.task for part in tasks)
+    return SourceInput(read, dict(relation.record.options), columns, tuple(part.below_us for part in tasks))
 
 
 def check_result(job: Job, params: EpochParams, result: EpochResult) -> None:

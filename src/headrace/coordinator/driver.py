@@ -27,6 +27,7 @@ from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.machine import MAX_ROUNDS, may_join, next_epoch
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, more_rows, retry_delay_ms
+from headrace.dataflow.runner import EpochResult
 from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, LogLost, OutOfBudget
 from headrace.state.merge import levels
 
@@ -317,9 +318,17 @@ class Driver:
         for job, result in now.results:
             job.metrics.add(result)
             self._core.totals.add(result)
+            self._note_times(result)
         now.committed += now.results
         now.results.clear()
         self._core.changed.notify_all()
+
+    def _note_times(self, result: EpochResult) -> None:
+        """The next binding of a source raises its watermark by what has been read of it."""
+        for source_id, newest_us in result.newest_us.items():
+            source = self._core.relations.get(source_id)
+            if source is not None:
+                source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
 
     def _record(self, now: UnderWay) -> None:
         """Keep for people what a checkpoint was like."""

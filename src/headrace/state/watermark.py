@@ -17,7 +17,11 @@ from headrace.state.schema import RunRef, TableSchema
 def event_times(batch: pa.RecordBatch, schema: TableSchema) -> pa.Array:
     """The event times of stored rows, int64 microseconds, null where there is none. The schema names a column."""
     assert schema.expires is not None
-    column = batch.column(schema.expires)
+    return times_us(batch.column(schema.expires))
+
+
+def times_us(column: pa.Array) -> pa.Array:
+    """Timestamps, or int64 microseconds, as int64 microseconds since 1970 UTC."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz))
     return column.cast(pa.int64())

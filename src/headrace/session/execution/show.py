@@ -158,7 +158,8 @@ def explain(session: Session, statement: st.Explain) -> Result:
     """EXPLAIN of a query, of CREATE MATERIALIZED VIEW or of CREATE SINK."""
     inner = statement.statement
     if isinstance(inner, st.CreateMaterializedView):
-        lines = incremental_plan(session, Bound(session.localized(inner.query), session.names()), inner.columns)
+        bound = Bound(session.localized(inner.query), session.names())
+        lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close)
     elif isinstance(inner, st.CreateSink):
         lines = sink_plan(session, inner)
     elif isinstance(inner, st.Select):
@@ -170,9 +171,11 @@ def explain(session: Session, statement: st.Explain) -> Result:
     return rows_result("EXPLAIN", [("QUERY PLAN", "string")], [[line] for line in lines])
 
 
-def incremental_plan(session: Session, bound: Bound, columns: Sequence[str] | None = None) -> list[str]:
+def incremental_plan(
+    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False
+) -> list[str]:
     """The operators that would keep a view of this query up to date."""
-    return session.database.planner.plan(planned_text(bound, columns)).explain()
+    return session.database.planner.plan(planned_text(bound, columns), on_window_close=on_window_close).explain()
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
