@@ -113,8 +113,8 @@ def test_state_does_not_grow_over_a_long_stream(spark: SparkSession, tmp_path: P
             + NEXMARK.format("auction", "id bigint")
             + "CREATE MATERIALIZED VIEW closed AS SELECT window_start, auction, count(*) AS n FROM TUMBLE(bid, "
             "date_time, INTERVAL '10 seconds') GROUP BY 1, 2 EMIT ON WINDOW CLOSE; "
-            "CREATE SINK joined AS SELECT b.price FROM bid b JOIN auction a ON b.auction = a.id AND b.date_time BETWEEN "
-            "a.date_time AND a.date_time + INTERVAL '10 seconds' WITH (connector = 'blackhole')"
+            "CREATE SINK joined AS SELECT b.price FROM bid b JOIN auction a ON b.auction = a.id AND b.date_time "
+            "BETWEEN a.date_time AND a.date_time + INTERVAL '10 seconds' WITH (connector = 'blackhole')"
         )
         for _ in range(15):
             database.flush()
