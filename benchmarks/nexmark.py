@@ -1,12 +1,17 @@
-"""Nexmark q0 to q22: events/s and epochs, beside Structured Streaming and one-shot Spark batch over the same events.
+"""Nexmark q0 to q22: events/s and epochs, beside Structured Streaming, Flink and one-shot Spark batch, same events.
 
-`python benchmarks/nexmark.py [--events 1000000] [--epoch 100000] [--queries q0,q5] [--without stream,batch]`
+`python benchmarks/nexmark.py [--events 1000000] [--epoch 100000] [--queries q0,q5] [--without stream,batch] [--flink]`
 
-sink    a sink with the connector blackhole over the nexmark source: all state and checkpoints, rows dropped
+sink    a sink with the connector blackhole: all state and checkpoints, rows dropped
 view    the same query as a materialized view
 stream  Structured Streaming with RocksDB: what it accepts of the same SQL, one epoch's events in every micro-batch,
-        rows dropped; it reads the events from Parquet files
-batch   Spark over all events at once, from the same files, rows dropped: the limit
+        rows dropped
+batch   Spark over all events at once, rows dropped: the limit
+flink   with `--flink`: Flink SQL in a virtual environment of its own (`build/flink`, made when it is first asked for),
+        RocksDB, a checkpoint every second, rows dropped; its time for reading and parsing CSV files is taken off
+
+All others read the same Parquet files, so that no engine pays for making the events; with `--generated` sink and view
+read the nexmark source, which makes them.
 
 Start-up is left out everywhere: the first epoch (micro-batch, run) is not counted. The table is printed and written to
 `benchmarks/results/`.
@@ -15,11 +20,15 @@ Start-up is left out everywhere: the first epoch (micro-batch, run) is not count
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,6 +38,7 @@ from typing import Any
 import bench
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 from nexmark_queries import QUERIES, SIDE_INPUT_ROWS
 from pyspark.errors import AnalysisException
@@ -41,6 +51,11 @@ from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 
 KINDS = ("person", "auction", "bid")
+PEERS = ("stream", "flink", "batch")
+ROUND = 50
+"""Of so many events in a row ..."""
+SHARES = {"person": 1, "auction": 3, "bid": 46}
+"""... so many are of each kind."""
 ENGINES = ("sink", "view", "stream", "batch")
 _REFUSED = (AnalysisException,)
 _SIDE = {"key": np.arange(SIDE_INPUT_ROWS), "value": np.array([f"side {k}" for k in range(SIDE_INPUT_ROWS)])}
@@ -70,6 +85,7 @@ class Plan:
 
     events: int
     epoch: int
+    generated: bool = False
 
     def options(self, kind: str) -> dict[str, str]:
         """The source's options."""
@@ -94,11 +110,12 @@ def spark_sql(name: str) -> str:
     return parse_query(QUERIES[name]).to_spark(lambda table: f"`{table.name}`", schema)
 
 
-def maintained(spark: SparkSession, name: str, plan: Plan, sink: bool) -> Figures:
+def maintained(spark: SparkSession, name: str, plan: Plan, files: Files, sink: bool) -> Figures:
     """The query as a sink or a view; an epoch lasts from the tick that binds its events to its commit."""
     with bench.database(spark, checkpoint_interval_ms=0) as db:
         for kind in KINDS:
-            options = ", ".join(f"{k} = '{v}'" for k, v in plan.options(kind).items())
+            given = plan.options(kind) if plan.generated else files.options(kind)
+            options = ", ".join(f"{k} = '{v}'" for k, v in given.items())
             db.sql(f"CREATE SOURCE {kind} WITH ({options})")
         db.sql("CREATE TABLE side_input (key bigint, value text)")
         bench.write(db, "side_input", _SIDE)
@@ -122,18 +139,25 @@ def maintained(spark: SparkSession, name: str, plan: Plan, sink: bool) -> Figure
 def _bound(db: headrace.Database) -> int:
     """How far into the stream of events the sources are bound."""
     state = db.catalog.state
-    newest = [state.newest_remap(o.id) for o in state.objects_of("source")]
-    return max(int(n.offsets["0"]) for n in newest if n is not None)
+    found = 0
+    for source in state.objects_of("source"):
+        if (newest := state.newest_remap(source.id)) is not None:
+            files = [o for o in newest.offsets.values() if isinstance(o, dict)]
+            rows = sum(o["row"] for o in files)
+            found = max(found, rows * ROUND // SHARES[source.name] if files else int(newest.offsets.get("0", 0)))
+    return found
 
 
 class Files:
     """The events as Parquet files, one of each kind for every epoch."""
 
     def __init__(self, plan: Plan):
+        assert plan.epoch % ROUND == 0 and plan.events % plan.epoch == 0, "every file holds a whole epoch"
+        self.plan = plan
         self.root = Path(tempfile.mkdtemp(prefix="headrace-nexmark-"))
         for kind in KINDS:
             (self.root / kind).mkdir()
-            source = open_source(plan.options(kind), columns()[kind])
+            source = open_source(plan.options(kind), infer_columns(plan.options(kind)))
             for i, start in enumerate(range(0, plan.events, plan.epoch)):
                 task = {"start": start, "stop": min(plan.events, start + plan.epoch)}
                 rows = pa.Table.from_batches([b.batch for b in source.read(task)], schema=source.schema)
@@ -142,9 +166,33 @@ class Files:
                 # Structured Streaming takes the oldest files first.
                 os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
 
+    def options(self, kind: str) -> dict[str, str]:
+        """Those of a source that takes in one file for each epoch."""
+        rows = self.plan.epoch * SHARES[kind] // ROUND
+        return {"connector": "files", "path": str(self.root / kind), "max_rows_per_epoch": str(rows)}
+
     def schema(self, kind: str) -> str:
         """For Spark's readers."""
         return ", ".join(f"{c.name} {c.type}" for c in columns()[kind])
+
+    def as_csv(self) -> dict[str, Any]:
+        """The same events as CSV files: for each table its folder and columns."""
+        made = {}
+        for kind in KINDS:
+            folder = self.root / f"{kind}-csv"
+            folder.mkdir()
+            for path in sorted((self.root / kind).iterdir()):
+                rows = pq.read_table(path)
+                for i, field_ in enumerate(rows.schema):
+                    if pa.types.is_timestamp(field_.type):
+                        rows = rows.set_column(i, field_.name, rows.column(i).cast(pa.timestamp("ms"), safe=False))
+                pa.csv.write_csv(rows, folder / f"{path.stem}.csv", pa.csv.WriteOptions(include_header=False))
+            made[kind] = {"folder": str(folder), "columns": [(c.name, c.type) for c in columns()[kind]]}
+        folder = self.root / "side-csv"
+        folder.mkdir()
+        pa.csv.write_csv(pa.table(_SIDE), folder / "0.csv", pa.csv.WriteOptions(include_header=False))
+        side = [(c.name, c.type) for c in columns()["side_input"]]
+        return {**made, "side_input": {"folder": str(folder), "columns": side}}
 
     def close(self) -> None:
         """Remove them."""
@@ -208,30 +256,70 @@ def batched(spark: SparkSession, name: str, plan: Plan, files: Files) -> Figures
     return Figures(plan.events, seconds[1:])
 
 
+FLINK = Path(__file__).parent.parent / "build" / "flink"
+
+
+def flinked(names: Sequence[str], plan: Plan, files: Files) -> Iterator[tuple[str, Figures]]:
+    """Flink, one query after the other."""
+    python = FLINK / "bin" / "python"
+    if not python.exists():
+        print(f"installing Flink into {FLINK} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", FLINK], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "apache-flink>=2.3,<2.4"], check=True)
+    tables = files.as_csv()
+    queries = {n: {"sql": QUERIES[n], "reads": _reads(QUERIES[n], tables)} for n in names}
+    job = files.root / "flink.json"
+    job.write_text(json.dumps({"tables": tables, "queries": queries, "checkpoints": str(files.root / "checkpoints")}))
+    command = [python, Path(__file__).with_name("nexmark_flink.py"), job]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            made = json.loads(line)
+            if "refused" in made:
+                yield made["query"], Figures(note=f"refused: {made['refused']}")
+            else:
+                seconds = max(made["ms"] - made["scan_ms"], 1) / 1000
+                note = f"{made['ms']:,.0f} ms, of which {made['scan_ms']:,.0f} for reading"
+                yield made["query"], Figures(plan.events, [seconds], note)
+
+
+def _reads(sql: str, tables: dict[str, Any]) -> dict[str, list[str]]:
+    """The columns that a query reads, by table: all that have a name that occurs in it."""
+    found = {}
+    for name, table in tables.items():
+        if re.search(rf"\b{name}\b(?!_|\.| AS| =)", sql):
+            columns = [c for c, _ in table["columns"] if "*" in sql.replace("(*)", "") or re.search(rf"\b{c}\b", sql)]
+            found[name] = columns
+    return found
+
+
 Found = dict[str, dict[str, Figures]]
 """Figures by query and engine."""
 
 
 def measure(spark: SparkSession, names: list[str], engines: list[str], plan: Plan, found: Found) -> None:
     """Add all figures to `found`."""
-    files = Files(plan) if {"stream", "batch"} & set(engines) else None
+    files = Files(plan)
     try:
+        if "flink" in engines:
+            for name, figures in flinked(names, plan, files):
+                found[name] = {"flink": figures}
+                print(f"{name}: flink {_rate(figures)}", flush=True)
+            engines = [e for e in engines if e != "flink"]
         for name in names:
             made = found.setdefault(name, {})
             for engine in engines:
                 try:
                     if engine in ("sink", "view"):
-                        made[engine] = maintained(spark, name, plan, engine == "sink")
+                        made[engine] = maintained(spark, name, plan, files, engine == "sink")
                     else:
-                        assert files is not None
                         run = streamed if engine == "stream" else batched
                         made[engine] = run(spark, name, plan, files)
                 except Exception as error:  # the other queries are measured all the same
                     made[engine] = Figures(note=f"failed: {str(error).splitlines()[0][:100]}")
             print(f"{name}: " + ", ".join(f"{e} {_rate(f)}" for e, f in made.items()), flush=True)
     finally:
-        if files is not None:
-            files.close()
+        files.close()
 
 
 def _rate(figures: Figures | None) -> str:
@@ -254,8 +342,8 @@ def _epochs(figures: Figures | None) -> str:
 
 
 HEADER = [
-    "query", "sink ev/s", "p50 / p99 ms", "view ev/s", "p50 / p99 ms", "stream ev/s", "batch ev/s", "/ stream",
-    "/ batch",
+    "query", "sink ev/s", "p50 / p99 ms", "view ev/s", "p50 / p99 ms", "stream ev/s", "flink ev/s", "batch ev/s",
+    "/ stream", "/ flink", "/ batch",
 ]  # fmt: skip
 
 
@@ -263,15 +351,15 @@ def table(found: Found) -> list[list[str]]:
     """The figures as rows of text, with the geometric means of the ratios at the end."""
     rows = []
     for name, made in found.items():
-        ratios = [_ratio(made, other) for other in ("stream", "batch")]
+        ratios = [_ratio(made, other) for other in PEERS]
         cells = [_rate(made.get("sink")), _epochs(made.get("sink")), _rate(made.get("view")), _epochs(made.get("view"))]
-        cells += [_rate(made.get("stream")), _rate(made.get("batch"))]
+        cells += [_rate(made.get(other)) for other in PEERS]
         rows.append([name, *cells, *("" if r is None else f"{r:.2f}" for r in ratios)])
     means = []
-    for other in ("stream", "batch"):
+    for other in PEERS:
         known = [r for made in found.values() if (r := _ratio(made, other)) is not None]
         means.append(f"{np.exp(np.mean(np.log(known))):.2f}" if known else "")
-    return [*rows, ["geometric mean", *[""] * 6, *means]]
+    return [*rows, ["geometric mean", *[""] * (len(HEADER) - 1 - len(PEERS)), *means]]
 
 
 def write(found: Found, plan: Plan) -> Path:
@@ -303,11 +391,15 @@ def main() -> None:
     parser.add_argument("--epoch", type=int, default=100_000)
     parser.add_argument("--queries", default=",".join(QUERIES))
     parser.add_argument("--without", default="")
+    parser.add_argument("--flink", action="store_true", help="beside Flink, too")
+    parser.add_argument("--generated", action="store_true", help="sink and view read the nexmark source")
     options = parser.parse_args()
-    plan = Plan(options.events, options.epoch)
+    plan = Plan(options.events, options.epoch, options.generated)
     spark = bench.session()
     found: Found = {}
-    engines = [e for e in ENGINES if e not in options.without.split(",")]
+    engines = [
+        e for e in (*ENGINES, "flink") if e not in options.without.split(",") and (e != "flink" or options.flink)
+    ]
     with suppress(KeyboardInterrupt):  # what has been measured by then is shown
         measure(spark, options.queries.split(","), engines, plan, found)
     spark.stop()

@@ -39,6 +39,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         JobFailed                      HR020
           FunctionFailed               38000
           LogLost                      HR021
+        SparkLost                      58000
         QueryCanceled                  57014
         ShuttingDown                   57P01
           Fenced                       57P01
@@ -281,6 +282,10 @@ class LogLost(JobFailed):
     """The changes that a job has not read yet are gone: it cannot go on, and must be built anew."""
 
     sqlstate = "HR021"
+
+
+class SparkLost(OperationalError):
+    """The Spark application that this ran on has ended; where headrace started it, it starts another one."""
 
 
 class QueryCanceled(OperationalError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from test_coordinator import WAIT_S, FakeRunner
 from test_groups import Groups
 
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.core import FairSlots, Job
+from headrace.coordinator.core import PATIENCE_S, FairSlots, Job
 from headrace.coordinator.machine import MAX_ROUNDS
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -312,6 +313,29 @@ def test_a_step_gives_its_slot_back() -> None:
     assert order.index("other") == 1
 
 
+def test_who_holds_a_slot_for_long_does_not_count() -> None:
+    """PC-48: sleepers hold up others for a second, and only so many of them are looked past."""
+    now_s = 0.0
+    slots = FairSlots(2, spare=2, monotonic_s=lambda: now_s)
+    with ExitStack() as sleepers:
+        for _ in range(2):
+            assert slots._free_in_s() == 0
+            assert sleepers.enter_context(slots.slot(lambda: False))
+        assert slots._free_in_s() == PATIENCE_S
+        now_s = PATIENCE_S / 2
+        assert slots._free_in_s() == PATIENCE_S / 2
+        now_s = PATIENCE_S
+        with slots.slot(lambda: False):
+            assert slots._free_in_s() == 0  # both of them are late
+            with slots.slot(lambda: False):
+                assert slots._free_in_s() is None
+            assert slots._free_in_s() == 0
+        assert sleepers.enter_context(slots.slot(lambda: False)) and sleepers.enter_context(slots.slot(lambda: False))
+        now_s += PATIENCE_S
+        assert slots._free_in_s() is None
+    assert slots._free_in_s() == 0
+
+
 def test_a_new_view_joins_a_busy_group(tmp_path: Path) -> None:
     """PC-21, PC-25, PC-26, PC-29: created beside the group in slices, it joins at an epoch at which both are equal."""
     db = Groups(tmp_path, backfill_slice_rows=10)
@@ -348,12 +372,12 @@ def test_a_new_view_joins_a_busy_group(tmp_path: Path) -> None:
 
 def test_catching_up_without_end_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC-28: by itself the view is created and said to lag; one that was to join a group fails with a reason."""
-    import headrace.coordinator.driver as driver
+    import headrace.coordinator.committer as committer
     import headrace.coordinator.machine as machine
 
     monkeypatch.setattr(machine, "caught_up", lambda graph, job, target, within_ms: False)
     monkeypatch.setattr(machine, "MAX_ROUNDS", 3)
-    monkeypatch.setattr(driver, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(committer, "MAX_ROUNDS", 3)
     db = Groups(tmp_path)
     try:
         t = db.table()

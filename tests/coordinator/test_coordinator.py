@@ -62,6 +62,7 @@ class FakePlan:
     schema: TableSchema = SCHEMA
     append_only: bool = False
     event_time: EventTime = NO_EVENT_TIME
+    generation: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -77,6 +78,7 @@ class FakePlanner:
 
     defined: dict[int, str] = field(default_factory=dict)
     prefix: str = ""
+    generation: int = 0
 
     def define(self, relation: Any, columns: Any, name: str) -> None:
         self.defined[relation.id] = name
@@ -85,7 +87,7 @@ class FakePlanner:
         self.defined.pop(relation_id, None)
 
     def plan(self, sql: str, *, on_window_close: bool = False) -> FakePlan:
-        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i))
+        return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i), generation=self.generation)
 
 
 class FakeRunner:

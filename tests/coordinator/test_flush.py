@@ -44,6 +44,40 @@ def test_after_it_every_session_sees_earlier_writes(db: Database) -> None:
                 assert all(db.values(snapshot.tables[x]) == list(range(i + 1)) for x in ids)
 
 
+def test_a_view_on_a_view_that_takes_in_more_than_one_epoch(db: Database) -> None:
+    """CK-17, PC-38: the flushed epoch and a later one are one change of the view between; the writes are in it."""
+    t = db.table()
+    v = db.view("v", t)
+    w = db.view("w", v)
+    idle(db, v, w)
+    upper, lower = db.runner_of(v), db.runner_of(w)
+    for runner in (upper, lower):
+        runner.gate.clear()
+        runner.entered.clear()
+    db.insert(t, 0)
+    assert upper.entered.wait(WAIT_S)
+    db.insert(t, 1)
+    seen: list[list[int]] = []
+
+    def flush() -> None:
+        db.c.flush(WAIT_S)
+        seen.extend(db.read(w))
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    with db.core.changed:
+        assert db.core.changed.wait_for(lambda: db.core.jobs[v].forced > 0, WAIT_S)
+    db.insert(t, 2)
+    last = db.core.relations[t].changes.in_range(0, 1 << 62)[-1][1]
+    upper.gate.set()
+    db.until(lambda: db.core.jobs[v].committed >= last)
+    # Nothing can be waited for here: it must not return, and does at once where it is wrong.
+    thread.join(0.2)
+    lower.gate.set()
+    thread.join()
+    assert seen == [[0, 1, 2]]
+
+
 def test_with_nothing_dirty_it_runs_nothing(db: Database) -> None:
     """CK-18: it returns at once, without an epoch of any view and without an object."""
     t = db.table()

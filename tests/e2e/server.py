@@ -124,6 +124,19 @@ class Server:
         """What the process started ends with it; should something be left, end it."""
         self._signal(signal.SIGKILL)
 
+    @property
+    def process_id(self) -> int:
+        """The id of the server's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def java_process(self) -> int | None:
+        """The id of the JVM that the server has started; None while there is none."""
+        assert self._process is not None
+        command = ["ps", "-o", "pid=,comm=", "--ppid", str(self._process.pid)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
+        return next((int(line.split()[0]) for line in found if line.endswith("java")), None)
+
     def log_text(self) -> str:
         """What this life has written to stdout and stderr."""
         with self.log.open("rb") as file:

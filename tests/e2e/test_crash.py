@@ -257,7 +257,6 @@ def test_killed_at_random_moments_and_at_the_commit(scene: Scene) -> None:
 
     In one life tasks die as well, before and after they have written: their epochs are run again.
     """
-    scene.load_and_kill(scene.random.uniform(1.0, 4.0))
     scene.load_and_kill(
         scene.random.uniform(1.0, 4.0), whole_group=False,
         next_faults="task.before_upload=kill@2,task.after_upload=kill@3,commit.before=kill@20",

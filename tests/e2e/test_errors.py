@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -256,6 +257,49 @@ def test_a_full_disk_stops_writes_until_there_is_room(server: Server, small_stat
 
 
 # ---- the process
+
+
+def test_spark_that_is_killed_is_started_again(server: Server) -> None:
+    """PC-42, PC-48: SIGKILL to the JVM under load: no connection, write or read of rows notices; then all is exact.
+
+    What needs Spark meanwhile waits, within its statement_timeout, or is told to run again.
+    """
+    java = server.java_process()
+    assert java is not None
+    served = server.process_id
+    with server.connect() as writer, server.connect() as reader, server.connect() as hasty:
+        writer.execute("CREATE FUNCTION twice(x bigint) RETURNS bigint STRICT LANGUAGE python AS $$ return 2 * x $$")
+        writer.execute("CREATE TABLE load (k int, v bigint)")
+        writer.execute("CREATE MATERIALIZED VIEW doubled AS SELECT k, sum(twice(v)) AS s FROM load GROUP BY k")
+        hasty.execute("SET statement_timeout = '300ms'")
+        query = "SELECT k, sum(twice(v)) FROM load GROUP BY k"
+        told: list[str | None] = []
+        for number in range(150):
+            writer.execute(f"INSERT INTO load VALUES ({number % 3}, {number})")
+            if number == 20:
+                os.kill(java, signal.SIGKILL)
+                with pytest.raises(psycopg.OperationalError) as caught:
+                    hasty.execute(query)
+                assert caught.value.sqlstate in ("58000", "57014")
+            assert reader.execute("SELECT count(*) FROM load").fetchone() == (number + 1,)
+        for _ in range(3):
+            try:
+                rows = reader.execute(query).fetchall()
+                break
+            except psycopg.OperationalError as error:
+                told.append(error.sqlstate)
+        assert set(told) <= {"58000"}
+        assert sorted(rows) == [(k, 2 * sum(range(k, 150, 3))) for k in range(3)]
+        writer.execute("FLUSH")
+        assert sorted(reader.execute("SELECT k, s FROM doubled").fetchall()) == sorted(rows)
+    assert server.process_id == served and server.exit_code() is None
+    assert server.java_process() not in (None, java)
+    found = [kind for (kind,) in server.rows("SELECT kind FROM headrace_catalog.events WHERE kind LIKE 'spark%'")]
+    assert sorted(found) == ["spark_lost", "spark_restarted"]
+    failed = server.rows("SELECT * FROM headrace_catalog.events WHERE kind = 'job_failed' AND message LIKE '%doubled%'")
+    assert failed == []
+    assert differences(server, "words", "SELECT word, count(*) AS c, sum(n) AS s FROM log GROUP BY word") is None
+    server.execute("DROP MATERIALIZED VIEW doubled", "DROP TABLE load", "DROP FUNCTION twice")
 
 
 def test_a_second_server_fences_the_first_and_sigterm_ends_cleanly(tmp_path: Path) -> None:

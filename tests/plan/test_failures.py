@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.errors import FunctionFailed, JobFailed
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from headrace.errors import FunctionFailed, JobFailed, SparkLost
 from headrace.plan.failures import translate
 
 TEXT = """Job aborted due to stage failure: Task 0 failed: org.apache.spark.api.python.PythonException:
@@ -40,3 +43,24 @@ def test_an_operator_that_fails_is_no_users_function() -> None:
     )
     error = translate(RuntimeError(text))
     assert isinstance(error, JobFailed) and not isinstance(error, FunctionFailed)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Error while sending or receiving"),
+        Py4JError("An error occurred while calling o17.count"),
+        ConnectionRefusedError(111, "Connection refused"),
+        EOFError(),
+    ],
+    ids=str,
+)
+def test_calls_that_nobody_answers_are_of_a_spark_that_has_ended(error: Exception) -> None:
+    """PC-42: they are told from failures of the query itself, so that no view is blamed for them."""
+    found = translate(error)
+    assert type(found) is SparkLost and found.sqlstate == "58000" and found.hint is not None
+
+
+def test_calls_that_java_refuses_are_not() -> None:
+    trace = "An error occurred while calling o17.gone. Trace:\npy4j.Py4JException: Method gone([]) does not exist"
+    assert type(translate(Py4JError(trace))) is JobFailed

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,22 +35,22 @@ class S3Server:
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _call(url: str, method: str = "GET") -> None:
+def call(url: str, method: str = "GET") -> None:
     with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
         answer.read()
 
 
-def _wait_for(server: subprocess.Popen[bytes], endpoint: str) -> None:
+def wait_until_up(server: subprocess.Popen[bytes], url: str) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            _call(f"{endpoint}/moto-api/")
+            call(url)
             return
         except (urllib.error.URLError, OSError):
             assert server.poll() is None and time.monotonic() < deadline, "the S3 server does not come up"
@@ -58,27 +58,35 @@ def _wait_for(server: subprocess.Popen[bytes], endpoint: str) -> None:
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
-    """A running server; its credentials are in the environment meanwhile."""
-    port = _free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-    before = {k: os.environ.get(k) for k in keys}
-    os.environ.update(keys)
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These variables are set meanwhile."""
+    before = {k: os.environ.get(k) for k in values}
+    os.environ.update(values)
     try:
-        endpoint = f"http://127.0.0.1:{port}"
-        _wait_for(server, endpoint)
-        _call(f"{endpoint}/headrace", "PUT")
-        yield S3Server(endpoint, "headrace")
+        yield
     finally:
-        server.terminate()
-        server.wait(30)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """A running server; its credentials are in the environment meanwhile."""
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with environment({"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}):
+            endpoint = f"http://127.0.0.1:{port}"
+            wait_until_up(server, f"{endpoint}/moto-api/")
+            call(f"{endpoint}/headrace", "PUT")
+            yield S3Server(endpoint, "headrace")
+    finally:
+        server.terminate()
+        server.wait(30)

@@ -24,6 +24,8 @@ from headrace.config import Settings
 from headrace.coordinator.changes import TableChange
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
+from headrace.coordinator.exact import newest
+from headrace.coordinator.graph import Known
 from headrace.coordinator.history import Checkpoint
 from headrace.coordinator.lanes import STOP_WAIT_S
 from headrace.coordinator.lifecycle import Lifecycle
@@ -68,7 +70,7 @@ class JobStatus:
     committed_epoch: int
     frontier: int
     lag_ms: int
-    """How far the frontier lies behind the wall clock."""
+    """How far the newest epoch at which it is exact lies behind the wall clock."""
     rows_in: int
     rows_out: int
     epochs: int
@@ -117,7 +119,8 @@ class Coordinator:
         self._planner = planner
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         self._core = Core(settings, catalog, clock or SystemClock(), slots)
-        self._ticker = Ticker(self._core, Watchdog(self._core).look)
+        self._watchdog = Watchdog(self._core)
+        self._ticker = Ticker(self._core, self._look)
         self._merger: SparkMerger | None = None
         self._compactor = Compactor(self._core, merge_runner or self._spark_merge)
         self._vacuum = Vacuum(self._core)
@@ -126,8 +129,9 @@ class Coordinator:
         self._reads = Reads(self._core)
         self._status_of = Status(self._core, self._core.history, self._reads)
         self._life = Lifecycle(
-            self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock
-        )
+            self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock,
+            self._forget,
+        )  # fmt: skip
         self._progress = ProgressServer(self._core.progress, settings.progress_host) if settings.progress_host else None
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
@@ -209,6 +213,44 @@ class Coordinator:
         """Stop for good because of something outside; every later call fails with it."""
         self._core.fatal(error)
 
+    def watch_spark(self, is_lost: Callable[[], bool]) -> None:
+        """Let `is_lost` be asked when something fails as if Spark had ended. If it has, it calls `suspend`."""
+        self._core.spark_is_lost = is_lost
+
+    def suspend(self, reason: HeadraceError) -> None:
+        """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
+        core = self._core
+        with core.changed:
+            news, core.suspended = core.suspended is None, reason
+        core.notify()
+        if news and not core.stopping:
+            self._say("spark_lost", f"{reason.message}; every group goes on from its checkpoint with another one")
+
+    def renew(self, begin: Callable[[], None]) -> None:
+        """There is another Spark application: `begin` moves the planner there, then all views are planned again.
+
+        Every group resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too.
+        """
+        core = self._core
+        since_s = core.clock.monotonic_s()
+        with self._life.ddl:
+            begin()
+            self._merger = None
+            self._life.replan()
+            with core.changed:
+                core.suspended = None
+                core.changed.notify_all()
+        took = f"{len(core.jobs)} views were planned again in {core.clock.monotonic_s() - since_s:.1f} s"
+        self._say("spark_restarted", f"Spark runs again; {took}")
+
+    def _say(self, kind: str, text: str) -> None:
+        try:
+            self._core.catalog.transact([AddEvent(kind, None, text)])
+        except Fenced as error:
+            self._core.fatal(error)
+        except HeadraceError:
+            pass  # an event less: what it tells of goes on
+
     def configure(self, settings: Settings) -> None:
         """Let changed system parameters take effect."""
         self._core.settings = settings
@@ -285,28 +327,29 @@ class Coordinator:
 
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """
+        self._guarded(lambda: self._life.drop(ids))
 
-        def drop() -> None:
-            dropped = self._life.drop(ids)
-            for i in dropped:
-                self._reads.forget(i)
-                self._ticker.forget(i)
-            with self._core.lock:
-                groups = {j.group for j in self._core.jobs.values()}
-            self._core.history.forget(set(dropped), groups)
+    def _look(self) -> None:
+        """Before each periodic tick."""
+        self._life.settle()
+        self._watchdog.look()
 
-        self._guarded(drop)
+    def _forget(self, ids: Sequence[int]) -> None:
+        for i in ids:
+            self._reads.forget(i)
+            self._ticker.forget(i)
+        with self._core.lock:
+            groups = {j.group for j in self._core.jobs.values()}
+        self._core.history.forget(set(ids), groups)
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
 
-        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, log_limit_mb, log_limit_policy, and
-        checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other options and where groups
-        would wait for each other.
+        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, barrier_interval_ms, log_limit_mb,
+        log_limit_policy, and checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other
+        options and where groups would wait for each other.
         """
         self._guarded(lambda: self._life.alter(job_id, paused, options))
-        if paused is not None:
-            self._core.history.paused(job_id, paused, self._core.clock.monotonic_s())
 
     # ---- writes and reads
 
@@ -390,9 +433,10 @@ class Coordinator:
             core.changed.notify_all()
 
             def waiting() -> list[Job]:
-                return [
-                    j for j in jobs if j.id in core.jobs and j.status == "created" and core.job_frontier(j) < epoch
-                ]  # fmt: skip
+                # Not the frontier: a view whose input has taken in several epochs at once will not change before the
+                # last of them, and has none of their rows.
+                known, here = Known(), [j for j in jobs if j.id in core.jobs and j.status == "created"]
+                return [j for j in here if (newest(core.exact(j.id, known)) or 0) < epoch]
 
             def failed(left: list[Job]) -> list[Job]:
                 return [j for j in left if j.failed_total > before[j.id] and j.error is not None]
@@ -492,7 +536,7 @@ class Coordinator:
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=lag_ms(core.clock.now_ms(), frontier),
+            lag_ms=lag_ms(core.clock.now_ms(), newest(core.exact(job.id)) or 0),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -124,11 +125,14 @@ class Job(JobState):
     error_since_ms: int = 0
     retry_at_s: float = 0.0
     not_before_s: float = 0.0
+    """When its next epoch may begin, by its cadence."""
+    commit_after_s: float = 0.0
+    """Until when its epochs are held, by its cadence."""
     attempt: str | None = None
     """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0
-    busy: bool = False
-    """It is part of an epoch that has begun and is neither committed nor given up."""
+    busy: int = 0
+    """Epochs that it is part of, that have begun and are neither committed nor given up."""
     progress: str = ""
     reading: Progress | None = None
     """How much of its inputs' content it has read, while it is being created."""
@@ -146,13 +150,33 @@ class Job(JobState):
         return "creating" if self.status == "creating" else "running"
 
 
-class FairSlots:
-    """A limit on what runs at once; who waits longest goes first."""
+PATIENCE_S = 1.0
+"""Seconds that a group may hold a slot before it may not count any more."""
 
-    def __init__(self, slots: int) -> None:
+
+class FairSlots:
+    """A limit on what runs at once; who waits longest goes first.
+
+    Who has held a slot for `PATIENCE_S` may well be waiting itself, inside a slow function say. Up to `spare` such
+    holders are not counted, so that they do not keep all others from running.
+    """
+
+    def __init__(self, slots: int, spare: int = 0, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Condition()
-        self._free = slots
+        self._slots, self._spare, self._monotonic_s = slots, spare, monotonic_s
+        self._held: dict[object, float] = {}
+        """Holder -> since when."""
         self._queue: deque[object] = deque()
+
+    def _free_in_s(self) -> float | None:
+        """Seconds until a slot is free if nobody gives one back; 0 or less for one that is free, None for never."""
+        over = len(self._held) - self._slots
+        if over < 0:
+            return 0.0
+        if over >= self._spare:
+            return None
+        # The one that has to have outstayed its time for one more to be let in.
+        return sorted(self._held.values())[over] + PATIENCE_S - self._monotonic_s()
 
     @contextmanager
     def slot(self, give_up: Callable[[], bool]) -> Iterator[bool]:
@@ -161,19 +185,23 @@ class FairSlots:
         with self._lock:
             self._queue.append(ticket)
             try:
-                self._lock.wait_for(lambda: give_up() or (self._free > 0 and self._queue[0] is ticket))
+                while not give_up():
+                    left_s = self._free_in_s() if self._queue[0] is ticket else None
+                    if left_s is not None and left_s <= 0:
+                        break
+                    self._lock.wait(left_s)
                 granted = not give_up()
             finally:
                 self._queue.remove(ticket)
                 self._lock.notify_all()
             if granted:
-                self._free -= 1
+                self._held[ticket] = self._monotonic_s()
         try:
             yield granted
         finally:
             if granted:
                 with self._lock:
-                    self._free += 1
+                    del self._held[ticket]
                     self._lock.notify_all()
 
     def wake(self) -> None:
@@ -219,13 +247,17 @@ class Core(Graph[Relation, Job]):
         self.pins = Pins()
         self.history = History()
         self.progress = ProgressBook(clock.monotonic_s, clock.now_ms)
-        self.slots = FairSlots(slots)
+        self.slots = FairSlots(slots, max(slots, 2), clock.monotonic_s)
         self.tasks_at_once = slots
         """Tasks of epochs that are taken to run side by side, which share the memory budget."""
         self.memory = MemoryController(self.budget_bytes())
         self.totals = Metrics()
         """Of all jobs together, dropped ones included."""
         self.stopping = False
+        self.suspended: HeadraceError | None = None
+        """Why no epoch runs at present: Spark has ended, and is being started again."""
+        self.spark_is_lost: Callable[[], bool] = lambda: False
+        """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
         self.failure: BaseException | None = None
         self.failed = threading.Event()
         self._attempts = itertools.count(1)

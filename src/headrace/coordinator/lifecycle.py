@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, checked_options, job_options, own_group
 from headrace.coordinator.steps import Position, position_of
+from headrace.coordinator.undecided import Undecided
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import (
     DependentObjectsExist,
@@ -27,6 +29,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidParameter,
     JobFailed,
+    SparkLost,
     UndefinedObject,
     UndefinedTable,
     WrongObjectType,
@@ -52,7 +55,10 @@ def spark_name(object_id: int) -> str:
 
 
 class Lifecycle:
-    """Changes what there is. DDL is serialised by `ddl`; each step of it is one transaction."""
+    """Changes what there is. DDL is serialised by `ddl`; each step of it is one transaction.
+
+    `forget` is called with the ids of what has been dropped.
+    """
 
     def __init__(
         self,
@@ -61,11 +67,14 @@ class Lifecycle:
         make_runner: RunnerFactory,
         compact: Callable[[], None],
         ticking: threading.Lock,
+        forget: Callable[[Sequence[int]], None],
     ) -> None:
         self._core = core
         self._planner = planner
         self._make_runner = make_runner
         self._ticking = ticking
+        self._forget = forget
+        self._undecided = Undecided(core.catalog)
         self.ddl = threading.RLock()
         self.lanes = Lanes(core, compact)
 
@@ -113,32 +122,69 @@ class Lifecycle:
             joined=job_record.joined,
         )
         try:
-            closing = bool(record.payload.get(ON_WINDOW_CLOSE))
-            plan = self._planner.plan(stored_query(self._planner, record.payload), on_window_close=closing)
-            plan = plan.into(record.options) if record.kind == "sink" else plan
-            self._check_plan(record, job_record, plan, tables)
-            job.plan, job.runner = plan, self._runner(plan)
-            job.event_time = plan.event_time
+            job.plan = self._plan(record, job_record, tables)
+            job.runner, job.event_time = self._runner(job.plan), job.plan.event_time
             if job.status == "quarantined":
                 self._set_status(job, "created" if job.created else "creating")
         except Fenced:
             raise
         except Exception as error:
-            job.error, job.error_since_ms = as_headrace_error(error), self._core.clock.now_ms()
-            if job.status != "quarantined":
-                text = f'{_kind(record)} "{record.name}" is quarantined: {job.error.message}'
-                self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
+            self._cannot_be_planned(record, job, as_headrace_error(error))
         with self._core.lock:
             self._core.jobs[job.id] = job
 
-    def _check_plan(
-        self, record: ObjectRecord, job_record: JobRecord, plan: ViewPlan, tables: Mapping[str, int]
-    ) -> None:
+    def replan(self) -> None:
+        """Plan all views anew, after the planner has gone on in another Spark application.
+
+        The caller holds `ddl`; no epoch runs. Raises `SparkLost` if that application has ended, too.
+        """
+        core = self._core
+        with core.catalog.reading() as state:
+            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink"))
+            records = dict(state.jobs)
+        for record in objects:
+            job = core.jobs.get(record.id)
+            if job is not None:
+                self._replan(record, records[record.id], job)
+            self._define(record)
+        self._settle()
+        for job in list(core.jobs.values()):
+            self.lanes.launch(job)
+
+    def _replan(self, record: ObjectRecord, job_record: JobRecord, job: Job) -> None:
+        core = self._core
+        plan: ViewPlan | None = None
+        runner: Runner | None = None
+        try:
+            plan = self._plan(record, job_record, job.tables)
+            runner = self._runner(plan)
+        except Fenced:
+            raise
+        except Exception as error:
+            if core.spark_is_lost():
+                raise SparkLost(f"Spark ended again: {error}") from error
+            self._cannot_be_planned(record, job, as_headrace_error(error))
+        with core.changed:
+            job.plan, job.runner = plan, runner
+            job.version += 1
+
+    def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
+        job.error, job.error_since_ms = error, self._core.clock.now_ms()
+        if job.status != "quarantined":
+            text = f'{_kind(record)} "{record.name}" is quarantined: {error.message}'
+            self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
+
+    def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
+        """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
+        closing = bool(record.payload.get(ON_WINDOW_CLOSE))
+        plan = self._planner.plan(stored_query(self._planner, record.payload), on_window_close=closing)
+        plan = plan.into(record.options) if record.kind == "sink" else plan
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
             raise JobFailed(
                 f'the plan of {_kind(record)} "{record.name}" is not the one that its state was made by',
                 hint="its rows stay readable; drop the view and create it again to have it kept up to date",
             )
+        return plan
 
     def _set_status(self, job: Job, status: str, *also: Edit) -> None:
         """Change a job's status, durably. The caller sees to it that the job commits nothing meanwhile."""
@@ -158,6 +204,28 @@ class Lifecycle:
             spark_name(record.id),
         )  # fmt: skip
 
+    # ---- statements
+
+    @contextmanager
+    def _statement(self) -> Iterator[None]:
+        """One at a time, and none while it is not known what became of another."""
+        with self.ddl:
+            self._core.check()
+            self._undecided.settle()
+            yield
+
+    def settle(self) -> None:
+        """Finish statements whose outcome was not known, unless another one runs. Raises `Fenced`."""
+        if self._undecided and self.ddl.acquire(blocking=False):
+            try:
+                self._undecided.settle()
+            except Fenced:
+                raise
+            except HeadraceError:
+                pass
+            finally:
+                self.ddl.release()
+
     # ---- create
 
     def create_relation(self, record: ObjectRecord) -> int:
@@ -165,8 +233,7 @@ class Lifecycle:
         core = self._core
         if record.kind not in ("schema", "table", "source", "view", "function"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
-        with self.ddl:
-            core.check()
+        with self._statement():
             self._check_name(record)
             first, second = core.catalog.allocate_ids(2)
             record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
@@ -190,9 +257,10 @@ class Lifecycle:
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
         """See `Coordinator.create_view`; the job is made and not launched."""
         core = self._core
-        with self.ddl:
-            core.check()
+        with self._statement():
             self._check_name(record)
+            if plan.generation != self._planner.generation:
+                raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
                 core.relation(upstream)
             layouts = plan.state_tables()
@@ -234,13 +302,11 @@ class Lifecycle:
             raise DuplicateTable(f'relation "{record.name}" already exists')
 
     def _transact_new(self, edits: list[Edit], object_id: int) -> None:
-        try:
-            self._core.catalog.transact(edits)
-        except Fenced:
-            raise
-        except HeadraceError:
-            if object_id not in self._core.catalog.state.objects:
-                raise
+        def settle(state: CatalogState) -> None:
+            if object_id in state.objects:  # It was said not to be created.
+                self._core.catalog.transact([Delete("object", object_id)])
+
+        self._undecided.transact(edits, lambda state: object_id in state.objects, settle)
 
     def _group(self, job_id: int, name: str, upstreams: Iterable[int], wanted: str | None) -> str:
         """The checkpoint group of a job. Raises `InvalidParameter` where groups would wait for each other."""
@@ -265,8 +331,7 @@ class Lifecycle:
         """See `Coordinator.alter_job`."""
         core = self._core
         given = checked_options(options or {})
-        with self.ddl:
-            core.check()
+        with self._statement():
             job = core.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
@@ -274,7 +339,6 @@ class Lifecycle:
             group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
             with core.committing:
                 self._alter(job, paused, given, group)
-            self.lanes.launch(job)
             core.notify()
 
     def _alter(self, job: Job, paused: bool | None, given: Mapping[str, str], group: str) -> None:
@@ -291,43 +355,49 @@ class Lifecycle:
         kind = {True: "job_paused", False: "job_resumed", None: "job_moved" if moved else "job_altered"}[paused]
         text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
         altered = replace(record, status=status, options=options, group=group, joined=joined)
-        core.catalog.transact([Put(altered), AddEvent(kind, job.id, text)])
-        with core.changed:
-            job.status, job.options = status, options
-            job.retry_at_s = job.not_before_s = 0.0
-            if moved:
-                job.group, job.joined, job.joining = group, joined, False
-                job.version += 1
-            core.changed.notify_all()
 
-    def drop(self, ids: Sequence[int]) -> list[int]:
-        """See `Coordinator.drop`; returns what was dropped."""
+        def settle(state: CatalogState) -> None:
+            with core.committing:
+                self._take_up(job, state.jobs[job.id])
+
+        edits: list[Edit] = [Put(altered), AddEvent(kind, job.id, text)]
+        self._undecided.transact(edits, lambda state: state.jobs[job.id] == altered, settle)
+        self._take_up(job, altered)
+
+    def _take_up(self, job: Job, record: JobRecord) -> None:
+        """Let a job be as an ALTER has made its record."""
         core = self._core
-        with self.ddl:
-            core.check()
+        with core.changed:
+            moved = record.group != job.group
+            job.status, job.options = record.status, dict(record.options)
+            job.retry_at_s = job.not_before_s = job.commit_after_s = 0.0
+            if moved:
+                job.group, job.joined, job.joining = record.group, record.joined, False
+                job.version += 1
+            core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
+            core.changed.notify_all()
+        self.lanes.launch(job)
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """See `Coordinator.drop`."""
+        core = self._core
+        with self._statement():
             self._check_drop(ids)
             with core.lock:
-                relations = [core.relations[i] for i in ids if i in core.relations]
+                tables = [r for r in map(core.relations.get, sorted(ids)) if r is not None and r.kind == "table"]
                 jobs = [core.jobs[i] for i in ids if i in core.jobs]
             self.lanes.withdraw(jobs)
-            held = sorted((r for r in relations if r.kind == "table"), key=lambda r: r.id)
-            for table in held:
-                table.writing.acquire()
-            try:
-                with self._ticking:
-                    self._delete(ids, relations)
-            except BaseException:
-                for job in jobs:
-                    job.stopping = False
-                    self.lanes.launch(job)
-                raise
-            finally:
-                for table in held:
-                    table.writing.release()
-            for relation in relations:
-                self._planner.forget(relation.id)
+            with ExitStack() as held:
+                for table in tables:
+                    held.enter_context(table.writing)
+                try:
+                    with self._ticking:
+                        self._delete(ids, jobs)
+                except BaseException:
+                    if not self._undecided:
+                        self._resume(jobs)
+                    raise
         core.notify()
-        return list(ids)
 
     def _check_drop(self, ids: Sequence[int]) -> None:
         with self._core.catalog.reading() as state:
@@ -343,20 +413,37 @@ class Lifecycle:
                         hint="DROP ... CASCADE drops them too",
                     )
 
-    def _delete(self, ids: Sequence[int], relations: Sequence[Relation]) -> None:
+    def _delete(self, ids: Sequence[int], jobs: Sequence[Job]) -> None:
+        def happened(state: CatalogState) -> bool:
+            return not any(i in state.objects for i in ids)
+
+        def settle(state: CatalogState) -> None:
+            if happened(state):
+                self._dropped(ids)
+            else:
+                self._resume(jobs)
+
+        self._undecided.transact([Delete("object", i) for i in ids], happened, settle)
+        self._dropped(ids)
+
+    def _resume(self, jobs: Sequence[Job]) -> None:
+        """They were withdrawn, and are not dropped."""
+        for job in jobs:
+            job.stopping = False
+            self.lanes.launch(job)
+
+    def _dropped(self, ids: Sequence[int]) -> None:
         core = self._core
-        try:
-            core.catalog.transact([Delete("object", i) for i in ids])
-        except Fenced:
-            raise
-        except HeadraceError:
-            if any(i in core.catalog.state.objects for i in ids):
-                raise
         with core.changed:
-            for relation in relations:
-                relation.dropped = True
-                core.relations.pop(relation.id, None)
-                core.jobs.pop(relation.id, None)
+            for i in ids:
+                core.jobs.pop(i, None)
+                relation = core.relations.pop(i, None)
+                if relation is not None:
+                    relation.dropped = True
+            core.changed.notify_all()
+        for i in ids:
+            self._planner.forget(i)
+        self._forget(ids)
 
 
 def _kind(record: ObjectRecord) -> str:

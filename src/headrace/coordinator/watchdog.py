@@ -95,6 +95,8 @@ def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) ->
     if job.status == "quarantined":
         cause = "a new start" if isinstance(job.error, LogLost) else "its plan"
         return f"{cause}: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
+    if core.suspended is not None:
+        return "Spark: it has ended, and is being started again"
     if job.attempt is not None:
         # An attempt that has just failed is still being cleared away.
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)
@@ -153,7 +155,7 @@ def _of_input(core: Core, job: Job) -> str:
 
 def _of_turn(core: Core, job: Job) -> str:
     """Its own turn."""
-    left_s = job.not_before_s - core.clock.monotonic_s()
+    left_s = max(job.not_before_s, job.commit_after_s if job.busy else 0.0) - core.clock.monotonic_s()
     if left_s > 0 and job.forced <= job.committed:
         return f"its checkpoint_interval_ms, {left_s:.1f} s more"
     image, most = core.catalog.image, core.settings.compaction_stall_runs

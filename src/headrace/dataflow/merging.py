@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from headrace.plan.failures import translate
@@ -35,5 +37,6 @@ class SparkMerger:
             except Exception as error:
                 raise translate(error) from error
             finally:
-                context.setLocalProperty("spark.scheduler.pool", None)
-                context.setLocalProperty("spark.jobGroup.id", None)
+                with suppress(Py4JError, OSError):
+                    context.setLocalProperty("spark.scheduler.pool", None)
+                    context.setLocalProperty("spark.jobGroup.id", None)

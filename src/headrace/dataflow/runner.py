@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark import Accumulator, AccumulatorParam, SparkContext
+from py4j.protocol import Py4JError
+from pyspark import Accumulator, SparkContext
 
+from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.params import PROPERTY, EpochParams
@@ -22,15 +25,6 @@ from headrace.state.spool import forget_attempt
 
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
-
-
-class _Acknowledgements(AccumulatorParam[list[dict[str, Any]]]):
-    def zero(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return []
-
-    def addInPlace(self, value1: list[dict[str, Any]], value2: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        value1.extend(value2)
-        return value1
 
 
 class _PhysicalPlan:
@@ -92,15 +86,18 @@ class EpochRunner:
         self._pool = pool
         self._weak_hash = weak_hash
         self._context: SparkContext = bridge.spark.sparkContext
-        self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], _Acknowledgements())
+        self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
         self._running = threading.Lock()
         self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
         """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
+        key = (parallelism, active)
+        physical = self._physical.get(key)
+        if physical is not None:
+            return physical  # without the lock: an epoch must not wait for what is planned for others
         with self._bridge.lock:
-            key = (parallelism, active)
             physical = self._physical.get(key)
             if physical is None:
                 if active is not None and len(self._physical) >= PLANS_AT_MOST:
@@ -137,8 +134,9 @@ class EpochRunner:
             except Exception as error:
                 raise translate(error) from error
             finally:
-                self._context.setLocalProperty(PROPERTY, None)
                 forget_attempt(params.spool_root, params.attempt)
+                with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
+                    self._context.setLocalProperty(PROPERTY, None)
             return self._result(params, self._acknowledged.value)
 
     def cancel(self, attempt: str) -> None:

@@ -6,10 +6,14 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.errors import OperationalError
@@ -40,15 +44,60 @@ logger.python.level = off
 """
 
 
-def wait_for_end(session: SparkSession) -> int | None:
-    """Block until the session's JVM ends; returns its exit code. None at once if it is not this process's child."""
-    process = getattr(session.sparkContext._gateway, "proc", None)
-    return None if process is None else int(process.wait())
+def has_ended(session: SparkSession, wait_s: float = 0.0) -> bool:
+    """Whether the session's JVM has ended, or its SparkContext was stopped.
+
+    What a call to a dying JVM raises may come before its exit code: `wait_s` is how long to wait for that.
+    """
+    context = session.sparkContext
+    process = getattr(context._gateway, "proc", None)
+    if process is not None:
+        with suppress(TimeoutExpired):
+            process.wait(wait_s)
+            return True
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):
+        return True
+
+
+_starting = threading.Lock()
+
+
+def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSession:
+    """Another session in place of one that has ended, by `start`.
+
+    PySpark keeps one JVM and one SparkContext for each process, and would hand out the dead ones. Databases of one
+    process share the new one as they have shared the old one.
+    """
+    with _starting:
+        if not has_ended(lost):
+            return lost
+        context = lost.sparkContext
+        if SparkContext._active_spark_context is context:
+            context._jsc = None  # there is nobody to tell to stop
+            context.stop()
+        if SparkSession._instantiatedSession is not None and SparkSession._instantiatedSession._sc is context:
+            SparkSession._instantiatedSession = SparkSession._activeSession = None
+        gateway = context._gateway
+        process = getattr(gateway, "proc", None)
+        if SparkContext._gateway is gateway and process is not None and process.poll() is not None:
+            SparkContext._gateway = SparkContext._jvm = None
+            with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
+                gateway.shutdown()
+        return start()
 
 
 def local_slots() -> int:
-    """Task slots of local mode: more than cores, so that a task that waits does not hold up the others."""
-    return max(4, 2 * (os.cpu_count() or 2))
+    """Task slots of local mode: more than cores, so that tasks that wait do not hold up the others."""
+    return max(8, 4 * (os.cpu_count() or 2))
+
+
+def cores_of(session: SparkSession) -> int:
+    """Tasks of one query that are worth running side by side."""
+    half = int(session.sparkContext.defaultParallelism) // 2
+    local = str(session.sparkContext.master).startswith("local")
+    return max(1, min(half, os.cpu_count() or 1) if local else half)
 
 
 def local_session(
@@ -65,10 +114,16 @@ def local_session(
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log_file = log_file or scratch / "spark.log"
     builder = SparkSession.builder.master(master or f"local[{local_slots()}]").appName("headrace")
-    for key, value in _conf(scratch, driver_memory).items():
+    conf = _conf(scratch, driver_memory)
+    if master is None or master.startswith("local"):
+        # Elsewhere the package may reach the workers only after their daemon has started.
+        conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
+    for key, value in conf.items():
         builder = builder.config(key, value)
     # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    # So does py4j, on the root logger, for each call that a JVM that has ended does not answer.
+    logging.getLogger().addFilter(_no_failed_calls)
     with _stderr_to(log_file):
         try:
             return builder.getOrCreate()
@@ -76,6 +131,10 @@ def local_session(
             raise OperationalError(
                 f"Spark did not start: {error}", hint=f"see {log_file}", detail=_tail(log_file)
             ) from error
+
+
+def _no_failed_calls(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."
 
 
 def _conf(scratch: Path, driver_memory: str) -> dict[str, str]:

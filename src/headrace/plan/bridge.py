@@ -54,9 +54,9 @@ STAGE_PREFIX = "headrace_stage_"
 class Bridge:
     """Catalyst's plans and expressions of one classic Spark session."""
 
-    def __init__(self, spark: SparkSession):
+    def __init__(self, spark: SparkSession, lock: threading.RLock | None = None):
         self.spark = spark.newSession()
-        self.lock = threading.RLock()
+        self.lock = lock or threading.RLock()
         """Held while planning: planning sets options of the session."""
         for key, value in PLANNING_CONF.items():
             self.spark.conf.set(key, value)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from headrace import errors
@@ -22,6 +22,9 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$')
 _CALLING = r"/headrace/dataflow/operators/(?:functions|calls)\.py"
 _MACHINERY = re.compile(rf'File "[^"]*(?:/pyspark/|/pyspark\.zip/|{_CALLING}|<frozen )')
 _OPERATOR = re.compile(r'File "[^"]*/headrace/(?:dataflow|state|connectors|session)/')
+
+_STOPPED = re.compile(r"Cannot call methods on a stopped SparkContext|SparkContext (was|has been) shut ?down")
+_CALL_FAILED = "An error occurred while calling "
 
 _ADVICE = re.compile(r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.")
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
@@ -48,6 +51,11 @@ def translate(error: BaseException) -> HeadraceError:
     """The headrace error that says the same as an error of Spark or of an operator in one of its tasks."""
     if isinstance(error, HeadraceError):
         return error
+    if _is_of_a_lost_application(error):
+        return errors.SparkLost(
+            "Spark ended while this was running, and is being started again",
+            hint="run it again; a DataFrame that was made before has to be made again",
+        )
     text = _text(error)
     raised = _RAISED.search(text)
     if raised is not None and hasattr(errors, raised.group(1)):
@@ -68,6 +76,22 @@ def translate(error: BaseException) -> HeadraceError:
     if python:
         return errors.JobFailed(f"{python[-1][0]}: {python[-1][1]}", detail=text[:4000])
     return errors.JobFailed(_shortened(text), detail=text[:4000])
+
+
+def _is_of_a_lost_application(error: BaseException) -> bool:
+    """Whether there was nobody at the other end of a call to the JVM, or a SparkContext that has been stopped."""
+    if isinstance(error, (Py4JNetworkError, ConnectionError, EOFError)):
+        return True
+    if isinstance(error, (Py4JJavaError, PySparkException)):
+        try:
+            return _STOPPED.search(_text(error)) is not None
+        except (Py4JError, ConnectionError, AssertionError):  # what Java had to say is gone with it
+            return True
+    if not isinstance(error, Py4JError):
+        return False
+    # A call that Java refuses comes with a trace of Java's; one that nobody answers does not.
+    text = str(error)
+    return _STOPPED.search(text) is not None or (text.startswith(_CALL_FAILED) and "Trace:" not in text)
 
 
 def _raised_by_user(text: str) -> errors.FunctionFailed | None:
@@ -141,5 +165,5 @@ def translated() -> Iterator[None]:
         yield
     except HeadraceError:
         raise
-    except (Py4JJavaError, PySparkException) as error:
+    except (Py4JError, ConnectionError, PySparkException) as error:
         raise translate(error) from error

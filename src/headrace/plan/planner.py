@@ -39,6 +39,8 @@ class ViewPlan:
     sink: Mapping[str, str] | None = None
     """Options of the sink that takes its changes; None for a view, which keeps its rows itself."""
     event_time: EventTime = NO_EVENT_TIME
+    generation: int = 0
+    """Which of the planner's Spark applications it belongs to; in no other one can it be run."""
 
     @property
     def append_only(self) -> bool:
@@ -67,9 +69,19 @@ class Planner:
 
     def __init__(self, spark: SparkSession):
         self.bridge = Bridge(spark)
+        self.generation = 0
+        """How often another Spark application has taken the place of the first one."""
         self._lock = self.bridge.lock
         self._leaves: dict[int, Relation] = {}
         self._names: dict[int, str] = {}
+
+    def renew(self, spark: SparkSession) -> None:
+        """Go on in another Spark application: no relation is defined there yet, no plan made before can be run."""
+        with self._lock:
+            self.bridge = Bridge(spark, self._lock)
+            self.generation += 1
+            self._leaves.clear()
+            self._names.clear()
 
     def define(self, relation: Relation, columns: Iterable[Column], name: str) -> None:
         """Make a relation known to queries under `name`."""
@@ -132,7 +144,10 @@ class Planner:
         upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, tree.Input))
         schema = TableSchema(key=key, value=(), diffs=tree.WEIGHT)
         event_time = _in_view(event_time, root, columns)
-        return ViewPlan(root, columns, schema, tuple(upstreams), tree.fingerprint(root), event_time=event_time)
+        found, generation = tree.fingerprint(root), self.generation
+        return ViewPlan(
+            root, columns, schema, tuple(upstreams), found, event_time=event_time, generation=generation
+        )  # fmt: skip
 
     def _refuse_nondeterministic(self, analyzed: JNode) -> None:
         b = self.bridge

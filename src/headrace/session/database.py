@@ -25,12 +25,13 @@ from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.core import state_root
-from headrace.dataflow.spark import local_session, wait_for_end
-from headrace.errors import InvalidParameter, NotSupported, OperationalError, ShuttingDown
+from headrace.dataflow.spark import cores_of, local_session
+from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
 from headrace.session import frames, functions
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, show
+from headrace.session.keeper import SparkKeeper
 from headrace.session.names import Bound
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
@@ -101,11 +102,18 @@ class Database:
     """An open database: made by `connect`, closed by `close` or at the end of a `with` block."""
 
     def __init__(
-        self, settings: Settings, spark: SparkSession, *, owns_spark: bool, scratch: Path | None, clock: Clock
+        self,
+        settings: Settings,
+        spark: SparkSession,
+        *,
+        start_spark: Callable[[], SparkSession] | None,
+        scratch: Path | None,
+        clock: Clock,
     ):
+        """`start_spark` made the session, and makes another one if it is lost; None if it is the caller's."""
         self.settings = settings
-        self.spark = spark
-        self._owns_spark = owns_spark
+        self.keeper = SparkKeeper(spark, start_spark, self._renew)
+        self._owns_spark = start_spark is not None
         self._scratch = scratch
         self._clock = clock
         self._lock = threading.RLock()
@@ -118,8 +126,7 @@ class Database:
         )  # fmt: skip
         try:
             self.planner = Planner(spark)
-            cores = settings.parallelism or int(spark.sparkContext.defaultParallelism) // 2
-            self.engine = Engine(spark, state_root(settings), max(1, cores))
+            self.engine = Engine(spark, state_root(settings), settings.parallelism or cores_of(spark))
             self._register_functions()
             self.coordinator = Coordinator(settings, self.catalog, self.planner, clock)
             self.coordinator.start()
@@ -128,8 +135,18 @@ class Database:
             raise
         self.pipeline = Pipeline()
         self._main = self.session()
-        if owns_spark:
-            threading.Thread(target=self._watch_spark, name="headrace-spark", daemon=True).start()
+        self.keeper.watch(self.coordinator)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session that everything is made of; another one after Spark was lost."""
+        return self.keeper.session
+
+    def _renew(self, spark: SparkSession) -> None:
+        """Go on in another Spark application."""
+        self.planner.renew(spark)
+        self.engine.renew(spark)
+        self._register_functions()
 
     def _register_functions(self) -> None:
         """Make the catalog's functions known; a view on one that cannot be loaded is quarantined when planned."""
@@ -142,14 +159,6 @@ class Database:
     def spark_sessions(self) -> list[SparkSession]:
         """The sessions in which functions must be known: those that plan views and those that run queries."""
         return [self.planner.bridge.spark, *self.engine.sessions]
-
-    def _watch_spark(self) -> None:
-        """Without its JVM nothing works any more: say so at once, so that whoever runs the server starts it again."""
-        code = wait_for_end(self.spark)
-        if code is not None and not self._closed:
-            self.coordinator.abort(
-                OperationalError(f"Spark has ended (exit code {code})", hint="start again: nothing is lost")
-            )
 
     # ---- SQL
 
@@ -225,7 +234,7 @@ class Database:
     def explain(self, query: str | DataFrame) -> str:
         """The operators that would keep a view of this query up to date."""
         if isinstance(query, DataFrame):
-            return "\n".join(self.planner.plan(query).explain())
+            return "\n".join(self._main.planner.plan(query).explain())
         bound = Bound(self._main.localized(parse_query(query)), self._main.names())
         return "\n".join(show.incremental_plan(self._main, bound))
 
@@ -273,8 +282,8 @@ class Database:
         record = self._main.names().get(_table_name(name))
         if record.kind == "view":
             bound = Bound(self._main.localized(parse_query(f"SELECT * FROM {name}")), self._main.names())
-            return self.planner.bridge.spark.sql(ddl.planned_text(bound, None))
-        return self.planner.relation_frame(record.id)
+            return self._main.planner.bridge.spark.sql(ddl.planned_text(bound, None))
+        return self._main.planner.relation_frame(record.id)
 
     def table(self, name: Any = None, **arguments: Any) -> Any:
         """A relation's rows as of now, as a DataFrame; the snapshot stays readable as long as that lives.
@@ -293,6 +302,7 @@ class Database:
         snapshot = holder.__enter__()
         try:
             table = snapshot.tables[record.id]
+            self._main.wait_for_spark()
             spark = self.engine.session_for(snapshot)
             frame = self.engine.table_leaf(spark, record.id, table, [c.name for c in table.columns])
         except BaseException:
@@ -342,9 +352,10 @@ class Database:
             self.coordinator.stop()
         finally:
             self.catalog.close()
+            session = self.keeper.close()
             if self._owns_spark:
                 with suppress(Py4JError, OSError):  # its JVM may have ended before
-                    self.spark.stop()
+                    session.stop()
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -385,11 +396,15 @@ def connect(
     )
     directory.mkdir(parents=True, exist_ok=True)
     log_file = None if path is None else Path(chosen.data_dir) / "spark.log"
-    session = spark or local_session(
-        master or chosen.master, driver_memory=f"{chosen.spark_driver_memory_mb}m", log_file=log_file
-    )
+
+    def start() -> SparkSession:
+        memory = f"{chosen.spark_driver_memory_mb}m"
+        return local_session(master or chosen.master, driver_memory=memory, log_file=log_file)
+
+    session = spark or start()
     try:
-        return Database(chosen, session, owns_spark=spark is None, scratch=scratch, clock=SystemClock())
+        own = start if spark is None else None
+        return Database(chosen, session, start_spark=own, scratch=scratch, clock=SystemClock())
     except BaseException:
         if spark is None:
             session.stop()

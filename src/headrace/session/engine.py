@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.logger import PySparkLogger
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,7 @@ from headrace.connectors.base import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.plan.bridge import PLANNING_CONF
 from headrace.plan.failures import translate
+from headrace.session.keeper import SparkKeeper
 from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
 from headrace.session.names import quoted
 from headrace.session.result import ResultColumn
@@ -44,9 +46,13 @@ class Engine:
     def __init__(self, spark: SparkSession, root: Root, parallelism: int):
         self.root = root
         self.parallelism = parallelism
-        self._small = _session(spark, parallelism, "10485760")
-        self._large = _session(spark, parallelism, "-1")
         self._numbers = itertools.count(1)
+        self.renew(spark)
+
+    def renew(self, spark: SparkSession) -> None:
+        """Run queries in another Spark application from now on."""
+        self._small = _session(spark, self.parallelism, "10485760")
+        self._large = _session(spark, self.parallelism, "-1")
 
     @property
     def sessions(self) -> list[SparkSession]:
@@ -138,8 +144,8 @@ class Jobs:
     `check` raises if the running statement was cancelled: it is asked before any job starts.
     """
 
-    def __init__(self, spark: SparkSession, name: str, check: Callable[[], None]):
-        self._context = spark.sparkContext
+    def __init__(self, keeper: SparkKeeper, name: str, check: Callable[[], None]):
+        self._keeper = keeper
         self._name = name
         self._check = check
         self._lock = threading.Lock()
@@ -149,7 +155,8 @@ class Jobs:
     @contextmanager
     def running(self, text: str) -> Iterator[None]:
         """Jobs started inside the block belong to the session; errors of Spark come out as headrace's."""
-        context = self._context
+        self._keeper.wait_ready(self._check)
+        context = self._keeper.session.sparkContext
         with self._lock:
             self._check()
             group = f"{self._name}-{next(self._numbers)}"
@@ -163,14 +170,15 @@ class Jobs:
         finally:
             with self._lock:
                 self._groups.discard(group)
-            for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
-                context.setLocalProperty(key, None)
+            with suppress(Py4JError, OSError):  # Spark may have ended
+                for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
+                    context.setLocalProperty(key, None)
 
     def cancel(self) -> None:
         """Stop what runs, and what is about to."""
-        with self._lock:
+        with self._lock, suppress(Py4JError, OSError, AttributeError):  # without Spark nothing runs
             for group in self._groups:
-                self._context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+                self._keeper.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:

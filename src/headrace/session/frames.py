@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def create_view(session: Session, name: TableName, frame: DataFrame, options: dict[str, str]) -> None:
     """Create a view from a DataFrame over relations of the database."""
-    planner = session.database.planner
+    planner = session.planner
     bridge = planner.bridge
     known: dict[int, int] = {}
     for record in session.database.catalog.state.objects_of("table", "source", "materialized_view"):
@@ -49,13 +49,13 @@ def create_view(session: Session, name: TableName, frame: DataFrame, options: di
 
 def functions_called(session: Session, text: str) -> list[int]:
     """Ids of the created functions that a query in Spark SQL calls."""
-    bridge = session.database.planner.bridge
+    bridge = session.planner.bridge
     with translated():
         return _functions_in(session, bridge.analyzed(bridge.spark.sql(text)))
 
 
 def _functions_in(session: Session, analyzed: JNode) -> list[int]:
-    called = names_called(session.database.planner.bridge, analyzed)
+    called = names_called(session.planner.bridge, analyzed)
     return [record.id for record in session.names().functions(called).values()]
 
 

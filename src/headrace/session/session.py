@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.changes import TableChange
     from headrace.coordinator.reads import Snapshot
     from headrace.coordinator.tables import WriteResult
+    from headrace.plan.planner import Planner
     from headrace.session.database import Database
 
 _WAIT_SLICE_S = 0.1
@@ -84,7 +85,7 @@ class Session:
         self.number: int = next(_numbers)
         timeout = str(database.settings.statement_timeout_ms)
         self.variables = Variables(**{"statement_timeout": timeout, **(settings or {})})
-        self.jobs = Jobs(database.spark, f"headrace-session-{self.number}", self.check)
+        self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check)
         self.labels: dict[str, object] = {}
         """Added to the payload of every object that the session creates."""
         self._transaction: Transaction | None = None
@@ -172,6 +173,7 @@ class Session:
     @contextmanager
     def _failing(self, statement: st.Statement | None = None) -> Iterator[None]:
         """Errors inside the block are headrace's, say where in the statement, and fail the transaction."""
+        spark = self.database.spark
         try:
             yield
         except BaseException as error:
@@ -179,7 +181,7 @@ class Session:
                 self._transaction.failed = True
             if not isinstance(error, Exception):
                 raise
-            found = translate(error)
+            found = self.database.keeper.explained(translate(error), spark)
             reason = self._cancelled
             if reason is not None and not isinstance(found, QueryCanceled):
                 found = QueryCanceled(reason)
@@ -234,6 +236,16 @@ class Session:
             raise failures[0]
 
     # ---- what the kinds of statements share
+
+    def wait_for_spark(self) -> None:
+        """Return once Spark runs: it may have ended, and be starting again. Raises `QueryCanceled`, `SparkLost`."""
+        self.database.keeper.wait_ready(self.check)
+
+    @property
+    def planner(self) -> Planner:
+        """The database's planner, once Spark runs."""
+        self.wait_for_spark()
+        return self.database.planner
 
     def names(self) -> Names:
         """Look-up of names along the search path."""

@@ -16,6 +16,8 @@ from headrace.errors import CorruptObject, DiskFull, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FLUSH_BYTES = 1 << 20
+_LARGE_BYTES = 64 << 10
+"""Pieces from this size on are handed over as they are: gathering them would copy them twice."""
 ALIGNMENT = 64
 """Sections start at multiples of this many bytes, as Arrow wants its buffers."""
 
@@ -110,11 +112,13 @@ class ObjectWriter:
     def write(self, data: Any) -> int:
         """Append bytes, or anything with the buffer protocol; returns their number."""
         view = memoryview(data).cast("B")
-        if len(self._pending) + len(view) <= _FLUSH_BYTES:
-            self._pending += view
-        else:
+        if len(view) >= _LARGE_BYTES:
             self._flush()
             self._write_all(view)
+        else:
+            self._pending += view
+            if len(self._pending) >= _FLUSH_BYTES:
+                self._flush()
         self.position += len(view)
         return len(view)
 
@@ -147,8 +151,8 @@ class ObjectWriter:
         return self._fd
 
     def _flush(self) -> None:
-        self._write_all(memoryview(bytes(self._pending)))
-        self._pending.clear()
+        pending, self._pending = self._pending, bytearray()
+        self._write_all(memoryview(pending))
 
     def _write_all(self, view: memoryview) -> None:
         with storage_errors("writing", self.path):

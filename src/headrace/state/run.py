@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import struct
 import threading
-import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from headrace.errors import CorruptObject
 from headrace.state.gather import RowAccess
@@ -49,7 +49,7 @@ INDEX_STRIDE = 256
 FILTER_MIN_ROWS = 4_096
 """Rows below which a run has no key filter: looking for the keys themselves costs no more."""
 
-_MAGIC = b"HEADRUN2"
+_MAGIC = b"HEADRUN3"
 _LENGTHS = struct.Struct("<QIII")
 _TAIL = struct.Struct("<QIIII8s")
 _CHECKED_TAIL = _TAIL.size - _LENGTHS.size
@@ -130,7 +130,7 @@ class _SectionWriter:
         self._times: list[tuple[int, int] | None] = []
 
     def write(self, data: Any) -> int:
-        self._crc = zlib.crc32(data, self._crc)
+        self._crc = crc32(data, self._crc)
         count = self._out.write(data)
         self._length += count
         return count
@@ -242,7 +242,7 @@ class Run:
             described_from = self._blocks[-1][0]
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
-        if zlib.crc32(view[described_from:-_CHECKED_TAIL]) != self._crc:
+        if crc32(view[described_from:-_CHECKED_TAIL]) != self._crc:
             raise self._fails_checksum()
         index = np.frombuffer(view, dtype=np.int64, count=entries * columns, offset=index_start)
         self.index: Ints = index.reshape(entries, columns)
@@ -295,7 +295,7 @@ class Run:
         for i in np.unique(batches[~self._checked[batches]]).tolist():
             start = self._blocks[i - 1][0] if i else 0
             end, crc = self._blocks[i]
-            if zlib.crc32(self._view[start:end]) != crc:
+            if crc32(self._view[start:end]) != crc:
                 self.damaged = True
                 if self._distrust is not None:
                     self._distrust()

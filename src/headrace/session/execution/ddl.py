@@ -239,7 +239,7 @@ def create_planned(
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
-    plan = database.planner.plan(query, on_window_close=bool(payload.get(ON_WINDOW_CLOSE)))
+    plan = session.planner.plan(query, on_window_close=bool(payload.get(ON_WINDOW_CLOSE)))
     if kind == "sink":
         plan = plan.into(options)
         open_sink(options, plan.columns)

@@ -271,9 +271,9 @@ def returning(
         table = pa.Table.from_arrays([rows.column(c) for c, _ in plain], names=[label for _, label in plain])
         return Result(tag, columns, iter(table.to_batches()))
     engine = session.database.engine
-    spark = engine.session_for(None)
     schema = {name: {c.name: c.type for c in record.columns}}
     with session.jobs.running(wanted.text):
+        spark = engine.session_for(None)
         frame = spark.createDataFrame(rows)
         with engine.views({record.id: frame}) as labels:
             found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema))

@@ -106,7 +106,7 @@ def _is_built_in(session: Session, name: str) -> bool:
         tree = parse_expression_tokens(text, tokenize(text))
     except HeadraceError:
         return True
-    known: bool = session.database.planner.bridge.spark.catalog.functionExists(name)
+    known: bool = session.planner.bridge.spark.catalog.functionExists(name)
     return not isinstance(tree, exp.Anonymous) or known
 
 

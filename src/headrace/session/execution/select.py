@@ -197,10 +197,10 @@ def _scan_columns(plan: Scan, columns: Sequence[Column]) -> list[ResultColumn]:
 def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:
     """The query over a snapshot as a Spark DataFrame."""
     engine = session.database.engine
-    spark = engine.session_for(snapshot)
     mentioned = _mentioned(bound)
     frames: dict[int, DataFrame] = {}
     with session.jobs.running(bound.query.text):
+        spark = engine.session_for(snapshot)
         for i, relation in bound.state_tables().items():
             assert snapshot is not None
             names = pruned(relation.columns, mentioned)

@@ -175,13 +175,13 @@ def incremental_plan(
     session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False
 ) -> list[str]:
     """The operators that would keep a view of this query up to date."""
-    return session.database.planner.plan(planned_text(bound, columns), on_window_close=on_window_close).explain()
+    return session.planner.plan(planned_text(bound, columns), on_window_close=on_window_close).explain()
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     text = planned_text(sink_query(session, statement), None)
-    return session.database.planner.plan(text).into(statement.options).explain()
+    return session.planner.plan(text).into(statement.options).explain()
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:

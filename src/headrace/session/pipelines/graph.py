@@ -84,7 +84,7 @@ class Graph:
     def __init__(self, session: Session, pipeline: Pipeline):
         self._session = session
         self._pipeline = pipeline
-        self._bridge: Bridge = session.database.planner.bridge
+        self._bridge: Bridge = session.planner.bridge
         self._open: list[str] = []
         self.nodes: dict[str, Node] = {}
 

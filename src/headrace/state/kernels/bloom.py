@@ -1,8 +1,9 @@
 """Blocked Bloom filters over sorted keys: one filter for each batch of a run, probed for all keys at once.
 
-A key sets `HASHES` bits of a single 64-bit word, so that a probe costs one access to memory: F. Putze, P. Sanders,
-J. Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007, with blocks of one word.
-At `BITS_PER_KEY` about 2 of 100 absent keys pass.
+A key sets up to `HASHES` bits of a single 64-bit word, so that a probe costs one access to memory; which ones is one of
+a few thousand patterns, so that finding them costs no more: F. Putze, P. Sanders, J. Singler, "Cache-, Hash- and
+Space-Efficient Bloom Filters", WEA 2007, with blocks of one word and section 3.3's table of patterns. At
+`BITS_PER_KEY` about 2 of 100 absent keys pass.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ Words = npt.NDArray[np.uint64]
 BITS_PER_KEY = 12
 HASHES = 5
 _ONE, _LOW, _SIX, _HALF = np.uint64(1), np.uint64(63), np.uint64(6), np.uint64(32)
+_PATTERN_BITS = 12
+_PATTERN = np.uint64((1 << _PATTERN_BITS) - 1)
 
 
 def filter_words(keys: Ints) -> Words:
@@ -47,7 +50,7 @@ class Probe:
     def of(cls, keys: Ints) -> Probe:
         """The probe for these keys."""
         hashes = _hashes(keys)
-        return cls(keys, (hashes >> _HALF).view(np.int64), _bits(hashes))
+        return cls(keys, (hashes >> _HALF).view(np.int64), _PATTERNS.take((hashes & _PATTERN).view(np.int64)))
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -92,10 +95,14 @@ def _hashes(keys: Ints) -> Words:
     return mix(keys.view(np.uint64))
 
 
-def _bits(hashes: Words) -> Words:
-    """The bits of each hash within its word, by its lower half."""
-    bits = _ONE << (hashes & _LOW)
-    for _ in range(HASHES - 1):
-        hashes = hashes >> _SIX
-        bits |= _ONE << (hashes & _LOW)
+def _patterns() -> Words:
+    """The table of patterns, each of up to `HASHES` bits: part of the format of stored filters."""
+    left = mix(np.arange(1 << _PATTERN_BITS, dtype=np.uint64))
+    bits = np.zeros(len(left), dtype=np.uint64)
+    for _ in range(HASHES):
+        bits |= _ONE << (left & _LOW)
+        left = left >> _SIX
     return bits
+
+
+_PATTERNS = _patterns()

@@ -1,0 +1,133 @@
+"""Keeps a database's Spark running: notices that it has ended, and puts another application in its place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from structlog import get_logger
+
+from headrace.dataflow.spark import has_ended, successor
+from headrace.errors import HeadraceError, JobFailed, SparkLost
+from headrace.plan.failures import translate
+
+if TYPE_CHECKING:
+    from headrace.coordinator.coordinator import Coordinator
+
+LOOK_S = 0.5
+"""Seconds between two looks whether the JVM still runs."""
+DYING_S = 1.0
+"""Seconds that a JVM which does not answer is given to be gone."""
+READY_S = 120.0
+"""Seconds that a statement waits for Spark at most."""
+RETRY_S = (1.0, 30.0)
+"""Seconds between two tries to start Spark: at first, and at most."""
+_WAIT_SLICE_S = 0.1
+
+
+class SparkKeeper:
+    """Holds the Spark session that everything else is made of.
+
+    `start` makes another one like it; None where it was given from outside, so that nobody here can replace it: then
+    its end is the end of the database. `renew` moves what is made of it to another one. Thread-safe.
+    """
+
+    def __init__(
+        self, session: SparkSession, start: Callable[[], SparkSession] | None, renew: Callable[[SparkSession], None]
+    ):
+        self.session = session
+        self._start = start
+        self._renew = renew
+        self._coordinator: Coordinator | None = None
+        self._ready = threading.Event()
+        self._ready.set()
+        self._lost = threading.Event()
+        self._closed = threading.Event()
+        self._changing = threading.Lock()
+
+    def watch(self, coordinator: Coordinator) -> None:
+        """Take care of it from now on."""
+        self._coordinator = coordinator
+        coordinator.watch_spark(self.is_lost)
+        threading.Thread(target=self._run, name="headrace-spark", daemon=True).start()
+
+    def close(self) -> SparkSession:
+        """Leave it alone from now on; the session that runs, or ran last."""
+        self._closed.set()
+        with self._changing:
+            return self.session
+
+    def is_lost(self) -> bool:
+        """Whether Spark has ended; what is to be done about it is begun. Asked by who met `SparkLost`."""
+        if not self._lost.is_set():
+            if not has_ended(self.session, DYING_S):
+                return False
+            self._suspend()
+        return True
+
+    def wait_ready(self, check: Callable[[], None]) -> None:
+        """Return once Spark runs. `check` raises what should end the wait. Raises `SparkLost` after `READY_S`."""
+        until_s = time.monotonic() + READY_S
+        while not self._ready.wait(_WAIT_SLICE_S):
+            check()
+            if time.monotonic() > until_s:
+                raise SparkLost(
+                    f"Spark has ended, and could not be started again for {READY_S:.0f} s", hint="see its log"
+                )
+
+    def explained(self, error: HeadraceError, began_on: SparkSession) -> HeadraceError:
+        """An error of a statement that began on a session; `SparkLost` if it looks like a consequence of its end."""
+        if isinstance(error, SparkLost):
+            self.is_lost()
+        elif type(error) is JobFailed and (self._lost.is_set() or self.session is not began_on):
+            return SparkLost("Spark ended while this was running", hint="run it again", detail=error.message)
+        return error
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            if self._lost.wait(LOOK_S) or has_ended(self.session):
+                if self._closed.is_set():
+                    return
+                self._suspend()
+                if self._start is None:
+                    return
+                self._replace(self._start)
+
+    def _suspend(self) -> None:
+        assert self._coordinator is not None
+        self._ready.clear()
+        self._lost.set()
+        if self._start is not None:
+            self._coordinator.suspend(SparkLost("Spark has ended, and is being started again"))
+            return
+        gone = "the Spark session that the database was opened with has ended"
+        self._coordinator.suspend(SparkLost(gone))
+        self._coordinator.abort(SparkLost(gone, hint="open the database again with another one: nothing is lost"))
+
+    def _replace(self, start: Callable[[], SparkSession]) -> None:
+        """Start Spark, however often that takes."""
+        wait_s, most_s = RETRY_S
+        while not self._closed.is_set():
+            try:
+                self._try_to_replace(start)
+                return
+            except Exception as error:
+                found = error if isinstance(error, HeadraceError) else translate(error)
+                get_logger("headrace").error("Spark cannot be started again", error=found.message, detail=found.detail)
+                self._closed.wait(wait_s)
+                wait_s = min(2 * wait_s, most_s)
+
+    def _try_to_replace(self, start: Callable[[], SparkSession]) -> None:
+        assert self._coordinator is not None
+        with self._changing:
+            if self._closed.is_set():
+                return
+            self.session = successor(self.session, start)
+            self._lost.clear()
+        self._coordinator.renew(lambda: self._renew(self.session))
+        self._ready.set()

@@ -1,0 +1,130 @@
+"""Epochs that fail because Spark has ended; with fakes in its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_coordinator import WAIT_S, Database
+
+from headrace.errors import SparkLost
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    made = Database(tmp_path)
+    yield made
+    made.close()
+
+
+def lose(db: Database) -> None:
+    """Let every epoch fail from now on as if Spark had ended."""
+
+    def is_lost() -> bool:
+        db.c.suspend(SparkLost("Spark has ended"))
+        return True
+
+    db.c.watch_spark(is_lost)
+    for runner in db.runners:
+        runner.error = SparkLost("Spark has ended")
+
+
+def begin_again(db: Database) -> None:
+    db.planner.defined.clear()
+    db.planner.generation += 1
+
+
+def test_a_view_goes_on_from_its_checkpoint_after_spark_was_lost(db: Database) -> None:
+    """PC-42: the loss of Spark is no failure of a view; meanwhile all is readable, afterwards all is taken in."""
+    t = db.table()
+    v = db.view("v", t)
+    w = db.view("w", v)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    lose(db)
+    db.insert(t, 2)
+    db.until(lambda: db.core.suspended is not None)
+    assert db.read(t) == [[1, 2]]
+    assert db.read(v, w) == [[1], [1]]
+    assert [db.status(i).waiting_for for i in (v, w)] == ["Spark: it has ended, and is being started again"] * 2
+    flushing = threading.Thread(target=lambda: db.c.flush(WAIT_S))
+    flushing.start()
+    db.insert(t, 3)
+    lost = db.runner_of(v), db.runner_of(w)
+    db.c.renew(lambda: begin_again(db))
+    flushing.join(WAIT_S)
+    assert not flushing.is_alive()
+    assert db.read(t, v, w) == [[1, 2, 3]] * 3
+    assert (db.runner_of(v), db.runner_of(w)) != lost
+    assert sorted(db.planner.defined) == [t, v, w]
+    assert [db.status(i).failures for i in (v, w)] == [0, 0]
+    assert db.events("job_failed") == []
+    assert [len(db.events(kind)) for kind in ("spark_lost", "spark_restarted")] == [1, 1]
+
+
+def test_a_view_that_is_no_longer_planned_as_before_is_quarantined_alone(db: Database) -> None:
+    """PC-46: another Spark that plans a view otherwise stops that view only."""
+    t, other = db.table("t"), db.table("other")
+    v, good = db.view("v", t), db.view("good", other)
+    lose(db)
+    db.insert(t, 1)
+    db.until(lambda: db.core.suspended is not None)
+    plan = db.planner.plan
+
+    def changed(sql: str) -> object:
+        return plan("" if sql == str(t) else sql)
+
+    db.planner.plan = changed  # type: ignore[assignment, method-assign]
+    db.c.watch_spark(lambda: False)
+    db.c.renew(lambda: begin_again(db))
+    db.insert(other, 7)
+    db.c.flush(WAIT_S)
+    assert db.read(good) == [[7]]
+    assert [db.status(i).status for i in (v, good)] == ["quarantined", "running"]
+
+
+def test_spark_that_ends_again_while_views_are_planned_is_told(db: Database) -> None:
+    """PC-44: no view is quarantined for it; the next application takes them all."""
+    t = db.table()
+    v = db.view("v", t)
+    lose(db)
+    db.insert(t, 1)
+    db.until(lambda: db.core.suspended is not None)
+    plan = db.planner.plan
+
+    def fails(sql: str) -> object:
+        raise SparkLost("Spark has ended")
+
+    db.planner.plan = fails  # type: ignore[assignment, method-assign]
+    with pytest.raises(SparkLost):
+        db.c.renew(lambda: begin_again(db))
+    assert db.core.suspended is not None
+    db.planner.plan = plan  # type: ignore[method-assign]
+    db.c.renew(lambda: begin_again(db))
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [[1]]
+
+
+def test_a_plan_made_before_is_refused(db: Database) -> None:
+    """A view planned in an application that has ended is not created in the next one."""
+    t = db.table()
+    stale = db.planner.plan(str(t))
+    db.c.renew(lambda: begin_again(db))
+    db.planner.plan = lambda sql: stale  # type: ignore[assignment, method-assign]
+    with pytest.raises(SparkLost, match="while the query was planned"):
+        db.view("v", t)
+    assert db.c.jobs() == []
+
+
+def test_an_error_that_only_looks_like_it_is_the_views_own(db: Database) -> None:
+    """With Spark alive, a broken connection to it counts as a failure and is retried."""
+    t = db.table()
+    v = db.view("v", t)
+    db.runner_of(v).error = SparkLost("no answer")
+    db.insert(t, 1)
+    db.until(lambda: db.status(v).failures > 0)
+    db.runner_of(v).error = None
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [[1]]
