@@ -42,7 +42,7 @@ class Waiting:
         keys = [hash((t, v)) * 0x9E3779B97F4A7C15 % 2**64 - 2**63 for t, v, _ in rows]
         slices = slice_of(pa.array(keys, pa.int64()).to_numpy(), self.parallelism).tolist() if rows else []
         task: Any = SimpleNamespace(
-            params=SimpleNamespace(closed={} if below is None else {"0": below}), write=written.extend,
+            params=SimpleNamespace(closed_us=below), write=written.extend,
             arrangement=lambda name, schema: Arrangement(schema, self.refs, str(self.root), watermark=self.watermark),
         )  # fmt: skip
         for i in range(self.parallelism):

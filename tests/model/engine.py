@@ -201,13 +201,12 @@ class Engine:
 
     def params(self, attempt: str) -> EpochParams:
         """Parameters of an attempt at the epoch that takes in all that has changed."""
-        closes = self.mark(self.plan.event_time.closes)
         return EpochParams(
             attempt, self.done, self.epoch, self.done == 0, str(self.root), f"view/{attempt}", False,
             spool=str(self.root / "spool"), memory_bytes=self.memory_bytes, budget_bytes=self.budget_bytes,
             tables={t.id: TableInput(tuple(t.refs)) for t in self.tables.values()},
             state={n: StateInput(self.ids[n], tuple(refs), self.expired.get(n)) for n, refs in self.state.items()},
-            closed={} if closes is None else {self.plan.root.id: closes},
+            closed_us=self.mark(self.plan.event_time.closes),
         )  # fmt: skip
 
     def mark(self, mark: Mark | None) -> int | None:

@@ -143,11 +143,8 @@ def params_of(
         )
         for name, table in job.tables.items()
     }
-    closed: dict[str, int] = {}
-    below_us = mark_at(core, state, job.event_time.closes, epoch.target)
-    if below_us is not None and work.step.last:  # before the last step rows may come that are below it
-        assert job.plan is not None
-        closed[job.plan.root.id] = below_us
+    # Before the last step rows may come that are below it.
+    closed_us = mark_at(core, state, job.event_time.closes, epoch.target) if work.step.last else None
     params = EpochParams(
         attempt=attempt,
         from_epoch=part.committed,
@@ -163,7 +160,7 @@ def params_of(
         tables=tables,
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
-        closed=closed,
+        closed_us=closed_us,
     )
     return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
 

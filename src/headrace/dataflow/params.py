@@ -81,8 +81,8 @@ class EpochParams:
     tables: dict[int, TableInput] = field(default_factory=dict)
     sources: dict[int, SourceInput] = field(default_factory=dict)
     state: dict[str, StateInput] = field(default_factory=dict)
-    closed: dict[str, int] = field(default_factory=dict)
-    """Operator -> event time, Unix microseconds, that the watermark has reached: what waits below it comes out."""
+    closed_us: int | None = None
+    """Event time, Unix microseconds, that the watermark has reached: what waits below it comes out. None: nothing."""
     progress: str = ""
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
 
@@ -110,7 +110,7 @@ class EpochParams:
                 "tables": {i: [[r.to_json() for r in t.refs], t.keys] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns, s.below_us] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
-                "closed": self.closed,
+                "closed": self.closed_us,
                 "progress": self.progress,
             }
         )
@@ -148,6 +148,6 @@ def decode(text: str) -> EpochParams:
             for i, (tasks, options, columns, below_us) in data["sources"].items()
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
-        closed=data["closed"],
+        closed_us=data["closed"],
         progress=data.get("progress", ""),
     )

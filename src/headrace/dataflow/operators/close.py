@@ -40,7 +40,7 @@ class WindowCloseStage(Labelled, Keyed):
         rows = batch.filter(pc.is_null(batch.column("__i")))
         columns = {name: rows.column(name) for name in self.schema.arrow().names}
         delta = consolidate(state_batch(self.schema, columns), self.schema)
-        below_us = task.params.closed.get(self.operator)
+        below_us = task.params.closed_us
         if below_us is not None:
             closed, delta = self._split(delta, below_us)
             waited = [part for i in slices for part in self._closing(task.arrangement(TABLE, self.schema), i, below_us)]
