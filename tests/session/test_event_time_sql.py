@@ -37,7 +37,9 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
             "CREATE MATERIALIZED VIEW w AS SELECT window_start, n FROM v WHERE n > 1 EMIT ON WINDOW CLOSE; "
             f"INSERT INTO e VALUES (1, '{at(1)}'), (2, '{at(9)}'), (3, '{at(14.9)}'), (4, NULL); FLUSH"
         )
-        assert counted(database, "v") == []
+        odd = database.relation("e").where("id % 2 = 1").select("t", "id")
+        database.create_materialized_view("odd", odd, on_window_close=True)
+        assert counted(database, "v") == [] and counted(database, "odd") == [(1, 1)]
         assert database.sql(f"INSERT INTO e VALUES (5, '{at(15)}')").notices == []
         database.flush()
         assert counted(database, "v") == counted(database, "w") == [(0, 2)]
@@ -53,6 +55,7 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
         database.flush()
         assert counted(database, "v") == [(0, 2), (10, 2), (30, 1)]
         assert counted(database, "w") == [(0, 2), (10, 2)]
+        assert counted(database, "odd") == [(1, 1), (15, 3), (15, 5), (36, 7)]
 
 
 def test_what_is_late_does_not_depend_on_the_view(spark: SparkSession, tmp_path: Path) -> None:
