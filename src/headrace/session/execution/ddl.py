@@ -177,12 +177,16 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
         session,
         statement.name,
         text,
-        {"spark_sql": text, **({ON_WINDOW_CLOSE: True} if statement.emit_on_window_close else {})},
+        {"spark_sql": text, **_closing(statement)},
         statement.text,
         dict(statement.options),
         bound.dependencies(),
     )
     return Result(tag)
+
+
+def _closing(statement: st.CreateMaterializedView | st.CreateSink) -> dict[str, object]:
+    return {ON_WINDOW_CLOSE: True} if statement.emit_on_window_close else {}
 
 
 def create_sink(session: Session, statement: st.CreateSink) -> Result:
@@ -192,9 +196,8 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
         return taken
     bound = sink_query(session, statement)
     text, options = planned_text(bound, None), dict(statement.options)
-    create_planned(
-        session, statement.name, text, {"spark_sql": text}, statement.text, options, bound.dependencies(), "sink"
-    )
+    payload = {"spark_sql": text, **_closing(statement)}
+    create_planned(session, statement.name, text, payload, statement.text, options, bound.dependencies(), "sink")
     return Result("CREATE SINK")
 
 

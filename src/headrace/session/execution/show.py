@@ -181,7 +181,7 @@ def incremental_plan(
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     text = planned_text(sink_query(session, statement), None)
-    return session.planner.plan(text).into(statement.options).explain()
+    return session.planner.plan(text, on_window_close=statement.emit_on_window_close).into(statement.options).explain()
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:
