@@ -32,13 +32,9 @@ def value(plan: ViewPlan) -> int | None:
 @pytest.mark.parametrize(
     ("query", "column", "expected"),
     [
-        ("SELECT x, t AS q FROM a WHERE x > 1", "q", NOW[1]),
         ("SELECT t - INTERVAL '10 seconds' AS q FROM a", "q", NOW[1] - 10 * S),
         ("SELECT CAST(t + INTERVAL '1 day' AS timestamp) AS q FROM a", "q", NOW[1] + 86_400 * S),
-        ("SELECT date_trunc('hour', z) AS q, count(*) AS n FROM b GROUP BY 1", "q", 0),
-        ("SELECT date_trunc('month', z) AS q FROM b", "q", 0),
-        ("SELECT window(t, '1 minute').start AS q FROM a", "q", 960 * S),
-        ("SELECT window(t, '1 minute').end AS q FROM a", "q", 1020 * S),
+        ("SELECT date_trunc('hour', z) AS q, count(*) AS n FROM b WHERE x > 1 GROUP BY 1", "q", 0),
         ("SELECT window(t, '1 minute', '1 minute', '10 seconds').start AS q FROM a", "q", 970 * S),
         ("SELECT window(t, '1 minute', '20 seconds').start AS q FROM a", "q", 960 * S),
         ("SELECT w.end AS q, max(x) AS m FROM (SELECT x, window(t, '1 minute') AS w FROM a) GROUP BY w.end HAVING "
@@ -49,7 +45,6 @@ def value(plan: ViewPlan) -> int | None:
         ("SELECT l.q, n, m FROM (SELECT window(t, '10 seconds').start AS q, count(*) AS n FROM a GROUP BY 1) l JOIN "
          "(SELECT CAST(window(z, '10 seconds').start AS timestamp_ntz) AS q, count(*) AS m FROM b GROUP BY 1) r "
          "ON l.q = r.q", "q", 900 * S),
-        ("SELECT DISTINCT window(t, '1 minute').start AS q, id FROM a", "q", 960 * S),
         ("SELECT t AS q, id FROM (SELECT *, row_number() OVER (PARTITION BY t ORDER BY x) AS r FROM a) WHERE r = 1",
          "q", NOW[1]),
         ("SELECT t AS q, explode(array(1, 2)) AS e FROM a", "q", NOW[1]),
@@ -71,12 +66,8 @@ def test_marks(planner: Planner, query: str, column: str, expected: int) -> None
     "query",
     [
         "SELECT count(*) AS n FROM a",
-        "SELECT z, x FROM a",
-        "SELECT t, x FROM c",
         "SELECT id, count(*) AS n FROM (SELECT id, window(t, '1 minute') AS w FROM a) GROUP BY id, w.start",
-        "SELECT id, max(t) AS m FROM a GROUP BY id",
         "SELECT a.t, c.x FROM a JOIN c ON a.id = c.id",  # an old row changes when c does
-        "SELECT a.t, b.x FROM a JOIN b ON a.id = b.id",
         "SELECT t FROM a UNION ALL SELECT t FROM c",
         "SELECT t FROM a ORDER BY x LIMIT 3",
         "SELECT t, sum(x) OVER (PARTITION BY id ORDER BY t) AS s FROM a",
@@ -97,7 +88,6 @@ INTERVAL = "a.t BETWEEN b.z - INTERVAL '10 seconds' AND b.z + INTERVAL '5 second
     ("query", "expired"),
     [
         (f"SELECT a.id, b.x FROM a JOIN b ON a.id = b.id AND {INTERVAL}", {"left": -10, "right": -5}),
-        (f"SELECT a.id, b.x FROM a JOIN b ON {INTERVAL}", {"left": -10, "right": -5}),
         (f"SELECT a.id, b.x FROM a FULL JOIN b ON a.id = b.id AND {INTERVAL}",
          {"left": -10, "right": -5, "left_matches": -10, "right_matches": -5}),
         (f"SELECT a.id FROM a LEFT ANTI JOIN b ON a.id = b.id AND {INTERVAL}",
