@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
 from headrace.state.arrangement import Arrangement
+from headrace.state.watermark import event_times
 
 ORIGIN = datetime(2024, 1, 1)
 DELAY_S = 4
@@ -29,6 +30,8 @@ CLOSING = {
     "most in a window": "SELECT l.ws, l.id, l.c FROM (SELECT w.start AS ws, id, count(*) AS c FROM "
     f"{WINDOWED.format('a')} GROUP BY w.start, id) l JOIN (SELECT ws, max(c) AS most FROM (SELECT w.start AS ws, id, "
     f"count(*) AS c FROM {WINDOWED.format('a')} GROUP BY w.start, id) GROUP BY ws) r ON l.ws = r.ws AND l.c = r.most",
+    "window as one column": "SELECT w.end AS we, sum(x) AS s FROM (SELECT x, window(t, '10 seconds') AS w FROM a) "
+    "GROUP BY w",
     "sort": "SELECT t, x FROM a WHERE x > 1",
     "minutes": "SELECT date_trunc('minute', t) AS m, id, avg(x) AS v FROM a GROUP BY 1, 2",
 }  # fmt: skip
@@ -96,7 +99,7 @@ class Stream:
                 mark = self.engine.expired.get(name)
                 table = Arrangement(schema, self.engine.state[name], self.engine.root, watermark=mark)
                 batches = list(table.scan())
-                found[name] = sum(len(b) - b.column(schema.expires).null_count for b in batches)
+                found[name] = sum(len(b) - event_times(b, schema).null_count for b in batches)
         return found
 
 

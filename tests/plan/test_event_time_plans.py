@@ -47,6 +47,7 @@ def value(plan: ViewPlan) -> int | None:
          "ON l.q = r.q", "q", 900 * S),
         ("SELECT t AS q, id FROM (SELECT *, row_number() OVER (PARTITION BY t ORDER BY x) AS r FROM a) WHERE r = 1",
          "q", NOW[1]),
+        ("SELECT w.start AS q, count(*) AS n FROM (SELECT window(t, '1 minute') AS w FROM a) GROUP BY w", "q", 960 * S),
         ("SELECT t AS q, explode(array(1, 2)) AS e FROM a", "q", NOW[1]),
     ],
 )  # fmt: skip
@@ -57,6 +58,8 @@ def test_marks(planner: Planner, query: str, column: str, expected: int) -> None
     assert value(plan) == expected
     assert plan.event_time.expiry["0/open"] == plan.event_time.closes
     assert set(plan.event_time.expiry) <= set(plan.state_tables())
+    for op in tree.walk(plan.root):
+        assert not isinstance(op, tree.Aggregate) or op.expires, "every grouping is bounded"
     for name, mark in plan.event_time.expiry.items():
         assert plan.state_tables()[name].expires is not None
         assert mark.relations <= plan.event_time.relations

@@ -143,9 +143,10 @@ class _Pass:
         for i, (group, attr) in enumerate(zip(op.groups, op.group_attrs, strict=True)):
             found = reader.marks_of(group, attr.id)
             keys |= found
-            if attr.id in found and attr.type in _TIMES and not op.expires:
-                for name in op.state():
-                    op.expire(name, f"g{i}", found[attr.id])
+            for place, mark in found.items():
+                column = f"g{i}" if isinstance(place, int) else f"g{i}.{tree.attr_arrow(attr).field(place[1]).name}"
+                for name in op.state() if not op.expires else ():
+                    op.expire(name, column, mark)
         return _named(self.bridge, op.results, Reader(self.bridge, keys))
 
     def _recompute(self, op: Recompute, below: Marks) -> Marks:

@@ -17,7 +17,9 @@ from headrace.state.schema import RunRef, TableSchema
 def event_times(batch: pa.RecordBatch, schema: TableSchema) -> pa.Array:
     """The event times of stored rows, int64 microseconds, null where there is none. The schema names a column."""
     assert schema.expires is not None
-    return times_us(batch.column(schema.expires))
+    name, _, part = schema.expires.partition(".")
+    column = batch.column(name)
+    return times_us(pc.struct_field(column, part) if part else column)
 
 
 def times_us(column: pa.Array) -> pa.Array:
