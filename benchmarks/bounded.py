@@ -11,17 +11,17 @@ Runs three jobs over one Nexmark stream of that many events (10,000 for each sec
 
 Every so many events it prints the rows and bytes of every job's state as the catalog holds them (rows that have expired
 and are not merged away yet are counted), apart from the rows of the view itself, which are its result. The last lines
-compare the largest state of the first and of the second half.
+compare the largest state of the first and of the second half. All of it goes to `results/bounded.md`, too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import tempfile
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import headrace
@@ -49,6 +49,17 @@ JOBS = {
         GROUP BY 1) r ON l.window_start = r.window_start
         WITH (connector = 'blackhole', max_rows_per_epoch = {rows})""",
 }
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there was at a time."""
+
+    events: int
+    seconds: float
+    server_mb: int
+    state: dict[str, tuple[int, int]]
+    """Rows and bytes."""
 
 
 def create(db: Database, events: int, rows: int) -> None:
@@ -89,9 +100,9 @@ def read_events(db: Database) -> int:
     return min(done, default=0)
 
 
-def run(events: int, rows: int, every: int) -> list[dict[str, object]]:
+def run(events: int, rows: int, every: int) -> list[Look]:
     """One run; a record for each time that it looked."""
-    looks: list[dict[str, object]] = []
+    looks: list[Look] = []
     with tempfile.TemporaryDirectory() as folder, headrace.connect(folder) as db:
         create(db, events, rows)
         began, due, done = time.monotonic(), 0, 0
@@ -102,11 +113,10 @@ def run(events: int, rows: int, every: int) -> list[dict[str, object]]:
                 continue
             due = done - done % every + every
             memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            look = {"events": done, "seconds": round(time.monotonic() - began, 1), "server_mb": memory_mb}
-            look["state"] = {name: list(found) for name, found in state(db).items()}
+            look = Look(done, time.monotonic() - began, memory_mb, state(db))
             looks.append(look)
-            parts = [f"{name} {r:,} rows {size / 1e6:.1f} MB" for name, (r, size) in state(db).items()]
-            print(f"{done:>12,} events {look['seconds']:>7} s  server {memory_mb} MB  " + "  ".join(parts), flush=True)
+            parts = [f"{name} {r:,} rows {size / 1e6:.1f} MB" for name, (r, size) in look.state.items()]
+            print(f"{done:>12,} events {look.seconds:7.1f} s  server {memory_mb} MB  " + "  ".join(parts), flush=True)
             failing = [j for j in db.coordinator.jobs() if j.error is not None]
             if failing:
                 raise SystemExit(f"{failing[0].name}: {failing[0].error}")
@@ -114,6 +124,25 @@ def run(events: int, rows: int, every: int) -> list[dict[str, object]]:
         for row in db.sql("SELECT name, rows_in, rows_out, late_rows FROM headrace_catalog.jobs"):
             print(*row)
     return looks
+
+
+def report(looks: list[Look], events: int) -> str:
+    """A table of the looks, and the largest state of each half."""
+    names = sorted({name for look in looks for name in look.state})
+    lines = ["| events | s | server MB | " + " | ".join(names) + " |", "| --: " * (3 + len(names)) + "|"]
+    for look in looks:
+        cells = [f"{look.events:,}", f"{look.seconds:.0f}", f"{look.server_mb}"]
+        for rows, size in (look.state.get(name, (0, 0)) for name in names):
+            cells.append(f"{rows:,} rows, {size / 1e6:.1f} MB")
+        lines.append("| " + " | ".join(cells) + " |")
+    lines.append("")
+    for name in JOBS:
+        sizes = [(look.events, look.state.get(name, (0, 0))[1]) for look in looks]
+        first, second = (
+            max((s for e, s in sizes if (e <= events // 2) is early), default=0) for early in (True, False)
+        )
+        lines.append(f"- `{name}`: at most {first:,} bytes in the first half, {second:,} in the second")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -124,13 +153,11 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=500_000)
     options = parser.parse_args()
     looks = run(options.events, options.rows_per_epoch, options.every)
-    half = options.events // 2
-    for name in JOBS:
-        sizes = [(look["events"], look["state"].get(name, (0, 0))[1]) for look in looks]  # type: ignore[attr-defined]
-        first, second = (max((s for e, s in sizes if (e <= half) is early), default=0) for early in (True, False))
-        print(f"{name}: at most {first:,} bytes in the first half, {second:,} in the second")
+    text = report(looks, options.events)
+    print(text)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "bounded.json").write_text(json.dumps({"options": vars(options), "looks": looks}, indent=1) + "\n")
+    head = f"# State over {options.events:,} events, {options.rows_per_epoch:,} for each epoch at most\n\n"
+    (RESULTS / "bounded.md").write_text(head + text)
 
 
 if __name__ == "__main__":
