@@ -49,7 +49,7 @@ class Looking(Engine):
 
     def define(self, planner: Planner, table: Table) -> None:
         key = table.key if isinstance(table, Keyed) and table.unique else ()
-        relation = Relation(table.id, table.name, table.append_only, key)
+        relation = Relation(table.id, table.name, table.append_only, primary_key=key)
         planner.define(relation, table.columns, table.name)
         if isinstance(table, Keyed) and not table.unique:
             columns = frozenset(c.name for c in table.columns)
@@ -138,7 +138,7 @@ def test_refused(spark: SparkSession) -> None:
     planner = Planner(spark)
     for i, (name, only, key) in enumerate((("a", True, ()), ("c", False, ()), ("b", False, ("k", "k2")))):
         columns = (Column("k", "int"), Column("k2", "string"), Column("x", "double"))
-        planner.define(Relation(i + 1, name, only, key), columns, name)
+        planner.define(Relation(i + 1, name, only, primary_key=key), columns, name)
     on = "ON a.k = b.k AND b.k2 = a.k2"
     for query, reason in {
         f"SELECT a.x FROM c a JOIN b_now b {on}": "may change or go",

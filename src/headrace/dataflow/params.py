@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.state.schema import RunRef
 from headrace.state.stores import Root, root_from_json, root_to_json
@@ -25,6 +25,13 @@ class TableInput:
     """Only rows with `__k` in this range [low, high): a step of an epoch that is not taken in at one go."""
 
 
+class ReadPart(NamedTuple):
+    """A source's read task, and the event time below which its rows are late: Unix microseconds, None if none is."""
+
+    task: dict[str, Any]
+    below_us: int | None = None
+
+
 @dataclass(frozen=True)
 class SourceInput:
     """A source to read: the tasks that together cover its offset range of this epoch."""
@@ -33,6 +40,8 @@ class SourceInput:
     options: dict[str, str]
     columns: tuple[tuple[str, str], ...]
     """(name, Spark type) of every column the source declares."""
+    below_us: tuple[int | None, ...] = ()
+    """By task: event time below which its rows are late, Unix microseconds; None where none is. Empty: nowhere."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,8 @@ class EpochParams:
     state: dict[str, StateInput] = field(default_factory=dict)
     lookups: dict[int, tuple[RunRef, ...]] = field(default_factory=dict)
     """The runs of relations in which rows are looked up, by relation."""
+    closed_us: int | None = None
+    """Event time, Unix microseconds, that the watermark has reached: what waits below it comes out. None: nothing."""
     progress: str = ""
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
 
@@ -99,9 +110,10 @@ class EpochParams:
                 "bounds": [self.spool, self.memory_bytes, self.budget_bytes],
                 "inner": self.inner,
                 "tables": {i: [[r.to_json() for r in t.refs], t.keys] for i, t in self.tables.items()},
-                "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
+                "sources": {i: [s.tasks, s.options, s.columns, s.below_us] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
                 "lookups": {i: [r.to_json() for r in refs] for i, refs in self.lookups.items()},
+                "closed": self.closed_us,
                 "progress": self.progress,
             }
         )
@@ -135,10 +147,11 @@ def decode(text: str) -> EpochParams:
             for i, (refs, keys) in data["tables"].items()
         },
         sources={
-            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns))
-            for i, (tasks, options, columns) in data["sources"].items()
+            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns), tuple(below_us))
+            for i, (tasks, options, columns, below_us) in data["sources"].items()
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
         lookups={int(i): _refs(refs) for i, refs in data["lookups"].items()},
+        closed_us=data["closed"],
         progress=data.get("progress", ""),
     )

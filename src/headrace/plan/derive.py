@@ -45,6 +45,8 @@ class Relation:
     id: int
     name: str
     append_only: bool
+    watermark: str | None = None
+    """The column that has a watermark."""
     primary_key: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
     """How its rows can be looked up."""

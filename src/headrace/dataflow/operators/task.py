@@ -117,6 +117,10 @@ class Task:
         self.row_error_count = 0
         self.due_us: int | None = None
         """No row of the stage's state is due before this time; None if none ever is."""
+        self.late_rows = 0
+        """Rows of a source that were not taken in because the watermark had passed them."""
+        self.newest_us: int | None = None
+        """The highest event time that was read of a source."""
 
     def next_due(self, time_us: int | None) -> None:
         """Note that a row is due at a time, Unix microseconds."""
@@ -150,6 +154,8 @@ class Task:
             "row_errors": self.row_errors,
             "row_error_count": self.row_error_count,
             "due_us": self.due_us,
+            "late_rows": self.late_rows,
+            "newest_us": self.newest_us,
             "refs": [],
             "io": {},
         }
