@@ -22,6 +22,7 @@ from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.history import Checkpoint, EdgeReads
 from headrace.coordinator.machine import MAX_ROUNDS
 from headrace.coordinator.targets import more_rows
+from headrace.dataflow.runner import EpochResult
 from headrace.errors import Fenced, HeadraceError, JobFailed
 
 Spawn = Callable[[Callable[[], None]], None]
@@ -223,9 +224,17 @@ class Committer:
         for ran in now.results:
             ran.job.metrics.add(ran.result)
             self._core.totals.add(ran.result)
+            self._note_times(ran.result)
         now.committed += now.results
         now.results.clear()
         self._core.changed.notify_all()
+
+    def _note_times(self, result: EpochResult) -> None:
+        """The next binding of a source raises its watermark by what has been read of it."""
+        for source_id, newest_us in result.newest_us.items():
+            source = self._core.relations.get(source_id)
+            if source is not None:
+                source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
 
     def _record(self, now: UnderWay) -> None:
         """Keep for people what a checkpoint was like."""
