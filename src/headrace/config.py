@@ -74,7 +74,9 @@ class Settings(BaseSettings):
         1_000_000, "Most input rows that a job takes in at one go; more are taken in by steps.", ge=1
     )
     max_bytes_per_epoch: int = _runtime(256 << 20, "Most input bytes that a group takes in per epoch.", ge=1 << 10)
-    max_in_flight_epochs: int = _runtime(2, "Epochs of one group under way at once.", ge=1)
+    max_in_flight_epochs: int = _runtime(
+        2, "Epochs of one group under way at once: one runs while those before it are committed.", ge=1
+    )
     epoch_timeout_ms: int = _runtime(
         600_000, "Milliseconds without progress after which a group's epoch is abandoned; 0 means never.", ge=0
     )

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +187,54 @@ def test_a_group_takes_large_epochs_in_by_steps(spark: SparkSession, tmp_path: P
         assert len([r for r in stored if r.epoch_hi == state.jobs[sums].committed_epoch]) > 1, "taken in by steps"
     finally:
         db.close()
+
+
+@pytest.mark.soak
+def test_an_amplifying_join_loses_its_workers(spark: SparkSession, tmp_path: Path) -> None:
+    """LS-23: 20,000 x 10 rows with all workers killed in the middle: the same in small steps as at one go."""
+    db = Database(spark, tmp_path)
+    try:
+        left, right = db.table("l", EVENTS), db.table("r", EVENTS)
+        db.write(right, [(n % 100, n) for n in range(1000)])
+        query = f"SELECT l.k, l.v AS a, r.v AS b FROM r{left} l JOIN r{right} r ON l.k = r.k"
+        pairs = [db.view(name, query) for name in ("whole", "stepped")]
+        sums = [db.view(f"s{i}", f"SELECT k, count(*) AS n, sum(a * b) AS s FROM r{i} GROUP BY k") for i in pairs]
+        for view in (pairs[1], sums[1]):
+            db.c.alter_job(view, options={"max_rows_per_epoch": "5000"})
+        data = [(n % 100, n) for n in range(20_000)]
+        written, killed = db.write(left, data).epoch, 0
+        core = db.c._core
+        jobs = [core.jobs[v] for v in pairs]
+        while any(j.committed < written for j in jobs):
+            if killed < 3 and any(j.attempt for j in jobs):
+                killed += kill_workers(spark) > 0
+            time.sleep(0.3)
+        db.c.flush(120)
+        assert killed and any(e.kind == "job_failed" for e in db.catalog.state.newest_events(100))
+        values: dict[int, list[int]] = {}
+        for k, v in data:
+            values.setdefault(k, []).append(v)
+        others = {k: sum(range(k, 1000, 100)) for k in range(100)}
+        expected = Counter((k, 10 * len(found), sum(found) * others[k]) for k, found in values.items())
+        assert db.read(*sums) == [expected, expected]
+        assert sum(db.read(pairs[0])[0].values()) == 200_000
+    finally:
+        db.close()
+
+
+def kill_workers(spark: SparkSession) -> int:
+    """End the Python workers of this Spark, as a host that runs out of memory would; returns how many there were."""
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listed.splitlines():
+        pid, parent = map(int, line.split())
+        children.setdefault(parent, []).append(pid)
+    workers = [worker for daemon in children.get(java, []) for worker in children.get(daemon, [])]
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+    return len(workers)
 
 
 def expect(db: Database, data: list[tuple[int, int]], views: tuple[int, ...]) -> None:

@@ -326,7 +326,10 @@ class World(Graph[RelationState, SimJob]):
         job = part.job
         if job.poisoned:
             raise RuntimeError("poison")
-        own = {n: [*(r.ref for r in self.state.runs_of(t)), *epoch.runs_of(job.id, t)] for n, t in job.tables.items()}
+        own = {
+            n: [*(r.ref for r in self.state.runs_of(t)), *epoch.runs_of(self.state, job.id, t)]
+            for n, t in job.tables.items()
+        }
         state = {n: self._sum(refs, 0, 1 << 63) for n, refs in own.items()}
         deltas = [self._delta(epoch, part, work, i) for i in self.state.jobs[job.id].plan["inputs"]]
         out = increment(job.kind, deltas, state, work.initial)

@@ -261,10 +261,10 @@ class SwitchingLock:
 class Durable:
     """What a catalog's backend has on its disk.
 
-    `told` is called with the state tables of each transaction, and the ids of those that have got runs.
+    `told` is called with the state tables of each transaction, and the epochs of the runs that they have got.
     """
 
-    def __init__(self, told: Callable[[list[StateTableRecord], set[int]], None]):
+    def __init__(self, told: Callable[[list[StateTableRecord], dict[int, set[int]]], None]):
         self.token = 0
         self.config: dict[str, int] = {}
         self.records: dict[tuple[str, str], str] = {}
@@ -277,7 +277,10 @@ class Durable:
             self.records[collection, key] = value
         self.config.update(writes.config or {})
         found = [decode(*put) for put in writes.puts if put[0] in ("state_table", "run")]
-        written = {r.ref.table_id for r in found if isinstance(r, RunRecord)}
+        written: dict[int, set[int]] = {}
+        for r in found:
+            if isinstance(r, RunRecord):
+                written.setdefault(r.ref.table_id, set()).add(r.ref.epoch_hi)
         self.told([r for r in found if isinstance(r, StateTableRecord)], written)
 
     def check_encoding(self) -> None:

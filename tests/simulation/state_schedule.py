@@ -110,6 +110,7 @@ def _settle(world: World) -> None:
     """Let everything finish, and the views catch up."""
     kernel, core = world.kernel, world.core
     for _ in range(MOST_ROUNDS):
+        world.c._life.settle()
         world.clock.advance_ms(1)
         if all(t.lasting for t in kernel.tasks) and all(
             j.attempt is None and core.job_frontier(j) >= core.epochs.complete for j in core.jobs.values()

@@ -132,7 +132,7 @@ class Model:
     def content(self, table: int, epoch: int) -> Rows:
         return self.log(table, 0, epoch)
 
-    def told(self, records: list[StateTableRecord], written: set[int]) -> None:
+    def told(self, records: list[StateTableRecord], written: dict[int, set[int]]) -> None:
         """A transaction is durable."""
         for r in records:
             before, safe = self.committed.get(r.id, 0), self.safe.get(r.id, 0)
@@ -145,10 +145,12 @@ class Model:
                 self.watermark[r.id] = r.watermark
             if r.committed_epoch > before:
                 if r.id in self.base:
-                    now = self.content(self.base[r.id], r.committed_epoch)
-                    self.changes[r.id][r.committed_epoch] = net(
-                        [*now.items(), *((row, -w) for row, w in self.content(r.id, before).items())]
-                    )
+                    # One checkpoint may make several epochs visible, each of them under its own number.
+                    for epoch in sorted({*written.get(r.id, ()), r.committed_epoch}):
+                        now = self.content(self.base[r.id], epoch)
+                        self.changes[r.id][epoch] = net(
+                            [*now.items(), *((row, -w) for row, w in self.content(r.id, epoch).items())]
+                        )
                 else:
                     # Without a run it is only taken along by a checkpoint of what is built on it.
                     self.changes[r.id][r.committed_epoch] = self.intents[r.id] if r.id in written else Counter()
@@ -184,7 +186,8 @@ class CopyRunner:
         expected = world.model.log(base, 0 if params.first else params.from_epoch, params.to_epoch)
         assert as_rows(found) == expected, f"input of the epoch ({params.from_epoch}, {params.to_epoch}]"
         state = Arrangement(EXPIRING, own.refs, params.root, watermark=own.watermark, cache=RunCache())
-        content = unexpired(world.model.content(own.table_id, params.from_epoch), own.watermark)
+        # It copies its input; what it has of an epoch before this one need not be committed yet.
+        content = unexpired(world.model.content(base, params.from_epoch), own.watermark)
         assert as_rows(world.slowly(state.scan())) == content, "own state"
         return EpochResult(self._write(params, [world.restored(b) for b in found]), rows_in=1, rows_out=1)
 
@@ -219,8 +222,10 @@ class World:
             data_dir=root, parallelism=8, barrier_interval_ms=1000, run_fsync=self.sync,
             compaction_trigger_runs=rng.randint(2, 4), compaction_fan_in=rng.randint(2, 6),
             retention_ms=rng.choice([0, 200, 3000]), vacuum_grace_ms=rng.choice([0, 300, 3000]),
-            group_retry_initial_ms=10, group_retry_max_ms=100,
+            group_retry_initial_ms=10, group_retry_max_ms=100, max_in_flight_epochs=1 + seed % 3,
         )  # fmt: skip
+        # In some, epochs are held until the next checkpoint.
+        self.options = {"barrier_interval_ms": "0", "checkpoint_interval_ms": "50"} if seed % 4 == 1 else {}
         self.held: dict[int, tuple[int, int]] = {}
         """Epochs that a reader of this process holds on to: token -> (relation, epoch)."""
         self.writing: set[int] = set()
@@ -271,7 +276,8 @@ class World:
             return
         self.lanes.add(key)
         driver = Driver(
-            self.core, *key, compact=lambda: None, launch=self.drive, retire=partial(self.lanes.discard, key)
+            self.core, *key, compact=lambda: None, launch=self.drive, retire=partial(self.lanes.discard, key),
+            spawn=partial(self.kernel.spawn, f"commit {job.id}"),
         )  # fmt: skip
         self.kernel.spawn(f"job {job.id}", driver.run, lasting=True)
 
@@ -285,7 +291,9 @@ class World:
 
     def create_view(self, upstream: int) -> None:
         """A view over a relation; it copies what the table at the bottom has."""
-        record = ObjectRecord(0, "materialized_view", "public", self.name(), payload={"spark_sql": str(upstream)})
+        record = ObjectRecord(
+            0, "materialized_view", "public", self.name(), payload={"spark_sql": str(upstream)}, options=self.options
+        )
         job = self.c._life.create_view(record, Plan((upstream,)))
         self.note_base(job)
         self.drive(job)
@@ -306,7 +314,7 @@ class World:
         try:
             self.c.drop([relation])
         except StorageError:
-            if job is not None and not any(t.name == f"job {relation}" for t in self.kernel.tasks):
+            if job is not None and not self.c._life._undecided:
                 job.stopping = False  # it was stopped here, ahead of time
                 self.drive(job)
             raise

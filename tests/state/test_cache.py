@@ -51,6 +51,19 @@ def test_what_is_larger_than_the_cache_is_not_kept(tmp_path: Path) -> None:
     assert cache.map("a", 60) is not None
 
 
+def test_what_fits_exactly_stays(tmp_path: Path) -> None:
+    """LS-7: sections whose sum is the limit stay; with one byte more nothing but a reference is left of the oldest."""
+    metrics = IoMetrics()
+    cache = SectionCache(tmp_path, 100, metrics)
+    for key, size in (("a", 60), ("b", 40)):
+        _put(cache, key, size)
+    _age(tmp_path, ["a", "b"])
+    assert cache.holds("a", 60) and cache.holds("b", 40) and metrics.cache_bytes == 100
+    _put(cache, "c", 1)
+    assert not cache.holds("a", 60) and cache.holds("b", 40) and cache.holds("c", 1)
+    assert not cache.holds("c", 2), "one of another length is not it"
+
+
 def test_a_mapped_section_outlives_its_eviction(tmp_path: Path) -> None:
     cache = SectionCache(tmp_path, 100, IoMetrics())
     _put(cache, "a", 100, b"a")

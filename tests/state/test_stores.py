@@ -117,6 +117,37 @@ def test_an_object_is_one_request_and_the_next_reader_needs_none(faulty: Faulty)
     assert stored.size == metrics.bytes_written == sum(r.packed or 0 for r in refs) < sum(r.length for r in refs)
 
 
+def test_what_was_just_written_is_read_from_its_copy(faulty: Faulty) -> None:
+    """LS-14: what a checkpoint has uploaded is delivered from memory, once, and not uploaded again; then by reference.
+
+    Deleting the object ends that: nothing refers to the copy any more.
+    """
+    (ref,) = write_run(faulty.root, "1/x.run", [Section(1, SCHEMA, [batch(500)], 3)])
+    assert faulty.store.copied(ref)
+    for _ in range(3):
+        assert rows_of(faulty.root, ref).to_batches() == [batch(500)]
+    assert dict(faulty.transport.requests) == {"put": 1}
+    faulty.forget()
+    assert not faulty.store.copied(ref)
+    assert rows_of(faulty.root, ref).to_batches() == [batch(500)]
+    assert dict(faulty.transport.requests) == {"put": 1, "get": 1} and faulty.store.copied(ref)
+    faulty.store.delete(ref.path)
+    faulty.forget()
+    with pytest.raises(CorruptObject, match="missing"):
+        Run.open(faulty.root, ref)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_section_that_fits_the_cache_exactly_is_kept(faulty: Faulty, short: int) -> None:
+    """LS-7: with a byte less room there is only the reference, by which each reader fetches it."""
+    (ref,) = write_run(faulty.root, "1/x.run", [Section(1, SCHEMA, [batch(500)], 3)])
+    faulty.forget()
+    faulty.store._sections.cache._limit = ref.length - short
+    for _ in range(2):
+        assert rows_of(faulty.root, ref).to_batches() == [batch(500)]
+    assert faulty.transport.requests["get"] == (2 if short else 1) and faulty.store.copied(ref) is not bool(short)
+
+
 def test_a_cold_reader_fetches_each_section_once(faulty: Faulty) -> None:
     refs = write_run(faulty.root, "1/x.run", [Section(t, SCHEMA, [batch(500, t)], 3) for t in (1, 2)])
     faulty.forget()

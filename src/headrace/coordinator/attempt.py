@@ -13,11 +13,22 @@ from headrace.common.faults import fault_point
 from headrace.connectors.base import Offsets, Source
 from headrace.coordinator.commit import GroupEpoch, Part, Work, next_work, note_step, source_rests
 from headrace.coordinator.core import Core, Job, Progress
+from headrace.coordinator.history import EdgeReads
 from headrace.coordinator.targets import choose_parallelism
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import JobFailed
 from headrace.state.memory import task_share_bytes
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A step that has been run."""
+
+    job: Job
+    result: EpochResult
+    reads: Mapping[int, EdgeReads]
+    """Rows that it has read, by relation."""
 
 
 @dataclass
@@ -27,14 +38,27 @@ class UnderWay:
     epoch: GroupEpoch[Job]
     lane: list[Job]
     since_s: float
-    results: list[tuple[Job, EpochResult]] = field(default_factory=list)
+    results: list[Ran] = field(default_factory=list)
     """What has been run and not committed yet."""
-    committed: list[tuple[Job, EpochResult]] = field(default_factory=list)
+    committed: list[Ran] = field(default_factory=list)
     """What has been committed of the epoch."""
     holds: ExitStack = field(default_factory=ExitStack)
     current: Job | None = None
     stepwise: bool = False
     """Some step of it takes in only a part of the epoch."""
+    before: tuple[UnderWay, ...] = ()
+    """Epochs of the lane that had been run and not committed when it was opened."""
+    wanted: bool = False
+    """It has been run and is to be committed now."""
+    given_up: bool = False
+    failures: dict[int, int] = field(default_factory=dict)
+    """Job -> how often it had failed when the epoch was opened."""
+
+    @property
+    def outdated(self) -> bool:
+        """It must not commit: it or one before it is given up, or a job has left the lane or must not run any more."""
+        gone = any(p.job.stopping or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts)
+        return gone or self.given_up or any(b.given_up for b in self.before)
 
 
 class _Ranges:
@@ -112,7 +136,7 @@ def params_of(
     own = {
         name: StateInput(
             table,
-            (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(job.id, table)),
+            (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(state, job.id, table)),
             state.state_tables[table].watermark,
         )
         for name, table in job.tables.items()
@@ -162,6 +186,7 @@ def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
             params, parallelism = params_of(core, state, epoch, part, work, attempt)
             used = [*(t.refs for t in params.tables.values()), *(s.refs for s in params.state.values())]
             core.pins.hold(pin, {ref.path for refs in used for ref in refs})
+        at_hand = {i for i, t in params.tables.items() if all(core.store.copied(ref) for ref in t.refs)}
         with core.changed:
             job.attempt, job.attempt_since_s = attempt, core.clock.monotonic_s()
         if not part.committed:
@@ -176,8 +201,18 @@ def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
             job.attempt = None
             core.changed.notify_all()
     note_step(part, work, result.runs)
-    now.results.append((job, result))
+    rows = result.rows_by_input.items()
+    now.results.append(
+        Ran(job, result, {i: reads_of(n, first=not part.committed, at_hand=i in at_hand) for i, n in rows})
+    )
     _note_progress(core, now, part, work)
+
+
+def reads_of(rows: int, *, first: bool, at_hand: bool) -> EdgeReads:
+    """Rows that a step has read of an input, by where they came from."""
+    if first:
+        return EdgeReads(historical=rows)
+    return EdgeReads(buffered=rows) if at_hand else EdgeReads(flushed=rows)
 
 
 def _note_progress(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:

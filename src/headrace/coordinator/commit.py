@@ -5,7 +5,7 @@ Pure: it looks at the graph and at the catalog's content, and returns edits. Who
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol
 
@@ -52,7 +52,7 @@ class Part(Generic[J]):
 
     job: J
     committed: int
-    """The checkpoint from which it starts; 0 for none."""
+    """The epoch from which it starts: its checkpoint, or what is about to become that; 0 for none."""
     version: int
     position: Position
     """How far it is, with what is not durable yet."""
@@ -71,6 +71,8 @@ class GroupEpoch(Generic[J]):
     target: int
     parts: list[Part[J]]
     """In the order in which they run."""
+    before: tuple[GroupEpoch[J], ...] = ()
+    """Epochs of the lane that had been run and not committed when this one was opened, oldest first."""
 
     @property
     def current(self) -> Part[J] | None:
@@ -85,27 +87,38 @@ class GroupEpoch(Generic[J]):
             return "finish"
         return "step" if part.stored else "store"
 
-    def runs_of(self, relation_id: int, table_id: int) -> list[RunRef]:
-        """Rows that a view has written in this very epoch and that are not committed: for jobs of its group only."""
-        return [r for p in self.parts if p.job.id == relation_id for r in p.runs if r.table_id == table_id]
+    def runs_of(self, state: CatalogState, relation_id: int, table_id: int) -> list[RunRef]:
+        """Rows that a view has written in this epoch and earlier ones and that `state` has not: for its group only."""
+        record = state.jobs.get(relation_id)
+        earlier = () if record is None else (e for e in self.before if e.target > record.committed_epoch)
+        parts = (p for e in (*earlier, self) for p in e.parts if p.job.id == relation_id)
+        return [r for p in parts for r in p.runs if r.table_id == table_id]
 
     def holds(self, relation_id: int) -> bool:
         """Whether a view takes part."""
         return any(p.job.id == relation_id for p in self.parts)
 
 
-def open_epoch(lane: Sequence[J], target: int) -> GroupEpoch[J]:
-    """The epoch `target` of a lane, as far as it is not taken in yet."""
+def open_epoch(lane: Sequence[J], target: int, before: Sequence[GroupEpoch[J]] = ()) -> GroupEpoch[J]:
+    """The epoch `target` of a lane, as far as it is not taken in yet; `before` are those that are not committed yet."""
+    assert all(e.target < target for e in before), "epochs of a group follow one another"
+    ahead = ahead_of(before)
+    reached = {j.id: max(j.committed, ahead.get(j.id, 0)) for j in lane}
     parts = [
         Part(
-            j, j.committed, j.version, j.position or Position(target), begun=j.position is not None,
-            finished=j.committed >= target,
+            j, reached[j.id], j.version, j.position or Position(target), begun=j.position is not None,
+            finished=reached[j.id] >= target,
         )
         for j in lane
-        if j.committed < target or j.pending
+        if reached[j.id] < target or j.pending
     ]  # fmt: skip
     assert all(p.position.epoch == target for p in parts)
-    return GroupEpoch(target, parts)
+    return GroupEpoch(target, parts, tuple(before))
+
+
+def ahead_of(epochs: Iterable[GroupEpoch[J]]) -> dict[int, int]:
+    """Job -> the epoch to which it has been run, by epochs that are not committed yet, oldest first."""
+    return {p.job.id: e.target for e in epochs for p in e.parts}
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,7 @@ def _change_refs(
     # Above its committed epoch an input has parts of an epoch that is not finished: those of this very one are the
     # group's own, any others begin above the target.
     runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]
-    runs += epoch.runs_of(upstream, relation.state_table)
+    runs += epoch.runs_of(state, upstream, relation.state_table)
     return tuple(r for r in runs if r.epoch_hi > part.committed)
 
 
@@ -298,34 +311,44 @@ def plan_partial(epoch: GroupEpoch[J], now_ms: int) -> Commit:
 
 
 def plan_final(
-    graph: Graph[R, J], state: CatalogState, lane: Sequence[J], epoch: GroupEpoch[J], now_ms: int, within_ms: int
-) -> Commit:
-    """The one transaction that makes an epoch of a lane visible.
+    graph: Graph[R, J], state: CatalogState, lane: Sequence[J], epochs: Sequence[GroupEpoch[J]], now_ms: int,
+    within_ms: int,
+) -> Commit:  # fmt: skip
+    """The one transaction that makes epochs of a lane visible, each under its own number: one, or several in order.
 
     It takes along the idle inputs of its jobs, so that none is ever at a later checkpoint than what it is built on.
     """
     found = Commit()
-    result = outcome(graph, lane, epoch.target, within_ms)
+    target = epochs[-1].target
+    result = outcome(graph, lane, target, within_ms)
     found.late = result.late
-    for part in epoch.parts:
-        job, record = part.job, state.jobs[part.job.id]
-        own = job.tables.get(ROWS)
-        rows = sum(r.rows for r in part.runs if r.table_id == own)
-        found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs]
-        durable = state.positions_of(job.id)
-        found.edits += [Delete("position", p.key) for p in durable]
+    jobs: dict[int, tuple[J, list[int]]] = {}
+    for epoch in epochs:
+        for part in epoch.parts:
+            _, before = jobs.setdefault(part.job.id, (part.job, []))
+            _add_runs(state, found, part, epoch.target, first=not before, now_ms=now_ms)
+            before.append(epoch.target)
+    for job, targets in jobs.values():
+        found.edits += [Delete("position", p.key) for p in state.positions_of(job.id)]
         found.positions[job.id] = None
-        if own is not None:
-            rows += _rows_above(state, own, record.committed_epoch)
-        if rows:
-            found.changes.append((job.id, epoch.target, rows))
-        if record.committed_epoch < epoch.target or job.pending:
-            _advance(graph, state, found, job, epoch.target, job.id in result.created)
+        if state.jobs[job.id].committed_epoch < targets[-1] or job.pending:
+            _advance(graph, state, found, job, targets, job.id in result.created)
     for i in graph.above(j.id for j in lane):
-        if i in state.jobs and state.jobs[i].committed_epoch < epoch.target and i not in found.moves:
-            assert graph.frontier(i) >= epoch.target, "an input that still changes is never passed by"
-            _carry_along(graph, found, i, epoch.target)
+        if i in state.jobs and state.jobs[i].committed_epoch < target and i not in found.moves:
+            assert graph.frontier(i) >= target, "an input that still changes is never passed by"
+            _carry_along(graph, found, i, target)
     return found
+
+
+def _add_runs(state: CatalogState, found: Commit, part: Part[J], epoch: int, *, first: bool, now_ms: int) -> None:
+    """What a job has written in an epoch. In the first of several it may have committed parts before."""
+    found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs]
+    own = part.job.tables.get(ROWS)
+    rows = sum(r.rows for r in part.runs if r.table_id == own)
+    if own is not None and first:
+        rows += _rows_above(state, own, state.jobs[part.job.id].committed_epoch)
+    if rows:
+        found.changes.append((part.job.id, epoch, rows))
 
 
 def _rows_above(state: CatalogState, table_id: int, committed: int) -> int:
@@ -341,13 +364,17 @@ def _commit_tables(state: CatalogState, job_id: int, target: int) -> list[Edit]:
     ]  # fmt: skip
 
 
-def _advance(graph: Graph[R, J], state: CatalogState, found: Commit, job: J, target: int, created: bool) -> None:
-    record = state.jobs[job.id]
+def _advance(
+    graph: Graph[R, J], state: CatalogState, found: Commit, job: J, targets: Sequence[int], created: bool
+) -> None:
+    record, target = state.jobs[job.id], targets[-1]
     exact: tuple[Interval, ...] = ()
     if job.created and job.committed >= target:
         exact = job.exact
     elif job.created:
-        exact = after_commit(graph.exact(job.id), target, graph.relation(job.id).safe)
+        exact = tuple(graph.exact(job.id))
+        for each in targets:
+            exact = after_commit(exact, each, graph.relation(job.id).safe)
     elif created:
         exact = ((target, target),)
     joined = job.joined and (job.joining or not record.joined)

@@ -117,7 +117,8 @@ class Coordinator:
         self._planner = planner
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         self._core = Core(settings, catalog, clock or SystemClock(), slots)
-        self._ticker = Ticker(self._core, Watchdog(self._core).look)
+        self._watchdog = Watchdog(self._core)
+        self._ticker = Ticker(self._core, self._look)
         self._merger: SparkMerger | None = None
         self._compactor = Compactor(self._core, merge_runner or self._spark_merge)
         self._vacuum = Vacuum(self._core)
@@ -126,8 +127,9 @@ class Coordinator:
         self._reads = Reads(self._core)
         self._status_of = Status(self._core, self._core.history, self._reads)
         self._life = Lifecycle(
-            self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock
-        )
+            self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock,
+            self._forget,
+        )  # fmt: skip
         self._progress = ProgressServer(self._core.progress, settings.progress_host) if settings.progress_host else None
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
@@ -323,28 +325,29 @@ class Coordinator:
 
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """
+        self._guarded(lambda: self._life.drop(ids))
 
-        def drop() -> None:
-            dropped = self._life.drop(ids)
-            for i in dropped:
-                self._reads.forget(i)
-                self._ticker.forget(i)
-            with self._core.lock:
-                groups = {j.group for j in self._core.jobs.values()}
-            self._core.history.forget(set(dropped), groups)
+    def _look(self) -> None:
+        """Before each periodic tick."""
+        self._life.settle()
+        self._watchdog.look()
 
-        self._guarded(drop)
+    def _forget(self, ids: Sequence[int]) -> None:
+        for i in ids:
+            self._reads.forget(i)
+            self._ticker.forget(i)
+        with self._core.lock:
+            groups = {j.group for j in self._core.jobs.values()}
+        self._core.history.forget(set(ids), groups)
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
         """Pause or resume a job, and set options of it.
 
-        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, log_limit_mb, log_limit_policy, and
-        checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other options and where groups
-        would wait for each other.
+        Options are parallelism, max_rows_per_epoch, checkpoint_interval_ms, barrier_interval_ms, log_limit_mb,
+        log_limit_policy, and checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other
+        options and where groups would wait for each other.
         """
         self._guarded(lambda: self._life.alter(job_id, paused, options))
-        if paused is not None:
-            self._core.history.paused(job_id, paused, self._core.clock.monotonic_s())
 
     # ---- writes and reads
 

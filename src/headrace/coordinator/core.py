@@ -121,11 +121,14 @@ class Job(JobState):
     error_since_ms: int = 0
     retry_at_s: float = 0.0
     not_before_s: float = 0.0
+    """When its next epoch may begin, by its cadence."""
+    commit_after_s: float = 0.0
+    """Until when its epochs are held, by its cadence."""
     attempt: str | None = None
     """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0
-    busy: bool = False
-    """It is part of an epoch that has begun and is neither committed nor given up."""
+    busy: int = 0
+    """Epochs that it is part of, that have begun and are neither committed nor given up."""
     progress: str = ""
     reading: Progress | None = None
     """How much of its inputs' content it has read, while it is being created."""

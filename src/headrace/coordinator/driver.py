@@ -11,23 +11,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from headrace.catalog.edits import AddEvent, Edit, Put
-from headrace.common.faults import fault_point
-from headrace.coordinator.attempt import UnderWay, configured_rows, max_rows, run_step, step_rows, work_of
-from headrace.coordinator.commit import (
-    Commit,
-    GroupEpoch,
-    note_stored,
-    open_epoch,
-    plan_final,
-    plan_partial,
-    plan_rewind,
-)
-from headrace.coordinator.core import Core, Job, as_headrace_error, option_int
-from headrace.coordinator.history import Checkpoint
-from headrace.coordinator.machine import MAX_ROUNDS, may_join, next_epoch
+from headrace.coordinator.attempt import UnderWay, max_rows, run_step, step_rows, work_of
+from headrace.coordinator.commit import GroupEpoch, ahead_of, open_epoch, plan_rewind
+from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
+from headrace.coordinator.core import Core, Job, as_headrace_error
+from headrace.coordinator.machine import MAX_HELD, checkpoint_due, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
-from headrace.coordinator.targets import Decision, fewer_rows, more_rows, retry_delay_ms
-from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, LogLost, OutOfBudget, SparkLost
+from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
+from headrace.errors import DiskFull, Fenced, HeadraceError, LogLost, OutOfBudget, SparkLost
 from headrace.state.merge import levels
 
 STALL_LOOK_S = 1.0
@@ -36,16 +28,12 @@ EXPRESSION_ERRORS = ("21", "22")
 """Classes of SQLSTATEs of expressions that met values they cannot be computed with."""
 
 
-class Abandoned(Exception):
-    """The epoch is given up without being a failure: a job was dropped, or has left its group."""
-
-
 class Driver:
     """Runs one lane: the jobs of a group that move in step, or one job that has not joined its group."""
 
     def __init__(
         self, core: Core, group: str, alone: int | None, *, compact: Callable[[], None],
-        launch: Callable[[Job], None], retire: Callable[[], None],
+        launch: Callable[[Job], None], retire: Callable[[], None], spawn: Spawn = spawn,
     ) -> None:  # fmt: skip
         self._core = core
         self._group = group
@@ -53,7 +41,9 @@ class Driver:
         self._compact = compact
         self._launch = launch
         self._retire = retire
+        self._commits = Committer(core, self._commit_failed, spawn)
         self._now: UnderWay | None = None
+        """The epoch that is being run."""
 
     def run(self) -> None:
         """The thread's main function; returns when there is no job left in the lane, or the coordinator stops."""
@@ -62,6 +52,9 @@ class Driver:
                 with self._core.slots.slot(self._give_up) as granted:
                     if granted:
                         self._step()
+            self._close()
+            self._commits.commit()
+            self._commits.drain()
         except Fenced as error:
             self._core.fatal(error)
         finally:
@@ -77,11 +70,7 @@ class Driver:
 
     def _give_up(self) -> bool:
         now = self._now
-        return self._core.stopping or (now is not None and self._outdated(now))
-
-    def _outdated(self, now: UnderWay) -> bool:
-        """Whether a job has left the lane since the epoch was opened, or must not run any more."""
-        return any(p.job.stopping or p.version != p.job.version or not p.job.runnable for p in now.epoch.parts)
+        return self._core.stopping or (now is not None and now.outdated)
 
     # ---- waiting
 
@@ -89,8 +78,9 @@ class Driver:
         """Until there is something to do; False when it is time to stop."""
         core = self._core
         while True:
-            if self._now is not None and (self._outdated(self._now) or core.suspended is not None):
+            if self._now is not None and (self._now.outdated or core.suspended is not None):
                 self._close()
+            self._checkpoint()
             with core.changed:
                 lane = self.lane()
                 if core.stopping or not lane:
@@ -100,7 +90,10 @@ class Driver:
                     core.changed.wait()
                     continue
                 if self._now is not None:
-                    return True
+                    if self._now.epoch.due != "store" or not self._commits.waiting:
+                        return True
+                    core.changed.wait()
+                    continue
                 self._let_join(lane)
                 lane = self.lane()
                 if not lane:
@@ -110,12 +103,52 @@ class Driver:
                 delay_s = self._delay_s(lane, decision)
                 if decision.run and delay_s is not None and delay_s <= 0:
                     return True
-                core.changed.wait(delay_s if decision.run else None)
+                held_s = self._held_s(lane)
+                if held_s is None or held_s > 0:
+                    core.changed.wait(min((s for s in (delay_s, held_s) if s is not None), default=None))
+
+    def _checkpoint(self) -> None:
+        """Commit the epochs that are held, once that is due."""
+        core = self._core
+        with core.lock:
+            lane = self.lane()
+            held_s = self._held_s(lane) if lane else None
+            if held_s is None or held_s > 0:
+                return
+            checkpoint_ms = self._cadence(lane).checkpoint_ms
+            for job in lane:
+                job.commit_after_s = core.clock.monotonic_s() + (checkpoint_ms - self._slack_ms(checkpoint_ms)) / 1000
+        self._commits.commit()
+
+    def _held_s(self, lane: list[Job]) -> float | None:
+        """Seconds until epochs that have been run are to be committed; None if there are none. Under the lock."""
+        held = [now for now in self._commits.waiting if not now.wanted]
+        if not held:
+            return None
+        left_s = max(j.commit_after_s for j in lane) - self._core.clock.monotonic_s()
+        overdue = left_s <= 0 or not self._cadence(lane).holds or any(now.outdated for now in held)
+        storing = self._now is not None and self._now.epoch.due == "store"
+        return 0.0 if storing or checkpoint_due(self._core, lane, len(held), overdue=overdue) else left_s
+
+    def _cadence(self, lane: list[Job]) -> Cadence:
+        return cadence(self._core.settings, (j.options for j in lane))
+
+    def _slack_ms(self, interval_ms: int) -> float:
+        """Half a tick: a group of n ticks must not miss the n-th one by the width of a hair."""
+        return min(interval_ms, self._core.settings.barrier_interval_ms) / 2
+
+    def _may_open(self, lane: list[Job]) -> bool:
+        """Whether an epoch may begin over those that are not committed yet. The caller holds the lock."""
+        waiting = self._commits.waiting
+        if any(now.outdated for now in waiting):
+            return False
+        most = MAX_HELD if self._cadence(lane).holds else self._core.settings.max_in_flight_epochs
+        return may_run_ahead(self._core, lane, len(waiting), most)
 
     def _let_join(self, lane: list[Job]) -> None:
         """A job by itself that has caught up with its group joins it, where the group has nothing under way."""
         core = self._core
-        if self._alone is None:
+        if self._alone is None or self._commits.waiting:
             return
         (job,) = lane
         members = core.lane(job.group)
@@ -134,7 +167,10 @@ class Driver:
         if any(j.runner is None for j in lane):
             return Decision(0, False)
         asked = [j.aligning for j in lane]
-        found = next_epoch(core, lane, min(max_rows(core, j) for j in lane))
+        if not self._may_open(lane):
+            return Decision(0, False)
+        ahead = ahead_of(now.epoch for now in self._commits.waiting)
+        found = next_epoch(core, lane, min(max_rows(core, j) for j in lane), ahead)
         if not found.run:
             self._note_wait(lane, found)
             if asked != [j.aligning for j in lane]:
@@ -161,7 +197,8 @@ class Driver:
         if not decision.run:
             return None
         now_s = self._core.clock.monotonic_s()
-        forced = any(j.forced > j.committed or j.position is not None for j in lane)
+        ahead = ahead_of(now.epoch for now in self._commits.waiting)
+        forced = any(j.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
         cadence_s = 0.0 if forced else max(j.not_before_s for j in lane) - now_s
         delay_s = max(max(j.retry_at_s for j in lane) - now_s, cadence_s)
         if delay_s <= 0 and self._stalled(lane):
@@ -177,6 +214,12 @@ class Driver:
             for table in j.tables.values()
         )
 
+    def _close(self) -> None:
+        """Let go of the epoch that is being run."""
+        now, self._now = self._now, None
+        if now is not None:
+            self._commits.close(now)
+
     def _within_ms(self) -> int:
         settings = self._core.settings
         return settings.backfill_caught_up_ticks * settings.barrier_interval_ms
@@ -188,12 +231,13 @@ class Driver:
             now = self._now or self._open()
             if now is None:
                 return
-            self._advance(now)
-            if now.epoch.due == "store":
-                self._store(now)
-            elif now.epoch.due == "finish":
-                self._finish(now)
-                fault_point("commit.notified")
+            if now.epoch.due == "step":
+                self._advance(now)
+            if now.epoch.due == "finish":
+                self._now = None
+                self._commits.submit(now)
+            elif now.epoch.due == "store" and not self._commits.waiting:
+                self._commits.store(now)
         except Fenced:
             raise
         except Abandoned:
@@ -222,167 +266,27 @@ class Driver:
             decision = self.decision(lane) if lane else Decision(0, False)
             if core.stopping or core.suspended is not None or not decision.run:
                 return None
-            epoch = open_epoch(lane, decision.target)
-            self._now = now = UnderWay(epoch, lane, core.clock.monotonic_s())
+            before = tuple(self._commits.waiting)
+            epoch = open_epoch(lane, decision.target, [b.epoch for b in before])
+            self._now = now = UnderWay(epoch, lane, core.clock.monotonic_s(), before=before)
+            now.failures = {j.id: j.failed_total for j in lane}
             for part in epoch.parts:
                 pin = core.pins.pin(part.job.upstreams, part.committed or epoch.target)
                 now.holds.callback(core.pins.unpin, pin)
-                part.job.busy = True
+                part.job.busy += 1
             self._begin(lane, epoch)
         return now
 
     def _begin(self, lane: list[Job], epoch: GroupEpoch[Job]) -> None:
-        core, now_s = self._core, self._core.clock.monotonic_s()
-        interval_ms = min(
-            option_int(j.options, "checkpoint_interval_ms", core.settings.checkpoint_interval_ms) for j in lane
-        )  # fmt: skip
-        # Half a tick of slack: a group of n ticks must not miss the n-th one by the width of a hair.
-        slack_ms = min(interval_ms, core.settings.barrier_interval_ms) / 2
+        now_s, interval_ms = self._core.clock.monotonic_s(), self._cadence(lane).barrier_ms
         for job in lane:
             job.attempt_since_s = now_s
-            job.not_before_s = now_s + (interval_ms - slack_ms) / 1000
+            job.not_before_s = now_s + (interval_ms - self._slack_ms(interval_ms)) / 1000
         for part in epoch.parts:
             if not part.committed:
                 part.job.progress = f"reading what its inputs hold at epoch {epoch.target}"
             elif not part.job.created:
                 part.job.progress = f"catching up: taking in the changes up to epoch {epoch.target}"
-
-    # ---- commits
-
-    def _store(self, now: UnderWay) -> None:
-        """Make the steps up to here durable: a restart goes on after them."""
-        core = self._core
-        if any(not p.committed for p in now.epoch.parts):
-            fault_point("backfill.slice.after")
-        with core.committing:
-            self._transact(now, plan_partial(now.epoch, core.clock.now_ms()), [])
-        note_stored(now.epoch)
-        with core.changed:
-            self._count(now)
-            for job in now.lane:
-                job.retry_at_s = 0.0
-
-    def _finish(self, now: UnderWay) -> None:
-        """The commit that makes the epoch visible."""
-        core, target = self._core, now.epoch.target
-        fault_point("commit.acked")
-        if any(not p.committed for p in now.epoch.parts):
-            fault_point("backfill.done.before")
-        fault_point("commit.before")
-        with core.committing:
-            with core.catalog.reading() as state, core.lock:
-                commit = plan_final(core, state, now.lane, now.epoch, core.clock.now_ms(), self._within_ms())
-            self._transact(now, commit, self._events(now))
-        with core.changed:
-            for job in now.lane:
-                self._recovered(job, commit)
-                job.metrics.epochs += 1
-                core.totals.epochs += 1
-                job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
-                job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
-            self._count(now)
-        self._record(now)
-        self._close()
-        for job_id in commit.late:
-            self._say_late(core.jobs.get(job_id), target)
-
-    def _transact(self, now: UnderWay, commit: Commit, more: list[Edit]) -> None:
-        """Commit and, once it is durable, change what is in memory. The caller holds `committing`."""
-        core = self._core
-        with core.lock:
-            if self._outdated(now):
-                raise Abandoned
-        try:
-            core.catalog.transact([*commit.edits, *more])
-            fault_point("commit.after")
-        except Fenced:
-            raise
-        except HeadraceError:
-            if not commit.happened(core.catalog.state):
-                raise
-        with core.changed:
-            commit.apply(core)
-            core.changed.notify_all()
-
-    def _events(self, now: UnderWay) -> list[Edit]:
-        edits: list[Edit] = []
-        for job in now.lane:
-            if job.failures:
-                text = f'job "{job.name}" has recovered after {job.failures} failed attempts'
-                edits.append(AddEvent("job_recovered", job.id, text))
-        for job, result in now.results:
-            if result.row_error_count:
-                text = f'job "{job.name}" met {result.row_error_count} rows that could not be understood'
-                edits.append(AddEvent("row_errors", job.id, text, repr(result.row_errors[:5])))
-        return edits
-
-    def _count(self, now: UnderWay) -> None:
-        for job, result in now.results:
-            job.metrics.add(result)
-            self._core.totals.add(result)
-        now.committed += now.results
-        now.results.clear()
-        self._core.changed.notify_all()
-
-    def _record(self, now: UnderWay) -> None:
-        """Keep for people what a checkpoint was like."""
-        core = self._core
-        for part in now.epoch.parts:
-            job = part.job
-            results = [result for other, result in now.committed if other is job]
-            runs = [ref for result in results for ref in result.runs]
-            taken: dict[int, int] = {}
-            for result in results:
-                for relation, rows in result.rows_by_input.items():
-                    taken[relation] = taken.get(relation, 0) + rows
-            done = Checkpoint(
-                group=job.group,
-                job_id=job.id,
-                epoch=now.epoch.target,
-                from_epoch=part.committed,
-                at_ms=core.clock.now_ms(),
-                duration_ms=job.metrics.last_epoch_ms,
-                rows_in=sum(result.rows_in for result in results),
-                rows_out=sum(result.rows_out for result in results),
-                objects=len({ref.path for ref in runs}),
-                bytes=sum(ref.length for ref in runs),
-            )
-            core.history.committed(done, taken)
-
-    def _recovered(self, job: Job, commit: Commit) -> None:
-        job.failures, job.error, job.retry_at_s, job.progress = 0, None, 0.0, ""
-        if job.created:
-            job.reading = None
-        elif not job.joined:
-            job.progress = f'catching up with checkpoint group "{job.group}"'
-
-    def _say_late(self, job: Job | None, target: int) -> None:
-        """A job that does not catch up: say so; one that was to join a group stays out of it, so as not to delay it."""
-        if job is None:
-            return
-        core = self._core
-        text = f'job "{job.name}" falls behind its inputs: after {MAX_ROUNDS} checkpoints it is at epoch {target}'
-        with suppress(HeadraceError):
-            core.catalog.transact([AddEvent("job_lagging", job.id, text)])
-        with core.changed:
-            job.rounds = 0
-            if not job.created:
-                job.error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
-                job.error_since_ms = core.clock.now_ms()
-                job.failed_total += 1
-                job.progress = text
-            core.changed.notify_all()
-
-    def _close(self) -> None:
-        """Let go of an epoch: what is not committed of it never happened."""
-        now, self._now = self._now, None
-        if now is None:
-            return
-        now.holds.close()
-        with self._core.changed:
-            for part in now.epoch.parts:
-                part.job.busy = False
-            self._core.changed.notify_all()
 
     # ---- failures
 
@@ -402,14 +306,24 @@ class Driver:
                 job.position = position_of(state.positions_of(job.id))
 
     def _failed(self, error: HeadraceError) -> None:
-        core, now = self._core, self._now
+        """The epoch that was being run is given up; those before it are committed all the same."""
+        now = self._now
+        outdated = now is not None and now.outdated
+        self._close()
+        if not outdated:
+            self._note_failure(now, error)
+
+    def _commit_failed(self, now: UnderWay, error: HeadraceError) -> None:
+        if not any(p.job.stopping or p.version != p.job.version for p in now.epoch.parts):
+            self._note_failure(now, error)
+
+    def _note_failure(self, now: UnderWay | None, error: HeadraceError) -> None:
+        core = self._core
         with core.lock:
             lane = now.lane if now is not None else self.lane()
             job = (now.current if now is not None else None) or (lane[0] if lane else None)
-        outdated = now is not None and self._outdated(now)
         target = now.epoch.target if now is not None else 0
-        self._close()
-        if core.stopping or outdated or job is None:
+        if core.stopping or job is None:
             return
         if core.suspended is not None or (isinstance(error, SparkLost) and core.spark_is_lost()):
             return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark

@@ -6,9 +6,9 @@ No thread, clock, disk or Spark here: who uses it guards it with a lock of his o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
@@ -147,6 +147,8 @@ class Known:
     exacts: dict[int, list[Interval]] = field(default_factory=dict)
 
 
+NOT_AHEAD: Final[Mapping[int, int]] = {}
+"""No job has been run beyond its checkpoint."""
 R = TypeVar("R", bound=RelationState)
 J = TypeVar("J", bound=JobState)
 
@@ -223,12 +225,17 @@ class Graph(ABC, Generic[R, J]):
         inside = {j.id for j in lane}
         return list(dict.fromkeys(i for j in lane for i in j.upstreams if i not in inside))
 
-    def upstreams(self, lane: Sequence[J], known: Known | None = None) -> list[Upstream]:
-        """The external inputs of jobs that step together, as their next epoch sees them."""
+    def upstreams(
+        self, lane: Sequence[J], known: Known | None = None, ahead: Mapping[int, int] = NOT_AHEAD
+    ) -> list[Upstream]:
+        """The external inputs of jobs that step together, as their next epoch sees them.
+
+        `ahead` are the epochs to which jobs have been run beyond their checkpoints.
+        """
         known = Known() if known is None else known
         found = []
         for i in self.external(lane):
-            changes = [self.first_change(i, j.committed) for j in lane if i in j.upstreams]
+            changes = [self.first_change(i, ahead.get(j.id, j.committed)) for j in lane if i in j.upstreams]
             first = min((c for c in changes if c is not None), default=None)
             found.append(Upstream(i, self.frontier(i, known), first))
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 CHECKPOINTS_KEPT = 100
 """Newest checkpoints that are kept of each group."""
@@ -41,7 +41,15 @@ class EdgeReads:
     historical: int = 0
     """By its first epoch: what the input held."""
     flushed: int = 0
-    """From the log."""
+    """From the log, as far as it lies in the store."""
+    buffered: int = 0
+    """From the log, by steps that found all of it unpacked in this host's cache."""
+
+    def add(self, more: EdgeReads) -> None:
+        """Count more of them."""
+        self.historical += more.historical
+        self.flushed += more.flushed
+        self.buffered += more.buffered
 
 
 @dataclass
@@ -59,17 +67,13 @@ class History:
     _edges: defaultdict[tuple[int, int], EdgeReads] = field(default_factory=lambda: defaultdict(EdgeReads))
     _pauses: dict[int, _Pauses] = field(default_factory=dict)
 
-    def committed(self, checkpoint: Checkpoint, rows_by_input: Mapping[int, int]) -> None:
+    def committed(self, checkpoint: Checkpoint, rows_by_input: Mapping[int, EdgeReads]) -> None:
         """Note a checkpoint, and the rows that it took in by relation."""
         with self._lock:
             ring = self._rings.setdefault(checkpoint.group, deque(maxlen=CHECKPOINTS_KEPT))
             ring.append(checkpoint)
             for relation, rows in rows_by_input.items():
-                edge = self._edges[relation, checkpoint.job_id]
-                if checkpoint.from_epoch:
-                    edge.flushed += rows
-                else:
-                    edge.historical += rows
+                self._edges[relation, checkpoint.job_id].add(rows)
 
     def checkpoints(self) -> list[Checkpoint]:
         """The newest checkpoints, newest first."""
@@ -81,7 +85,7 @@ class History:
         """What a job has read from an input."""
         with self._lock:
             found = self._edges.get((upstream, job_id), EdgeReads())
-            return EdgeReads(found.historical, found.flushed)
+            return replace(found)
 
     def paused(self, job_id: int, paused: bool, now_s: float) -> None:
         """Note that a job is paused, or not, from now on; harmless when repeated."""

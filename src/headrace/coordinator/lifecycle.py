@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, checked_options, job_options, own_group
 from headrace.coordinator.steps import Position, position_of
+from headrace.coordinator.undecided import Undecided
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
@@ -52,7 +54,10 @@ def spark_name(object_id: int) -> str:
 
 
 class Lifecycle:
-    """Changes what there is. DDL is serialised by `ddl`; each step of it is one transaction."""
+    """Changes what there is. DDL is serialised by `ddl`; each step of it is one transaction.
+
+    `forget` is called with the ids of what has been dropped.
+    """
 
     def __init__(
         self,
@@ -61,11 +66,14 @@ class Lifecycle:
         make_runner: RunnerFactory,
         compact: Callable[[], None],
         ticking: threading.Lock,
+        forget: Callable[[Sequence[int]], None],
     ) -> None:
         self._core = core
         self._planner = planner
         self._make_runner = make_runner
         self._ticking = ticking
+        self._forget = forget
+        self._undecided = Undecided(core.catalog)
         self.ddl = threading.RLock()
         self.lanes = Lanes(core, compact)
 
@@ -193,6 +201,28 @@ class Lifecycle:
             PlannedRelation(record.id, record.name, append_only), record.columns, spark_name(record.id)
         )
 
+    # ---- statements
+
+    @contextmanager
+    def _statement(self) -> Iterator[None]:
+        """One at a time, and none while it is not known what became of another."""
+        with self.ddl:
+            self._core.check()
+            self._undecided.settle()
+            yield
+
+    def settle(self) -> None:
+        """Finish statements whose outcome was not known, unless another one runs. Raises `Fenced`."""
+        if self._undecided and self.ddl.acquire(blocking=False):
+            try:
+                self._undecided.settle()
+            except Fenced:
+                raise
+            except HeadraceError:
+                pass
+            finally:
+                self.ddl.release()
+
     # ---- create
 
     def create_relation(self, record: ObjectRecord) -> int:
@@ -200,8 +230,7 @@ class Lifecycle:
         core = self._core
         if record.kind not in ("schema", "table", "source", "view", "function"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
-        with self.ddl:
-            core.check()
+        with self._statement():
             self._check_name(record)
             first, second = core.catalog.allocate_ids(2)
             record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
@@ -225,8 +254,7 @@ class Lifecycle:
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
         """See `Coordinator.create_view`; the job is made and not launched."""
         core = self._core
-        with self.ddl:
-            core.check()
+        with self._statement():
             self._check_name(record)
             if plan.generation != self._planner.generation:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
@@ -269,13 +297,11 @@ class Lifecycle:
             raise DuplicateTable(f'relation "{record.name}" already exists')
 
     def _transact_new(self, edits: list[Edit], object_id: int) -> None:
-        try:
-            self._core.catalog.transact(edits)
-        except Fenced:
-            raise
-        except HeadraceError:
-            if object_id not in self._core.catalog.state.objects:
-                raise
+        def settle(state: CatalogState) -> None:
+            if object_id in state.objects:  # It was said not to be created.
+                self._core.catalog.transact([Delete("object", object_id)])
+
+        self._undecided.transact(edits, lambda state: object_id in state.objects, settle)
 
     def _group(self, job_id: int, name: str, upstreams: Iterable[int], wanted: str | None) -> str:
         """The checkpoint group of a job. Raises `InvalidParameter` where groups would wait for each other."""
@@ -300,8 +326,7 @@ class Lifecycle:
         """See `Coordinator.alter_job`."""
         core = self._core
         given = checked_options(options or {})
-        with self.ddl:
-            core.check()
+        with self._statement():
             job = core.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
@@ -309,7 +334,6 @@ class Lifecycle:
             group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
             with core.committing:
                 self._alter(job, paused, given, group)
-            self.lanes.launch(job)
             core.notify()
 
     def _alter(self, job: Job, paused: bool | None, given: Mapping[str, str], group: str) -> None:
@@ -326,43 +350,49 @@ class Lifecycle:
         kind = {True: "job_paused", False: "job_resumed", None: "job_moved" if moved else "job_altered"}[paused]
         text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
         altered = replace(record, status=status, options=options, group=group, joined=joined)
-        core.catalog.transact([Put(altered), AddEvent(kind, job.id, text)])
-        with core.changed:
-            job.status, job.options = status, options
-            job.retry_at_s = job.not_before_s = 0.0
-            if moved:
-                job.group, job.joined, job.joining = group, joined, False
-                job.version += 1
-            core.changed.notify_all()
 
-    def drop(self, ids: Sequence[int]) -> list[int]:
-        """See `Coordinator.drop`; returns what was dropped."""
+        def settle(state: CatalogState) -> None:
+            with core.committing:
+                self._take_up(job, state.jobs[job.id])
+
+        edits: list[Edit] = [Put(altered), AddEvent(kind, job.id, text)]
+        self._undecided.transact(edits, lambda state: state.jobs[job.id] == altered, settle)
+        self._take_up(job, altered)
+
+    def _take_up(self, job: Job, record: JobRecord) -> None:
+        """Let a job be as an ALTER has made its record."""
         core = self._core
-        with self.ddl:
-            core.check()
+        with core.changed:
+            moved = record.group != job.group
+            job.status, job.options = record.status, dict(record.options)
+            job.retry_at_s = job.not_before_s = job.commit_after_s = 0.0
+            if moved:
+                job.group, job.joined, job.joining = record.group, record.joined, False
+                job.version += 1
+            core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
+            core.changed.notify_all()
+        self.lanes.launch(job)
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """See `Coordinator.drop`."""
+        core = self._core
+        with self._statement():
             self._check_drop(ids)
             with core.lock:
-                relations = [core.relations[i] for i in ids if i in core.relations]
+                tables = [r for r in map(core.relations.get, sorted(ids)) if r is not None and r.kind == "table"]
                 jobs = [core.jobs[i] for i in ids if i in core.jobs]
             self.lanes.withdraw(jobs)
-            held = sorted((r for r in relations if r.kind == "table"), key=lambda r: r.id)
-            for table in held:
-                table.writing.acquire()
-            try:
-                with self._ticking:
-                    self._delete(ids, relations)
-            except BaseException:
-                for job in jobs:
-                    job.stopping = False
-                    self.lanes.launch(job)
-                raise
-            finally:
-                for table in held:
-                    table.writing.release()
-            for relation in relations:
-                self._planner.forget(relation.id)
+            with ExitStack() as held:
+                for table in tables:
+                    held.enter_context(table.writing)
+                try:
+                    with self._ticking:
+                        self._delete(ids, jobs)
+                except BaseException:
+                    if not self._undecided:
+                        self._resume(jobs)
+                    raise
         core.notify()
-        return list(ids)
 
     def _check_drop(self, ids: Sequence[int]) -> None:
         with self._core.catalog.reading() as state:
@@ -378,20 +408,37 @@ class Lifecycle:
                         hint="DROP ... CASCADE drops them too",
                     )
 
-    def _delete(self, ids: Sequence[int], relations: Sequence[Relation]) -> None:
+    def _delete(self, ids: Sequence[int], jobs: Sequence[Job]) -> None:
+        def happened(state: CatalogState) -> bool:
+            return not any(i in state.objects for i in ids)
+
+        def settle(state: CatalogState) -> None:
+            if happened(state):
+                self._dropped(ids)
+            else:
+                self._resume(jobs)
+
+        self._undecided.transact([Delete("object", i) for i in ids], happened, settle)
+        self._dropped(ids)
+
+    def _resume(self, jobs: Sequence[Job]) -> None:
+        """They were withdrawn, and are not dropped."""
+        for job in jobs:
+            job.stopping = False
+            self.lanes.launch(job)
+
+    def _dropped(self, ids: Sequence[int]) -> None:
         core = self._core
-        try:
-            core.catalog.transact([Delete("object", i) for i in ids])
-        except Fenced:
-            raise
-        except HeadraceError:
-            if any(i in core.catalog.state.objects for i in ids):
-                raise
         with core.changed:
-            for relation in relations:
-                relation.dropped = True
-                core.relations.pop(relation.id, None)
-                core.jobs.pop(relation.id, None)
+            for i in ids:
+                core.jobs.pop(i, None)
+                relation = core.relations.pop(i, None)
+                if relation is not None:
+                    relation.dropped = True
+            core.changed.notify_all()
+        for i in ids:
+            self._planner.forget(i)
+        self._forget(ids)
 
 
 def _kind(record: ObjectRecord) -> str:

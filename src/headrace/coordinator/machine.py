@@ -7,20 +7,27 @@ the global checkpoint is the case of one group with all jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.exact import intersect_all
-from headrace.coordinator.graph import Graph, J, Known, R
+from headrace.coordinator.graph import NOT_AHEAD, Graph, J, Known, R
 from headrace.coordinator.targets import Decision, aligned_target, bounded_target, decide
+from headrace.state.schema import ROWS
 
+MAX_HELD = 32
+"""Epochs that are held between two checkpoints: with more of them the checkpoint comes early."""
 MAX_ROUNDS = 50
 """Checkpoints that a job may need to catch up before it is said that it does not."""
 
 
-def next_epoch(graph: Graph[R, J], lane: Sequence[J], limit_rows: int) -> Decision:
+def next_epoch(
+    graph: Graph[R, J], lane: Sequence[J], limit_rows: int, ahead: Mapping[int, int] = NOT_AHEAD
+) -> Decision:
     """The epoch that a lane runs to next, and whether it may run now.
+
+    `ahead` are the epochs to which its jobs have been run and that are not committed yet: the next one starts there.
 
     An epoch that has been begun is finished first: its target is kept in the positions of the lane's jobs. Where the
     inputs are never exact together, the views above are asked to stop at one epoch (`align`).
@@ -32,10 +39,11 @@ def next_epoch(graph: Graph[R, J], lane: Sequence[J], limit_rows: int) -> Decisi
         assert len(begun) == 1, "a lane takes in one epoch at a time"
         return _resumed(graph, lane, begun.pop())
     known = Known()
-    upstreams = graph.upstreams(lane, known)
+    reached = {j.id: max(j.committed, ahead.get(j.id, 0)) for j in lane}
+    upstreams = graph.upstreams(lane, known, reached)
     fresh = not any(j.committed for j in lane)
     at_least = max(j.committed for j in lane) if any(j.pending for j in lane) else 0
-    found = decide(min(j.committed for j in lane), upstreams, graph.complete, at_least=at_least)
+    found = decide(min(reached.values()), upstreams, graph.complete, at_least=at_least)
     if not found.run or not upstreams:
         return found
     first = 1 if fresh else max(at_least, found.first_change or 0)
@@ -44,13 +52,36 @@ def next_epoch(graph: Graph[R, J], lane: Sequence[J], limit_rows: int) -> Decisi
         # Up to the target it is settled where the inputs are exact: a stop that they have passed by cannot be met.
         job.stops = {s for s in job.stops if s > found.target or aligned_target(common, first, s, s) is not None}
     most = min([found.target, *(stop for job in lane for stop in job.stops)])
-    limit = most if fresh else bounded_target(most, _changes(graph, lane, most), limit_rows)
+    limit = most if fresh else bounded_target(most, _changes(graph, lane, min(reached.values()), most), limit_rows)
     target = aligned_target(common, first, most, limit)
     if target is None:
         if min(j.aligning for j in lane) <= found.target:
             align(graph, lane)
         return Decision(found.target, False, found.first_change)
     return Decision(target, True, found.first_change)
+
+
+def may_run_ahead(graph: Graph[R, J], lane: Sequence[J], in_flight: int, most: int) -> bool:
+    """Whether a lane may begin an epoch while `in_flight` earlier ones of it have been run and are not committed.
+
+    Only where nothing but their commits is missing. What begins with the next checkpoint waits for it: a job that is
+    being created or joins the group, one within an epoch, one that has failed. A sink does, too: what it has
+    delivered of an epoch cannot be taken back with the one before.
+    """
+    if not in_flight:
+        return True
+    calm = all(j.created and j.joined and j.position is None and not (j.pending or j.failures or j.whole) for j in lane)
+    joining = any(j.runnable and not j.joined and j.group == lane[0].group for j in graph.jobs.values())
+    return in_flight < most and calm and not joining and all(ROWS in j.tables for j in lane)
+
+
+def checkpoint_due(graph: Graph[R, J], lane: Sequence[J], held: int, *, overdue: bool) -> bool:
+    """Whether `held` epochs of a lane that have been run are committed now, and not held until its next checkpoint.
+
+    They are held only as long as nobody waits for them, nothing begins with a checkpoint, and there are not too many.
+    """
+    asked = any(j.forced > j.committed for j in lane)
+    return overdue or asked or not may_run_ahead(graph, lane, held, MAX_HELD)
 
 
 def _resumed(graph: Graph[R, J], lane: Sequence[J], target: int) -> Decision:
@@ -61,9 +92,8 @@ def _resumed(graph: Graph[R, J], lane: Sequence[J], target: int) -> Decision:
     return Decision(target, bool(behind) and late is None, first, late)
 
 
-def _changes(graph: Graph[R, J], lane: Sequence[J], target: int) -> list[tuple[int, int | None]]:
+def _changes(graph: Graph[R, J], lane: Sequence[J], low: int, target: int) -> list[tuple[int, int | None]]:
     """(Epoch, rows) of everything that a lane's next epoch may take in."""
-    low = min(j.committed for j in lane)
     found: list[tuple[int, int | None]] = []
     for upstream in graph.external(lane):
         relation = graph.relation(upstream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.config import Settings
@@ -13,7 +13,11 @@ GROUP = "checkpoint_group"
 POLICY = "log_limit_policy"
 """The option of a job that says what happens when its inputs' logs outgrow their limit."""
 POLICIES = ("alert", "drop")
-_NUMBERS = {"parallelism": 1, "max_rows_per_epoch": 1, "checkpoint_interval_ms": 0, "log_limit_mb": 0}
+CHECKPOINT = "checkpoint_interval_ms"
+"""The option of a job that says how often its group commits."""
+BARRIER = "barrier_interval_ms"
+"""The option of a job that says how often its group runs an epoch, where that is more often."""
+_NUMBERS = {"parallelism": 1, "max_rows_per_epoch": 1, CHECKPOINT: 0, BARRIER: 0, "log_limit_mb": 0}
 """The options that are numbers, and the least value of each."""
 
 
@@ -46,6 +50,26 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
 def job_options(options: Mapping[str, str]) -> dict[str, str]:
     """Those among a sink's options that are its job's; the others are its connector's."""
     return {name: value for name, value in options.items() if name in (GROUP, POLICY) or name in _NUMBERS}
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often a group runs an epoch, and how often it commits what it has run: least milliseconds between two."""
+
+    barrier_ms: int
+    checkpoint_ms: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether epochs that have been run are held until the next checkpoint."""
+        return self.barrier_ms < self.checkpoint_ms
+
+
+def cadence(settings: Settings, all_options: Iterable[Mapping[str, str]]) -> Cadence:
+    """The cadence of jobs with these options: the smallest of each. Unless told otherwise every epoch is committed."""
+    found = list(all_options)
+    checkpoint_ms = min(int(o.get(CHECKPOINT, settings.checkpoint_interval_ms)) for o in found)
+    return Cadence(min([checkpoint_ms, *(int(o[BARRIER]) for o in found if BARRIER in o)]), checkpoint_ms)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class GroupStatus:
     frontier: int
     checkpoint_interval_ms: int
     in_flight: int
+    """Epochs that have begun and are not committed yet."""
     checkpoints: int
     """Since the server started; so are the counts that follow."""
     rows_in: int
@@ -58,9 +59,9 @@ class EdgeStatus:
     rows_historical: int
     """Rows read since the server started: by the first epoch; so are the two that follow."""
     rows_flushed: int
-    """From the log."""
+    """From the log, as far as it lies in the store."""
     rows_buffered: int
-    """From memory: none, all is read from the log."""
+    """From the log, by steps that found all of it unpacked in this host's cache."""
     truncated_to: int
     """At and below this epoch the log is merged away."""
     paused_ms: int
@@ -115,7 +116,7 @@ class Status:
             committed_epoch=min(j.committed for j in jobs),
             frontier=min(core.job_frontier(j) for j in jobs),
             checkpoint_interval_ms=max(option_int(j.options, "checkpoint_interval_ms", interval_ms) for j in jobs),
-            in_flight=len({j.attempt for j in jobs if j.attempt is not None}),
+            in_flight=max(j.busy for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
             rows_out=sum(j.metrics.rows_out for j in jobs),
@@ -184,7 +185,7 @@ class Status:
             log_state="lost" if lost else "growing" if relation.id in job.growing else "kept",
             rows_historical=reads.historical,
             rows_flushed=reads.flushed,
-            rows_buffered=0,
+            rows_buffered=reads.buffered,
             truncated_to=relation.safe,
             paused_ms=self._history.paused_ms(job.id, core.clock.monotonic_s()),
         )

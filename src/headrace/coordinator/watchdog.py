@@ -155,7 +155,7 @@ def _of_input(core: Core, job: Job) -> str:
 
 def _of_turn(core: Core, job: Job) -> str:
     """Its own turn."""
-    left_s = job.not_before_s - core.clock.monotonic_s()
+    left_s = max(job.not_before_s, job.commit_after_s if job.busy else 0.0) - core.clock.monotonic_s()
     if left_s > 0 and job.forced <= job.committed:
         return f"its checkpoint_interval_ms, {left_s:.1f} s more"
     image, most = core.catalog.image, core.settings.compaction_stall_runs

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import Accumulator, AccumulatorParam, SparkContext
+from pyspark import Accumulator, SparkContext
 
+from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.params import PROPERTY, EpochParams
@@ -24,15 +25,6 @@ from headrace.state.spool import forget_attempt
 
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
-
-
-class _Acknowledgements(AccumulatorParam[list[dict[str, Any]]]):
-    def zero(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return []
-
-    def addInPlace(self, value1: list[dict[str, Any]], value2: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        value1.extend(value2)
-        return value1
 
 
 class _PhysicalPlan:
@@ -90,7 +82,7 @@ class EpochRunner:
         self._pool = pool
         self._weak_hash = weak_hash
         self._context: SparkContext = bridge.spark.sparkContext
-        self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], _Acknowledgements())
+        self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
         self._running = threading.Lock()
         self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}

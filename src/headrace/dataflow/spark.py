@@ -122,6 +122,7 @@ def local_session(
     builder = SparkSession.builder.master(master or f"local[{local_slots()}]").appName("headrace")
     conf = _conf(scratch, driver_memory)
     if master is None or master.startswith("local"):
+        # Elsewhere the package may reach the workers only after their daemon has started.
         conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
     for key, value in conf.items():
         builder = builder.config(key, value)

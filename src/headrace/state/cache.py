@@ -45,6 +45,10 @@ class SectionCache:
         self._metrics.add(cache_hits=1)
         return view
 
+    def holds(self, key: str, length: int) -> bool:
+        """Whether the section is there. It may be gone at the next moment."""
+        return _size(self._folder / _name(key)) == length
+
     def temporary(self) -> Path:
         """A name, free and in the cache's directory, for a file to be admitted."""
         with storage_errors("caching", str(self._folder)):

@@ -48,6 +48,10 @@ class RemoteSections:
         """Forget the unpacked copy of a section."""
         self.cache.discard(self.key(ref.path, ref.offset))
 
+    def copied(self, ref: RunRef) -> bool:
+        """Whether the cache has the section."""
+        return self.cache.holds(self.key(ref.path, ref.offset), ref.length)
+
     def open(self, ref: RunRef, check: Callable[[memoryview], None]) -> memoryview:
         """The section from the cache, which is filled if need be. See `ObjectStore.open`."""
         found = self.cache.map(self.key(ref.path, ref.offset), ref.length)

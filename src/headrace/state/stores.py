@@ -101,6 +101,9 @@ class ObjectStore(Protocol):
         Raises `CorruptObject` if the object is missing, short or damaged.
         """
 
+    def copied(self, ref: RunRef) -> bool:
+        """Whether this host has a copy of a section, so that reading it asks the store for nothing."""
+
     def distrust(self, ref: RunRef) -> bool:
         """A mapped section turned out to be damaged: forget a copy of it. Whether opening it again may help."""
 
@@ -169,6 +172,10 @@ class LocalStore(_Store):
         """See `ObjectStore`."""
         return map_object(self.root, ref.path, ref.offset, ref.length)
 
+    def copied(self, ref: RunRef) -> bool:
+        """Never: a directory is read as it is."""
+        return False
+
     def distrust(self, ref: RunRef) -> bool:
         """See `ObjectStore`."""
         return False
@@ -219,6 +226,10 @@ class RemoteStore(_Store):
     def open(self, ref: RunRef, check: Check) -> memoryview:
         """See `ObjectStore`."""
         return self._sections.open(ref, check)
+
+    def copied(self, ref: RunRef) -> bool:
+        """See `ObjectStore`."""
+        return self._sections.copied(ref)
 
     def distrust(self, ref: RunRef) -> bool:
         """See `ObjectStore`."""

@@ -1,0 +1,264 @@
+"""Commits the epochs of a lane, in the order in which they were run, while the next one may be running already.
+
+What there is to overlap: a Spark job has uploaded what it wrote when it ends, so an epoch that has been run waits for
+one transaction of the catalog, and for telling readers. Spark works on the next epoch meanwhile, over runs that are
+addressed by path and that nobody outside of the lane sees (I4). If a commit fails, so have all epochs after it: they
+are built on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import takewhile
+
+from headrace.catalog.edits import AddEvent, Edit
+from headrace.common.faults import fault_point
+from headrace.coordinator.attempt import UnderWay, configured_rows
+from headrace.coordinator.commit import Commit, note_stored, plan_final, plan_partial
+from headrace.coordinator.core import Core, Job, as_headrace_error
+from headrace.coordinator.history import Checkpoint, EdgeReads
+from headrace.coordinator.machine import MAX_ROUNDS
+from headrace.coordinator.targets import more_rows
+from headrace.errors import Fenced, HeadraceError, JobFailed
+
+Spawn = Callable[[Callable[[], None]], None]
+"""Starts something in a thread of its own."""
+
+
+def spawn(work: Callable[[], None]) -> None:
+    """In a thread of this process."""
+    threading.Thread(target=work, name="headrace-commit", daemon=True).start()
+
+
+class Abandoned(Exception):
+    """The epoch is given up without being a failure: a job was dropped, or has left its group."""
+
+
+class Committer:
+    """The commits of one lane. `failed` is told of an epoch that could not be committed, with all after it given up."""
+
+    def __init__(self, core: Core, failed: Callable[[UnderWay, HeadraceError], None], spawn: Spawn) -> None:
+        self._core = core
+        self._failed = failed
+        self._spawn = spawn
+        self._working = False
+        self.waiting: list[UnderWay] = []
+        """Epochs that have been run and are neither committed nor given up, oldest first. The core's lock guards it."""
+
+    def submit(self, now: UnderWay) -> None:
+        """An epoch has been run: it waits until it is to be committed."""
+        with self._core.lock:
+            self.waiting.append(now)
+
+    def commit(self) -> None:
+        """Commit all that waits, in the background; at once where only one epoch may be under way."""
+        with self._core.lock:
+            for now in self.waiting:
+                now.wanted = True
+            if self._working or not self.waiting:
+                return
+            self._working = True
+        if self._core.settings.max_in_flight_epochs > 1:
+            self._spawn(self._work)
+        else:
+            self._work()
+
+    def drain(self) -> None:
+        """Wait until nothing is left to commit."""
+        with self._core.changed:
+            self._core.changed.wait_for(lambda: not self.waiting)
+
+    def _work(self) -> None:
+        while True:
+            with self._core.lock:
+                due = list(takewhile(lambda now: now.wanted, self.waiting))
+                if not due:
+                    self._working = False
+                    return
+            try:
+                self._commit(due)
+            except Fenced as error:
+                self._core.fatal(error)
+
+    def _commit(self, due: Sequence[UnderWay]) -> None:
+        try:
+            self._finish(due)
+            fault_point("commit.notified")
+        except Abandoned:
+            self._give_up()
+        except Fenced:
+            self._give_up()
+            raise
+        except Exception as error:
+            failure = as_headrace_error(error)
+            self._give_up(lambda: self._failed(due[-1], failure))
+
+    def _give_up(self, told: Callable[[], None] = lambda: None) -> None:
+        """All that waits never happened; neither will what is being run on top of it.
+
+        `told` is called before anything else of the lane can begin.
+        """
+        with self._core.lock:
+            given_up = self.waiting
+            parts = [p for now in given_up for p in now.epoch.parts]
+            attempts = {(p.job.runner, p.job.attempt) for p in parts if p.version == p.job.version}
+            for now in given_up:
+                now.given_up = True
+        for runner, attempt in attempts:
+            if runner is not None and attempt is not None:
+                with suppress(Exception):
+                    runner.cancel(attempt)
+        try:
+            told()
+        finally:
+            for now in given_up:
+                self.close(now)
+
+    def close(self, now: UnderWay) -> None:
+        """Let go of an epoch: what is not committed of it never happened."""
+        now.holds.close()
+        with self._core.changed:
+            now.before = now.epoch.before = ()
+            self.waiting = [other for other in self.waiting if other is not now]
+            for part in now.epoch.parts:
+                part.job.busy -= 1
+            self._core.changed.notify_all()
+
+    def store(self, now: UnderWay) -> None:
+        """Make the steps of an epoch up to here durable, with none before it: a restart goes on after them."""
+        core = self._core
+        assert not self.waiting, "what is durable is built on what is durable"
+        if any(not p.committed for p in now.epoch.parts):
+            fault_point("backfill.slice.after")
+        with core.committing:
+            self._transact([now], plan_partial(now.epoch, core.clock.now_ms()), [])
+        note_stored(now.epoch)
+        with core.changed:
+            self._count(now)
+            for job in now.lane:
+                job.retry_at_s = 0.0
+
+    def _finish(self, due: Sequence[UnderWay]) -> None:
+        """The commit that makes epochs visible."""
+        core, last = self._core, due[-1]
+        fault_point("commit.acked")
+        if any(not p.committed for p in last.epoch.parts):
+            fault_point("backfill.done.before")
+        fault_point("commit.before")
+        settings = core.settings
+        within_ms = settings.backfill_caught_up_ticks * settings.barrier_interval_ms
+        with core.committing:
+            with core.catalog.reading() as state, core.lock:
+                if any(now.outdated for now in due):
+                    raise Abandoned
+                epochs = [now.epoch for now in due]
+                commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
+            self._transact(due, commit, self._events(due))
+        for now in due:
+            self._note(now)
+            self.close(now)
+        for job_id in commit.late:
+            self._say_late(core.jobs.get(job_id), last.epoch.target)
+
+    def _note(self, now: UnderWay) -> None:
+        """Keep in memory, for decisions and for people, that an epoch is committed."""
+        core = self._core
+        with core.changed:
+            for job in now.lane:
+                if job.failed_total == now.failures[job.id]:
+                    self._recovered(job)
+                job.metrics.epochs += 1
+                core.totals.epochs += 1
+                job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
+                job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
+            self._count(now)
+        self._record(now)
+
+    def _transact(self, due: Sequence[UnderWay], commit: Commit, more: list[Edit]) -> None:
+        """Commit and, once it is durable, change what is in memory. The caller holds `committing`."""
+        core = self._core
+        with core.lock:
+            if any(now.outdated for now in due):
+                raise Abandoned
+        try:
+            core.catalog.transact([*commit.edits, *more])
+            fault_point("commit.after")
+        except Fenced:
+            raise
+        except HeadraceError:
+            if not commit.happened(core.catalog.state):
+                raise
+        with core.changed:
+            commit.apply(core)
+            core.changed.notify_all()
+
+    def _events(self, due: Sequence[UnderWay]) -> list[Edit]:
+        edits: list[Edit] = []
+        for job in due[0].lane:
+            if job.failures and job.failed_total == due[0].failures[job.id]:
+                text = f'job "{job.name}" has recovered after {job.failures} failed attempts'
+                edits.append(AddEvent("job_recovered", job.id, text))
+        for ran in (ran for now in due for ran in now.results):
+            if ran.result.row_error_count:
+                text = f'job "{ran.job.name}" met {ran.result.row_error_count} rows that could not be understood'
+                edits.append(AddEvent("row_errors", ran.job.id, text, repr(ran.result.row_errors[:5])))
+        return edits
+
+    def _count(self, now: UnderWay) -> None:
+        for ran in now.results:
+            ran.job.metrics.add(ran.result)
+            self._core.totals.add(ran.result)
+        now.committed += now.results
+        now.results.clear()
+        self._core.changed.notify_all()
+
+    def _record(self, now: UnderWay) -> None:
+        """Keep for people what a checkpoint was like."""
+        core = self._core
+        for part in now.epoch.parts:
+            job = part.job
+            steps = [ran for ran in now.committed if ran.job is job]
+            runs = [ref for ran in steps for ref in ran.result.runs]
+            taken: defaultdict[int, EdgeReads] = defaultdict(EdgeReads)
+            for relation, reads in (item for ran in steps for item in ran.reads.items()):
+                taken[relation].add(reads)
+            done = Checkpoint(
+                group=job.group,
+                job_id=job.id,
+                epoch=now.epoch.target,
+                from_epoch=part.committed,
+                at_ms=core.clock.now_ms(),
+                duration_ms=job.metrics.last_epoch_ms,
+                rows_in=sum(ran.result.rows_in for ran in steps),
+                rows_out=sum(ran.result.rows_out for ran in steps),
+                objects=len({ref.path for ref in runs}),
+                bytes=sum(ref.length for ref in runs),
+            )
+            core.history.committed(done, taken)
+
+    def _recovered(self, job: Job) -> None:
+        job.failures, job.error, job.retry_at_s, job.progress = 0, None, 0.0, ""
+        if job.created:
+            job.reading = None
+        elif not job.joined:
+            job.progress = f'catching up with checkpoint group "{job.group}"'
+
+    def _say_late(self, job: Job | None, target: int) -> None:
+        """A job that does not catch up: say so; one that was to join a group stays out of it, so as not to delay it."""
+        if job is None:
+            return
+        core = self._core
+        text = f'job "{job.name}" falls behind its inputs: after {MAX_ROUNDS} checkpoints it is at epoch {target}'
+        with suppress(HeadraceError):
+            core.catalog.transact([AddEvent("job_lagging", job.id, text)])
+        with core.changed:
+            job.rounds = 0
+            if not job.created:
+                job.error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
+                job.error_since_ms = core.clock.now_ms()
+                job.failed_total += 1
+                job.progress = text
+            core.changed.notify_all()

@@ -1,0 +1,53 @@
+"""Transactions of DDL of which it is not known whether they are durable, because the catalog stopped answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import Edit
+from headrace.catalog.state import CatalogState
+from headrace.errors import Fenced, HeadraceError
+
+
+class Undecided:
+    """What is to be done for each of them once the catalog answers again. The caller serialises all calls."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._left: list[Callable[[CatalogState], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def transact(
+        self,
+        edits: Sequence[Edit],
+        happened: Callable[[CatalogState], bool],
+        settle: Callable[[CatalogState], None],
+    ) -> None:
+        """Do it; returns once it is durable, also if the first answer was lost.
+
+        Raises what the catalog does if it is not. If that cannot be learned now it raises too, and `settle` is called
+        later, with a content that tells.
+        """
+        try:
+            self._catalog.transact(edits)
+        except Fenced:
+            raise
+        except HeadraceError:
+            try:
+                state = self._catalog.state
+            except Fenced:
+                raise
+            except HeadraceError:
+                self._left.append(settle)
+                raise
+            if not happened(state):
+                raise
+
+    def settle(self) -> None:
+        """Finish what is left. Raises `StorageError` while the catalog does not answer."""
+        while self._left:
+            self._left[0](self._catalog.state)
+            del self._left[0]

@@ -1,0 +1,98 @@
+"""DDL whose transaction got no answer: it is learned later what became of it, and memory follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from test_coordinator import WAIT_S, Database
+
+from headrace.common.faults import arm, disarm_all
+from headrace.errors import StorageError
+
+POINTS = ["catalog.commit.before", "catalog.commit.after"]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    made = Database(tmp_path, group_retry_initial_ms=1, group_retry_max_ms=5)
+    yield made
+    disarm_all()
+    made.close()
+
+
+@contextmanager
+def silent(db: Database, point: str) -> Iterator[None]:
+    """The catalog takes one more transaction, or not, and gives no answer from then on."""
+
+    store = db.catalog._store
+
+    def no_answer() -> int:
+        broken.setattr(store, "verify", no_answer)
+        raise StorageError("no answer")
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(store, "sequence", no_answer)
+        arm(point, "fail", nth=1)
+        yield
+    disarm_all()
+
+
+def undecided(db: Database, point: str, statement: Callable[[], object]) -> bool:
+    """Whether the statement turns out to be durable."""
+    with silent(db, point), pytest.raises(StorageError):
+        statement()
+    db.c._look()
+    return point.endswith("after")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_drop_is_finished_or_taken_back(db: Database, point: str) -> None:
+    """CK-24, PC-27: a view whose DROP got no answer is gone, or goes on; it is never kept up by a job without state."""
+    t = db.table()
+    v, w = db.view("v", t), db.view("w", t)
+    done = undecided(db, point, lambda: db.c.drop([v]))
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    assert db.read(t, w) == [[1], [1]]
+    assert [j.error for j in db.c.jobs()] == [None] * (1 if done else 2)
+    if done:
+        assert v not in db.core.relations and v not in db.planner.defined
+        db.c.drop([w])
+        db.c.drop([t])
+    else:
+        assert db.read(v) == [[1]]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_what_was_not_said_to_be_created_is_not_there(db: Database, point: str) -> None:
+    """CK-24: the name of a table or view whose CREATE got no answer is free again."""
+    t = db.table()
+    undecided(db, point, lambda: db.view("v", t))
+    assert len(db.catalog.state.objects) == 1
+    undecided(db, point, lambda: db.table("u"))
+    u, v = db.table("u"), db.view("v", t)
+    db.insert(u, 1)
+    db.insert(t, 2)
+    db.c.flush(WAIT_S)
+    assert db.read(u, v) == [[1], [2]]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_job_is_as_its_record_says(db: Database, point: str) -> None:
+    """CK-24: a pause, and a move, that got no answer hold in memory if they do in the catalog."""
+    t = db.table()
+    v, _ = db.view("v", t), db.view("w", t)
+    done = undecided(db, point, lambda: db.c.alter_job(v, paused=True))
+    assert db.status(v).status == db.catalog.state.jobs[v].status.replace("created", "running")
+    assert (db.status(v).status == "paused") is done
+    done = undecided(db, point, lambda: db.c.alter_job(v, options={"checkpoint_group": "g", "parallelism": "2"}))
+    job, record = db.core.jobs[v], db.catalog.state.jobs[v]
+    assert (job.group, job.options) == (record.group, record.options)
+    assert (job.group == "g") is done
+    db.c.alter_job(v, paused=False)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [[1]]
