@@ -38,6 +38,7 @@ from headrace.errors import (
     SnapshotUnavailable,
     UndefinedTable,
 )
+from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state.arrangement import Arrangement
 from headrace.state.cursor import K_LOWEST
 from headrace.state.kernels import concat, consolidate
@@ -60,6 +61,7 @@ class FakePlan:
     columns: tuple[Column, ...] = COLUMNS
     schema: TableSchema = SCHEMA
     append_only: bool = False
+    event_time: EventTime = NO_EVENT_TIME
     generation: int = 0
 
     @property
@@ -84,7 +86,7 @@ class FakePlanner:
     def forget(self, relation_id: int) -> None:
         self.defined.pop(relation_id, None)
 
-    def plan(self, sql: str) -> FakePlan:
+    def plan(self, sql: str, *, on_window_close: bool = False) -> FakePlan:
         return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i), generation=self.generation)
 
 

@@ -352,7 +352,7 @@ def test_a_group_resumes_after_a_restart(tmp_path: Path) -> None:
 
     prefix = FakePlanner.plan
 
-    def other_plan(self: FakePlanner, sql: str) -> FakePlan:
+    def other_plan(self: FakePlanner, sql: str, **options: bool) -> FakePlan:
         made = prefix(self, sql)
         return replace(made, name="other") if made.upstreams == (t,) and self.defined.get(c) is None else made
 

@@ -73,7 +73,7 @@ def test_a_view_that_is_no_longer_planned_as_before_is_quarantined_alone(db: Dat
     db.until(lambda: db.core.suspended is not None)
     plan = db.planner.plan
 
-    def changed(sql: str) -> object:
+    def changed(sql: str, **_: bool) -> object:
         return plan("" if sql == str(t) else sql)
 
     db.planner.plan = changed  # type: ignore[assignment, method-assign]
@@ -94,7 +94,7 @@ def test_spark_that_ends_again_while_views_are_planned_is_told(db: Database) -> 
     db.until(lambda: db.core.suspended is not None)
     plan = db.planner.plan
 
-    def fails(sql: str) -> object:
+    def fails(sql: str, **_: bool) -> object:
         raise SparkLost("Spark has ended")
 
     db.planner.plan = fails  # type: ignore[assignment, method-assign]

@@ -341,7 +341,7 @@ class World(Graph[RelationState, SimJob]):
         if given is None:
             return Counter()
         if given.tasks:
-            return Counter(source_row(n) for low, high in given.tasks for n in range(low, high))
+            return Counter(source_row(n) for (low, high), _ in given.tasks for n in range(low, high))
         low, high = given.keys or (-(1 << 63), 1 << 63)
         return self._sum(given.refs, part.committed, epoch.target, low, high)
 

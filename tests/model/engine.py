@@ -22,6 +22,7 @@ from headrace.dataflow.params import EpochParams, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult, EpochRunner
 from headrace.plan.failures import translated
 from headrace.plan.planner import Planner, Relation
+from headrace.plan.watermarks import Mark
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import consolidate
 from headrace.state.run import Section, write_run
@@ -75,6 +76,9 @@ class Table:
     append_only: bool = False
     rows: list[Row] = field(default_factory=list)
     refs: list[RunRef] = field(default_factory=list)
+    time: str | None = None
+    """The column with a watermark."""
+    watermark_us: int | None = None
 
     @property
     def schema(self) -> TableSchema:
@@ -130,6 +134,7 @@ class Engine:
         udfs: Udfs | None = None,
         codegen: bool | None = None,
         setup: Callable[[SparkSession], None] | None = None,
+        on_window_close: bool = False,
     ):
         self.tables = {t.name: t for t in tables}
         self.query = query
@@ -147,14 +152,16 @@ class Engine:
             setup(self.planner.bridge.spark)
             setup(self.batch.session)
         for t in tables:
-            self.planner.define(Relation(t.id, t.name, t.append_only), t.columns, t.name)
-        self.plan = self.planner.plan(query if isinstance(query, str) else query(self.planner.bridge.spark))
+            self.planner.define(Relation(t.id, t.name, t.append_only, t.time), t.columns, t.name)
+        made = query if isinstance(query, str) else query(self.planner.bridge.spark)
+        self.plan = self.planner.plan(made, on_window_close=on_window_close)
         schemas = {t.id: t.schema for t in tables}
         self.runner = EpochRunner(self.planner.bridge, self.plan, schemas, weak_hash=weak_hash)
         self.state: dict[str, list[RunRef]] = {name: [] for name in self.plan.state_tables()}
         self.ids = {name: 100 + i for i, name in enumerate(self.state)}
         self.epoch = max((r.epoch_hi for t in tables for r in t.refs), default=0)
         self.done = 0
+        self.expired: dict[str, int] = {}
         self.memory_bytes = 0
         self.budget_bytes = 1 << 40
 
@@ -198,8 +205,14 @@ class Engine:
             attempt, self.done, self.epoch, self.done == 0, str(self.root), f"view/{attempt}", False,
             spool=str(self.root / "spool"), memory_bytes=self.memory_bytes, budget_bytes=self.budget_bytes,
             tables={t.id: TableInput(tuple(t.refs)) for t in self.tables.values()},
-            state={n: StateInput(self.ids[n], tuple(refs)) for n, refs in self.state.items()},
+            state={n: StateInput(self.ids[n], tuple(refs), self.expired.get(n)) for n, refs in self.state.items()},
+            closed_us=self.mark(self.plan.event_time.closes),
         )  # fmt: skip
+
+    def mark(self, mark: Mark | None) -> int | None:
+        """What a mark of the plan comes to by the watermarks of the tables."""
+        tables = {t.id: t for t in self.tables.values()}
+        return None if mark is None else mark.value(lambda i, _: tables[i].watermark_us)
 
     def advance(self, parallelism: int = 1) -> EpochResult:
         """Take all that changed since the last time into the view, as one epoch; if it fails, nothing has happened."""
@@ -214,6 +227,8 @@ class Engine:
         for ref in result.runs:
             self.state[by_id[ref.table_id]].append(ref)
         self.done = self.epoch
+        marks = {name: self.mark(mark) for name, mark in self.plan.event_time.expiry.items()}
+        self.expired |= {name: at for name, at in marks.items() if at is not None}
 
     def view(self) -> pa.Table:
         """The view's rows."""

@@ -115,6 +115,9 @@ def test_views() -> None:
     )
     assert isinstance(found, st.CreateMaterializedView)
     assert found.columns == ("x", "y") and found.or_replace and found.emit_on_window_close
+    sink = parse_one("CREATE SINK k AS SELECT 1 AS a EMIT ON WINDOW CLOSE WITH (connector = 'blackhole')")
+    assert isinstance(sink, st.CreateSink) and sink.emit_on_window_close
+    assert sink.query is not None and sink.query.text == "SELECT 1 AS a" and sink.options == {"connector": "blackhole"}
     assert found.options == {"checkpoint_interval_ms": "100"}
     assert found.query.text == "SELECT a, b FROM t"
     assert isinstance(parse_one("create view v as values (1)"), st.CreateView)

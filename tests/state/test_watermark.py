@@ -35,6 +35,20 @@ def found(table: Arrangement) -> list[int]:
     return sorted(n for b in table.scan() for n in b.column("n").to_pylist())
 
 
+def test_the_time_may_be_a_field_of_a_struct(tmp_path: Path) -> None:
+    window = pa.struct([("start", pa.timestamp("us")), ("end", pa.timestamp("us"))])
+    schema = TableSchema((pa.field("n", pa.int64()), pa.field("w", window)), (), ADD, expires="w.end")
+    windows = [{"start": 0, "end": 10}, {"start": 10, "end": 20}, {"start": 20, "end": None}, None]
+    arrays = [[1, 2, 3, 4], [1, 2, 3, 4], windows, [1] * 4]
+    arrow = schema.arrow()
+    batch = pa.RecordBatch.from_arrays([pa.array(a, f.type) for a, f in zip(arrays, arrow)], schema=arrow)
+    ref = write_run(tmp_path, "1.run", [Section(1, schema, [batch], 1)], fsync=False)[0]
+    assert (ref.time_min, ref.time_max) == (None, None), "not known of every row"
+    assert found(Arrangement(schema, [ref], tmp_path, watermark=15)) == [2, 3, 4]
+    with pytest.raises(ValueError, match="expire"):
+        TableSchema(schema.key, (), ADD, expires="x.end")
+
+
 @pytest.mark.parametrize("schema", [KEYED, VALUED], ids=["timestamp key", "int64 value"])
 def test_every_read_skips_what_is_below(tmp_path: Path, schema: TableSchema) -> None:
     """FS-19: fetch, scan and log, with one run and with several, at once; a row without a time stays."""

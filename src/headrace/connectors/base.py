@@ -55,7 +55,7 @@ class Binding:
     finished: bool
     """No row will ever come after `offsets`."""
     watermark_us: int | None = None
-    """No later row has an event time below this (microseconds since 1970 UTC); None if the source cannot tell."""
+    """No later row is below this in `Source.time_column` (microseconds since 1970 UTC); None if that is not known."""
     behind: bool = False
     """There are more rows right now, which a limit held back."""
 
@@ -117,6 +117,11 @@ class Source(ABC):
 
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """About how many rows lie between two offsets, told without reading; None if the offsets don't tell."""
+        return None
+
+    @property
+    def time_column(self) -> str | None:
+        """The column in whose order rows come, NULLs first, and of which a binding's `watermark_us` speaks."""
         return None
 
     def only(self, names: Sequence[str]) -> Self:

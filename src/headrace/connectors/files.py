@@ -99,6 +99,11 @@ class FileSource(Source):
         offsets = {state.path: state.to_json() for state in states}
         return Binding(offsets, rows, is_fixed(self.paths) and not pending, None, pending)
 
+    @property
+    def time_column(self) -> str | None:
+        """See `Source`."""
+        return None if self.replay_by is None else self.replay_by.name
+
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
         """See `Source`; the header of a CSV file counts, too."""
         if self.replay_by is not None:

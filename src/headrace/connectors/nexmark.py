@@ -89,6 +89,7 @@ class NexmarkSource(Source):
         self.max_rows = reader.integer("max_rows_per_epoch", 1)
         self.rate = self._rate(reader)
         self._makers = [_maker(self.kind, column) for column in columns]
+        self._time = next((c.name for c in columns if c.name.replace("_", "").lower() == "datetime"), None)
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
@@ -98,6 +99,11 @@ class NexmarkSource(Source):
             return [Column(name, column.type) for name, column in COLUMNS[kind].items()]
         structs = [Column(k, f"struct<{','.join(f'{n}:{c.type}' for n, c in COLUMNS[k].items())}>") for k in KINDS]
         return [Column("event_type", "bigint"), *structs, Column("date_time", "timestamp_ntz")]
+
+    @property
+    def time_column(self) -> str | None:
+        """See `Source`."""
+        return self._time
 
     def only(self, names: Sequence[str]) -> Self:
         """See `Source`."""

@@ -15,7 +15,8 @@ from headrace.coordinator.commit import GroupEpoch, Part, Work, next_work, note_
 from headrace.coordinator.core import Core, Job, Progress
 from headrace.coordinator.history import EdgeReads
 from headrace.coordinator.targets import choose_parallelism
-from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
+from headrace.coordinator.watermarks import mark_at
+from headrace.dataflow.params import EpochParams, ReadPart, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import JobFailed
 from headrace.state.memory import task_share_bytes
@@ -48,6 +49,8 @@ class UnderWay:
     """Some step of it takes in only a part of the epoch."""
     before: tuple[UnderWay, ...] = ()
     """Epochs of the lane that had been run and not committed when it was opened."""
+    run_s: float = 0.0
+    """When it had been run."""
     wanted: bool = False
     """It has been run and is to be committed now."""
     given_up: bool = False
@@ -137,10 +140,13 @@ def params_of(
         name: StateInput(
             table,
             (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(state, job.id, table)),
-            state.state_tables[table].watermark,
+            # Of the epoch from which it starts: that may be ahead of what the catalog knows.
+            mark_at(core, state, job.event_time.expiry.get(name), part.committed),
         )
         for name, table in job.tables.items()
     }
+    # Before the last step rows may come that are below it.
+    closed_us = mark_at(core, state, job.event_time.closes, epoch.target) if work.step.last else None
     params = EpochParams(
         attempt=attempt,
         from_epoch=part.committed,
@@ -156,13 +162,16 @@ def params_of(
         tables=tables,
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
+        closed_us=closed_us,
     )
     return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
 
 
-def _source_input(core: Core, source_id: int, tasks: tuple[Any, ...]) -> SourceInput:
+def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
     relation = core.relation(source_id)
-    return SourceInput(tasks, dict(relation.record.options), tuple((c.name, c.type) for c in relation.columns))
+    columns = tuple((c.name, c.type) for c in relation.columns)
+    read = tuple(part.task for part in tasks)
+    return SourceInput(read, dict(relation.record.options), columns, tuple(part.below_us for part in tasks))
 
 
 def check_result(job: Job, params: EpochParams, result: EpochResult) -> None:

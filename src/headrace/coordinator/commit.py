@@ -30,6 +30,8 @@ from headrace.coordinator.steps import (
     position_of,
 )
 from headrace.coordinator.targets import UNKNOWN_ROWS
+from headrace.coordinator.watermarks import Cut, cuts, mark_at
+from headrace.dataflow.params import ReadPart
 from headrace.errors import LogLost
 from headrace.state.schema import ROWS, RunRef
 
@@ -160,12 +162,27 @@ def next_work(
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
             rests += [] if rest is None else [rest]
     rests += sources
+    if not rests and not part.begun and _closes(graph, state, part, epoch.target):
+        rests.append(_nothing_of(graph, part.job.upstreams[0]))
     if not rests and not initial:
         return None
     step = plan_step(rests, float("inf") if part.job.whole else limit_rows)
     tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
     inputs = {i: _input(s, refs.get(i, ()), tasks.get(i, ())) for i, s in step.slices.items()}
     return Work(step, inputs, tuple(rests), initial)
+
+
+def _closes(graph: Graph[R, J], state: CatalogState, part: Part[J], target: int) -> bool:
+    """Whether the watermark passes what a job holds back: then there is something to do without any input."""
+    mark = part.job.event_time.closes
+    now = mark_at(graph, state, mark, target)
+    return now is not None and now != mark_at(graph, state, mark, part.committed)
+
+
+def _nothing_of(graph: Graph[R, J], upstream: int) -> Rest:
+    """An input of which nothing is left: so that the step leaves a position behind, and is not taken twice."""
+    source = graph.relation(upstream).kind == "source"
+    return SourceRest(upstream, (), 0, 1) if source else TableRest(upstream, ())
 
 
 def _change_refs(
@@ -219,7 +236,14 @@ def source_rests(
         counted = ranges.rows(upstream, before, to.offsets)
         rows = UNKNOWN_ROWS if counted is None else counted
         parts = taken.parts or parts_for(rows, limit_rows, parallelism)
-        tasks = tuple(ranges.tasks(upstream, before, to.offsets, parts))
+        if upstream in part.job.event_time.relations and not graph.relation(upstream).in_order:
+            ranges_cut = list(cuts(state, upstream, part.committed, epoch.target))
+        else:
+            ranges_cut = [Cut(before, to.offsets, None)]
+        each = max(1, parts // len(ranges_cut))
+        tasks = tuple(
+            ReadPart(task, c.below_us) for c in ranges_cut for task in ranges.tasks(upstream, c.after, c.to, each)
+        )
         if tasks:
             found.append(SourceRest(upstream, tasks, rows, parts, taken.sequence))
     return found
@@ -326,7 +350,7 @@ def plan_final(
     for epoch in epochs:
         for part in epoch.parts:
             _, before = jobs.setdefault(part.job.id, (part.job, []))
-            _add_runs(state, found, part, epoch.target, first=not before, now_ms=now_ms)
+            _add_runs(graph, state, found, part, epoch.target, first=not before, now_ms=now_ms)
             before.append(epoch.target)
     for job, targets in jobs.values():
         found.edits += [Delete("position", p.key) for p in state.positions_of(job.id)]
@@ -340,14 +364,16 @@ def plan_final(
     return found
 
 
-def _add_runs(state: CatalogState, found: Commit, part: Part[J], epoch: int, *, first: bool, now_ms: int) -> None:
+def _add_runs(
+    graph: Graph[R, J], state: CatalogState, found: Commit, part: Part[J], epoch: int, *, first: bool, now_ms: int
+) -> None:  # fmt: skip
     """What a job has written in an epoch. In the first of several it may have committed parts before."""
     found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs]
     own = part.job.tables.get(ROWS)
     rows = sum(r.rows for r in part.runs if r.table_id == own)
     if own is not None and first:
         rows += _rows_above(state, own, state.jobs[part.job.id].committed_epoch)
-    if rows:
+    if rows or _closes(graph, state, part, epoch):
         found.changes.append((part.job.id, epoch, rows))
 
 
@@ -356,12 +382,13 @@ def _rows_above(state: CatalogState, table_id: int, committed: int) -> int:
     return sum(r.ref.rows for r in state.runs_of(table_id) if r.ref.epoch_lo > committed)
 
 
-def _commit_tables(state: CatalogState, job_id: int, target: int) -> list[Edit]:
-    return [
-        CommitTable(t.id, target, None if t.operator == ROWS else target)
-        for t in state.tables_of(job_id)
-        if t.committed_epoch < target
-    ]  # fmt: skip
+def _commit_tables(graph: Graph[R, J], state: CatalogState, job: J, target: int) -> list[Edit]:
+    edits: list[Edit] = []
+    for t in state.tables_of(job.id):
+        if t.committed_epoch < target:
+            watermark = mark_at(graph, state, job.event_time.expiry.get(t.operator), target)
+            edits.append(CommitTable(t.id, target, None if t.operator == ROWS else target, watermark))
+    return edits
 
 
 def _advance(
@@ -379,7 +406,7 @@ def _advance(
         exact = ((target, target),)
     joined = job.joined and (job.joining or not record.joined)
     found.moves[job.id] = Move(target, exact, created, joined)
-    found.edits += _commit_tables(state, job.id, target)
+    found.edits += _commit_tables(graph, state, job, target)
     status = "created" if created and record.status == "creating" else record.status
     moved: JobRecord = replace(
         record, status=status, committed_epoch=target, frontier=max(record.frontier, target), exact=exact,

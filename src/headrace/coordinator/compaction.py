@@ -186,11 +186,12 @@ class Compactor:
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:
                     del relation.rows_by_epoch[epoch]
         for relation in relations:
-            if relation.kind == "source":
+            if relation.kind in ("source", "table"):
                 stale = core.catalog.image.stale_remaps(relation.id, lowest[relation.id])
                 if len(stale) > 100:
                     with core.lock:
-                        relation.safe = max(relation.safe, lowest[relation.id])
+                        if relation.kind == "source":
+                            relation.safe = max(relation.safe, lowest[relation.id])
                     edits += [Delete("remap", r.key) for r in stale]
         if edits:
             with suppress(EditRejected):

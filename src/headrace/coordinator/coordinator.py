@@ -79,6 +79,8 @@ class JobStatus:
     error: HeadraceError | None
     error_since_ms: int
     row_errors: int
+    late_rows: int
+    """Rows of its sources that it has not taken in because the watermark had passed them."""
     progress: str
     waiting_for: str
     """What keeps it from its next checkpoint; empty if it has nothing to do."""
@@ -542,6 +544,7 @@ class Coordinator:
             error=job.error,
             error_since_ms=job.error_since_ms if job.error is not None else 0,
             row_errors=m.row_errors,
+            late_rows=m.late_rows,
             progress=job.progress or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
             waiting_for=waiting_for(core, job, attempt),
             failures=job.failures,

@@ -55,6 +55,8 @@ class Relation(RelationState):
     error: HeadraceError | None = None
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
+    newest_us: int | None = None
+    """The highest event time that jobs have read of a source, Unix microseconds."""
 
     def open(self) -> Source:
         """The source itself. Raises `InvalidParameter`, `SourceError`."""
@@ -70,6 +72,7 @@ class Metrics:
     epochs: int = 0
     last_epoch_ms: int = 0
     row_errors: int = 0
+    late_rows: int = 0
     spilled_bytes: int = 0
     io: Counter[str] = field(default_factory=Counter)
     """What its tasks have read and written, by the names of the fields of `IoMetrics`."""
@@ -79,6 +82,7 @@ class Metrics:
         self.rows_in += result.rows_in
         self.rows_out += result.rows_out
         self.row_errors += result.row_error_count
+        self.late_rows += result.late_rows
         self.spilled_bytes += result.spilled_bytes
         self.io.update(result.io)
 
@@ -127,6 +131,8 @@ class Job(JobState):
     attempt: str | None = None
     """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0
+    unsure: bool = False
+    """What it has committed last may be durable without being known here: that is learned before it goes on."""
     busy: int = 0
     """Epochs that it is part of, that have begun and are neither committed nor given up."""
     progress: str = ""

@@ -24,6 +24,7 @@ from headrace.coordinator.exact import (
 from headrace.coordinator.steps import Position
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.errors import LogLost, UndefinedTable
+from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state.schema import TableSchema
 
 
@@ -43,6 +44,8 @@ class RelationState:
     """Oldest epoch at which it may be read; never below what the catalog says."""
     bound: bool = False
     """A source that has offsets."""
+    in_order: bool = False
+    """A source whose rows come in the order of the time that has the watermark: none is late."""
 
     @property
     def id(self) -> int:
@@ -104,6 +107,7 @@ class JobState:
     """Failed attempts since the last one that succeeded."""
     whole: bool = False
     """Its next epoch is taken in at one go, whatever its size: a step of it failed."""
+    event_time: EventTime = NO_EVENT_TIME
     rounds: int = 0
     """Checkpoints since it began to catch up."""
     stops: set[int] = field(default_factory=set)

@@ -13,13 +13,14 @@ from headrace.catalog.edits import AddEvent, Delete, Edit, Put
 from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
-from headrace.connectors.base import open_source
+from headrace.connectors.base import Source, open_source
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, checked_options, job_options, own_group
 from headrace.coordinator.steps import Position, position_of
 from headrace.coordinator.undecided import Undecided
+from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
@@ -35,7 +36,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
-from headrace.plan.stored import stored_query
+from headrace.plan.stored import ON_WINDOW_CLOSE, stored_query
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import ROWS, TableSchema
 
@@ -122,7 +123,7 @@ class Lifecycle:
         )
         try:
             job.plan = self._plan(record, job_record, tables)
-            job.runner = self._runner(job.plan)
+            job.runner, job.event_time = self._runner(job.plan), job.plan.event_time
             if job.status == "quarantined":
                 self._set_status(job, "created" if job.created else "creating")
         except Fenced:
@@ -138,13 +139,16 @@ class Lifecycle:
         The caller holds `ddl`; no epoch runs. Raises `SparkLost` if that application has ended, too.
         """
         core = self._core
+        with core.committing, core.lock:  # What is still to be committed is not any more.
+            for job in core.jobs.values():
+                job.version += 1
         with core.catalog.reading() as state:
             objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink"))
             records = dict(state.jobs)
         for record in objects:
-            job = core.jobs.get(record.id)
-            if job is not None:
-                self._replan(record, records[record.id], job)
+            found = core.jobs.get(record.id)
+            if found is not None:
+                self._replan(record, records[record.id], found)
             self._define(record)
         self._settle()
         for job in list(core.jobs.values()):
@@ -175,7 +179,8 @@ class Lifecycle:
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
-        plan = self._planner.plan(stored_query(self._planner, record.payload))
+        closing = bool(record.payload.get(ON_WINDOW_CLOSE))
+        plan = self._planner.plan(stored_query(self._planner, record.payload), on_window_close=closing)
         plan = plan.into(record.options) if record.kind == "sink" else plan
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
             raise JobFailed(
@@ -198,8 +203,9 @@ class Lifecycle:
             return
         append_only = record.kind == "source" or bool(record.payload.get("append_only"))
         self._planner.define(
-            PlannedRelation(record.id, record.name, append_only), record.columns, spark_name(record.id)
-        )
+            PlannedRelation(record.id, record.name, append_only, time_column(record)), record.columns,
+            spark_name(record.id),
+        )  # fmt: skip
 
     # ---- statements
 
@@ -243,7 +249,7 @@ class Lifecycle:
                 edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
             elif record.kind == "source":
                 relation = Relation(record)
-                relation.open()
+                relation.in_order = _in_order_of_time(record, relation.open())
             self._transact_new(edits, first)
             if relation is not None:
                 with core.lock:
@@ -264,6 +270,8 @@ class Lifecycle:
             first, *rest = core.catalog.allocate_ids(1 + len(layouts))
             tables = dict(zip(layouts, rest))
             payload = {**record.payload, "append_only": plan.append_only}
+            if plan.event_time.column is not None:
+                payload["watermark_column"] = plan.event_time.column
             depends = tuple(dict.fromkeys((*record.depends_on, *plan.upstreams)))
             record = replace(
                 record, id=first, columns=record.columns or plan.columns, payload=payload, depends_on=depends,
@@ -282,7 +290,7 @@ class Lifecycle:
             edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
             self._transact_new(edits, first)
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
-            job.plan, job.runner = plan, runner
+            job.plan, job.runner, job.event_time = plan, runner, plan.event_time
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
@@ -454,13 +462,18 @@ def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
     if record.kind == "source":
         remaps = state.all_remaps(record.id)
         changes = ChangeLog((r.epoch, r.epoch) for r in remaps)
-        return Relation(record, changes=changes, rows_by_epoch=_rows_bound(record, remaps), bound=bool(remaps))
+        source = _opened(record)
+        rows_bound = {} if source is None else _rows_bound(source, remaps)
+        in_order = source is not None and _in_order_of_time(record, source)
+        return Relation(record, changes=changes, rows_by_epoch=rows_bound, bound=bool(remaps), in_order=in_order)
     if record.kind == "sink":
         return Relation(record)
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
     # Above the committed epoch are parts of one that is not finished: nobody sees them yet.
     runs = [r.ref for r in state.runs_of(table.id) if r.ref.epoch_lo <= table.committed_epoch]
     changes = ChangeLog((r.epoch_lo, r.epoch_hi) for r in runs)
+    if "watermark_column" in record.payload and table.committed_epoch:
+        changes.add(table.committed_epoch)  # its watermark may have risen then, without any row
     rows: dict[int, int] = {}
     for run in runs:
         if run.constant_epoch:
@@ -468,10 +481,22 @@ def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
     return Relation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
 
 
-def _rows_bound(record: ObjectRecord, remaps: Sequence[RemapRecord]) -> dict[int, int]:
+def _opened(record: ObjectRecord) -> Source | None:
+    """The source, if it can be opened now."""
+    try:
+        return open_source(record.options, record.columns)
+    except HeadraceError:
+        return None
+
+
+def _in_order_of_time(record: ObjectRecord, source: Source) -> bool:
+    watermark = declared(record)
+    return watermark is not None and watermark.column == source.time_column
+
+
+def _rows_bound(source: Source, remaps: Sequence[RemapRecord]) -> dict[int, int]:
     """Epoch -> rows that were bound at it, as far as the offsets tell."""
     try:
-        source = open_source(record.options, record.columns)
         before = source.start_offsets()
     except HeadraceError:
         return {}

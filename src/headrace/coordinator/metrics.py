@@ -103,6 +103,7 @@ def _jobs(m: Metrics) -> Iterator[Metric]:
     yield Metric("rows_in", m.rows_in, "rows", "Rows that views and sinks have taken in")
     yield Metric("rows_out", m.rows_out, "rows", "Changes to rows of views, and rows that sinks took")
     yield Metric("row_errors", m.row_errors, "rows", "Rows that could not be understood")
+    yield Metric("late_rows", m.late_rows, "rows", "Rows below the watermark, which were left out")
 
 
 def _merges(m: MergeCounts, runs: tuple[int, ...]) -> Iterator[Metric]:

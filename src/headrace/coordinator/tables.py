@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
-from headrace.catalog.records import RunRecord, run_id
+from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
 from headrace.coordinator.changes import Delta, TableChange, plan_change
 from headrace.coordinator.core import Core, Relation
+from headrace.coordinator.watermarks import declared, in_time, raised
 from headrace.errors import Fenced, HeadraceError, UndefinedTable, WrongObjectType
 from headrace.state.arrangement import Arrangement
 from headrace.state.run import Section, write_run
@@ -23,6 +24,8 @@ class WriteResult:
     epoch: int
     inserted: int
     deleted: int
+    late: int = 0
+    """Rows that were not inserted, because the watermark of the table had passed them."""
 
 
 def write(core: Core, table_id: int, change: TableChange) -> WriteResult:
@@ -38,13 +41,28 @@ def write(core: Core, table_id: int, change: TableChange) -> WriteResult:
     with table.writing:
         if table.dropped:
             raise UndefinedTable(f'table "{table.name}" does not exist')
+        change, late, watermark_us = _in_time(core, table, change)
         delta = _plan(core, table, change)
+        with core.lock:
+            core.totals.late_rows += late
         if not delta.rows.num_rows:
-            return WriteResult(core.epochs.complete, delta.inserted, delta.deleted)
-        epoch = _store(core, table, delta)
+            return WriteResult(core.epochs.complete, delta.inserted, delta.deleted, late)
+        epoch = _store(core, table, delta, watermark_us)
     with core.changed:
         core.changed.wait_for(lambda: core.epochs.complete >= epoch or core.stopping)
-    return WriteResult(epoch, delta.inserted, delta.deleted)
+    return WriteResult(epoch, delta.inserted, delta.deleted, late)
+
+
+def _in_time(core: Core, table: Relation, change: TableChange) -> tuple[TableChange, int, int | None]:
+    """The change without rows that are late, how many there were, and the watermark after it."""
+    wanted = declared(table.record)
+    if wanted is None or change.inserts is None:
+        return change, 0, None
+    newest = core.catalog.state.newest_remap(table.id)
+    before = None if newest is None else newest.watermark_us
+    kept, newest_us = in_time(change.inserts, wanted.column, before)
+    watermark_us = raised(before, newest_us, wanted.delay_us)
+    return replace(change, inserts=kept), change.inserts.num_rows - kept.num_rows, watermark_us
 
 
 def _plan(core: Core, table: Relation, change: TableChange) -> Delta:
@@ -59,7 +77,7 @@ def _plan(core: Core, table: Relation, change: TableChange) -> Delta:
         core.pins.unpin(token)
 
 
-def _store(core: Core, table: Relation, delta: Delta) -> int:
+def _store(core: Core, table: Relation, delta: Delta, watermark_us: int | None) -> int:
     assert table.schema is not None
     settings = core.settings
     with core.epochs.epoch() as epoch:
@@ -70,15 +88,20 @@ def _store(core: Core, table: Relation, delta: Delta) -> int:
             with core.memory.reserving(delta.rows.nbytes, lambda: core.stopping):
                 refs = write_run(core.root, f"{prefix}.run", [section], fsync=settings.run_fsync)
             fault_point("table.commit.before")
-            _commit(core, table, epoch, refs, delta.rows.num_rows)
+            _commit(core, table, epoch, refs, delta.rows.num_rows, watermark_us)
             fault_point("table.commit.after")
     return epoch
 
 
-def _commit(core: Core, table: Relation, epoch: int, refs: list[RunRef], rows: int) -> None:
+def _commit(
+    core: Core, table: Relation, epoch: int, refs: list[RunRef], rows: int, watermark_us: int | None
+) -> None:  # fmt: skip
     now_ms = core.clock.now_ms()
     edits: list[Edit] = [Put(RunRecord(ref, 0, now_ms)) for ref in refs]
     edits += [CommitTable(table.state_table, epoch), AdvanceJob(table.id, epoch, epoch)]
+    newest = core.catalog.state.newest_remap(table.id)
+    if watermark_us is not None and (newest is None or newest.watermark_us != watermark_us):
+        edits.append(Put(RemapRecord(table.id, epoch, {}, watermark_us)))
     try:
         core.catalog.transact(edits)
     except Fenced:

@@ -17,6 +17,7 @@ from headrace.common.faults import fault_point
 from headrace.connectors.base import Admission, Binding, Offsets, Source
 from headrace.coordinator.core import Core, Relation, as_headrace_error
 from headrace.coordinator.targets import retry_delay_ms
+from headrace.coordinator.watermarks import declared, raised
 from headrace.errors import Fenced, HeadraceError
 
 POLL_WAIT_S = 2.0
@@ -31,6 +32,8 @@ class _Poll:
     after: Offsets | None
     done: threading.Event = field(default_factory=threading.Event)
     binding: Binding | None = None
+    time_column: str | None = None
+    """The column of which the binding's watermark speaks."""
     error: HeadraceError | None = None
 
 
@@ -147,6 +150,7 @@ class Ticker:
                     reader.source = relation.open()
                 after = reader.source.start_offsets() if poll.after is None else poll.after
                 limit = Admission(self._core.settings.max_rows_per_epoch)
+                poll.time_column = reader.source.time_column
                 poll.binding = reader.source.latest_offsets(after, limit, self._core.clock.now_ms())
             except Exception as error:
                 poll.error = as_headrace_error(error)
@@ -199,9 +203,10 @@ class Ticker:
             assert binding is not None
             newest = state.newest_remap(poll.relation.id)
             before = None if newest is None else (newest.offsets, newest.watermark_us)
-            if poll.relation.dropped or before == (binding.offsets, binding.watermark_us):
+            watermark_us = self._watermark_us(poll, binding, None if newest is None else newest.watermark_us)
+            if poll.relation.dropped or before == (binding.offsets, watermark_us):
                 continue
-            edits.append(Put(RemapRecord(poll.relation.id, epoch, binding.offsets, binding.watermark_us)))
+            edits.append(Put(RemapRecord(poll.relation.id, epoch, binding.offsets, watermark_us)))
             bound.append(poll)
         if not edits:
             return
@@ -222,6 +227,14 @@ class Ticker:
                 poll.relation.changed(epoch, poll.binding.rows)
                 poll.relation.bound = True
         fault_point("barrier.bind.after")
+
+    def _watermark_us(self, poll: _Poll, binding: Binding, before: int | None) -> int | None:
+        """By what the source says of its offsets, if it can; else by what jobs have read of it."""
+        wanted = declared(poll.relation.record)
+        if wanted is None:
+            return binding.watermark_us
+        told = poll.time_column == wanted.column
+        return raised(before, binding.watermark_us if told else poll.relation.newest_us, wanted.delay_us)
 
     def _happened(self, bound: list[_Poll], epoch: int) -> bool:
         state = self._core.catalog.state

@@ -21,6 +21,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, Stru
 from headrace.dataflow import python
 from headrace.dataflow.operators import calls, preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
+from headrace.dataflow.operators.close import WindowCloseStage
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.join import JoinStage, Side
@@ -44,9 +45,11 @@ from headrace.plan.tree import (
     Recompute,
     Rowwise,
     Union,
+    WindowClose,
 )
 from headrace.plan.types import arrow_of_spark, spark_of
 from headrace.state import accumulators
+from headrace.state.arrangement import slice_bounds
 from headrace.state.kernels.order_code import SortKey
 from headrace.state.schema import TableSchema
 
@@ -138,7 +141,7 @@ class EpochPlan:
             if sources is None:
                 return None, ()
             ids = [sources[i] for i in ids]
-        elif not isinstance(op, Input) and not (isinstance(op, Join) and op.join_type == "inner" and not op.residual):
+        elif not isinstance(op, (Input, Join, WindowClose)) or (isinstance(op, Join) and not _is_plain(op)):
             return None, ()
         places = {a.id: i for i, a in enumerate(_stage_output(op))}
         return op, tuple(places[i] for i in ids)
@@ -164,6 +167,7 @@ class EpochPlan:
             Join: self._joined,
             Aggregate: self._grouped,
             Recompute: self._recompute,
+            WindowClose: self._staged,
         }
         flow: Flow = makers[type(op)](op)
         return flow
@@ -187,6 +191,7 @@ class EpochPlan:
             Constant: self._constant,
             Join: self._join,
             Aggregate: self._aggregate,
+            WindowClose: self._window_close,
         }
         made: Made = makers[type(op)](op)
         return made
@@ -252,7 +257,7 @@ class EpochPlan:
     def _input(self, op: Input) -> Made:
         schema = _struct([(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
         table = self.relations[op.relation]
-        stage = InputStage(op.id, op.relation, tuple(op.columns), table, self.parallelism, _arrow(schema))
+        stage = InputStage(op.id, op.relation, tuple(op.columns), table, self.parallelism, _arrow(schema), op.late)
         return Made(self._slices(), stage, op.output, schema)
 
     def _read(self, op: Input) -> Flow:
@@ -326,7 +331,7 @@ class EpochPlan:
         side = (op.left, op.right)[i]
         name = ("left", "right")[i]
         taken = slots.assign([spark_of(a.handle) for a in side.values])
-        return Side(name, side.schema(), tuple(taken), side.preserved)
+        return Side(name, op.state()[name], tuple(taken), side.preserved)
 
     def _side_rows(self, op: Join, i: int, side: Side, slots: _Slots) -> DataFrame:
         b, flow = self.bridge, self._flow(op.children[i])
@@ -377,7 +382,7 @@ class EpochPlan:
         names = [f"o{i}" for i in range(len(attrs))]
         left, right = tuple(names[:split]), tuple(names[split:])
         table, own = ("left_matches", left) if side is op.left else ("right_matches", right)
-        stage = preserve.PreserveStage(op.id, table, side.identity(), own, tag_value, "outer", _arrow(schema))
+        stage = preserve.PreserveStage(op.id, table, op.state()[table], own, tag_value, "outer", _arrow(schema))
         node, mapping, (weight, tag) = self._named(self._map(frame, [stage], schema), attrs, ["__w", "__t"])
         return Flow(node, weight, mapping), tag
 
@@ -390,9 +395,26 @@ class EpochPlan:
         schema = _struct(fields, weight=True)
         own = tuple(f"o{i}" for i in range(len(attrs)))
         mode: Any = op.join_type
-        identity = op.left.identity()
+        identity = op.state()["left_matches"]
         stage = preserve.PreserveStage(op.id, "left_matches", identity, own, preserve.LEFT, mode, _arrow(schema))
         return self._read_as(self._map(frame, [stage], schema), op.output)
+
+    def _window_close(self, op: WindowClose) -> Made:
+        """Its rows, and one for each slice of the state: the watermark may pass what waits there without any row."""
+        b, flow = self.bridge, self._flow(op.children[0])
+        columns = self._columns(flow, op.output)
+        rows = b.frame(flow.node).select(
+            self._hash(columns).alias("__k"), b.column(flow.weight).alias("__w"),
+            *(c.alias(f"c{i}") for i, c in enumerate(columns)), F.lit(None).cast("bigint").alias("__i"),
+        )  # fmt: skip
+        lows = F.array(*(F.lit(slice_bounds(i, self.parallelism)[0]).cast("bigint") for i in range(self.parallelism)))
+        nothing = [F.lit(None).cast(spark_of(a.handle)).alias(f"c{i}") for i, a in enumerate(op.output)]
+        slices = self._slices().select(
+            lows[F.col("id")].alias("__k"), F.lit(0).cast("bigint").alias("__w"), *nothing, F.col("id").alias("__i")
+        )
+        schema = _struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
+        stage = WindowCloseStage(op.id, op.state()[WindowClose.TABLE], self.parallelism, _arrow(schema))
+        return Made(self._together(rows.unionAll(slices)), stage, op.output, schema)
 
     def _aggregate(self, op: Aggregate) -> Made:
         b, flow = self.bridge, self._flow(op.children[0])
@@ -566,6 +588,11 @@ def _only_rows(b: Bridge, is_row: JExpr, e: JExpr) -> JExpr | None:
         return None
     condition = is_row if e.filter().isEmpty() else b.and_(is_row, e.filter().get())
     return b.aggregate_expression(e.aggregateFunction(), e.mode(), e.isDistinct(), b.some(condition), e.resultId())
+
+
+def _is_plain(op: Join) -> bool:
+    """Whether Spark has nothing to do after the join's stage."""
+    return op.join_type == "inner" and not op.residual
 
 
 def _stage_output(op: Operator) -> list[Attr]:

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.state.schema import RunRef
 from headrace.state.stores import Root, root_from_json, root_to_json
@@ -25,6 +25,13 @@ class TableInput:
     """Only rows with `__k` in this range [low, high): a step of an epoch that is not taken in at one go."""
 
 
+class ReadPart(NamedTuple):
+    """A source's read task, and the event time below which its rows are late: Unix microseconds, None if none is."""
+
+    task: dict[str, Any]
+    below_us: int | None = None
+
+
 @dataclass(frozen=True)
 class SourceInput:
     """A source to read: the tasks that together cover its offset range of this epoch."""
@@ -33,6 +40,8 @@ class SourceInput:
     options: dict[str, str]
     columns: tuple[tuple[str, str], ...]
     """(name, Spark type) of every column the source declares."""
+    below_us: tuple[int | None, ...] = ()
+    """By task: event time below which its rows are late, Unix microseconds; None where none is. Empty: nowhere."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class EpochParams:
     tables: dict[int, TableInput] = field(default_factory=dict)
     sources: dict[int, SourceInput] = field(default_factory=dict)
     state: dict[str, StateInput] = field(default_factory=dict)
+    closed_us: int | None = None
+    """Event time, Unix microseconds, that the watermark has reached: what waits below it comes out. None: nothing."""
     progress: str = ""
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
 
@@ -97,8 +108,9 @@ class EpochParams:
                 "bounds": [self.spool, self.memory_bytes, self.budget_bytes],
                 "inner": self.inner,
                 "tables": {i: [[r.to_json() for r in t.refs], t.keys] for i, t in self.tables.items()},
-                "sources": {i: [s.tasks, s.options, s.columns] for i, s in self.sources.items()},
+                "sources": {i: [s.tasks, s.options, s.columns, s.below_us] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
+                "closed": self.closed_us,
                 "progress": self.progress,
             }
         )
@@ -132,9 +144,10 @@ def decode(text: str) -> EpochParams:
             for i, (refs, keys) in data["tables"].items()
         },
         sources={
-            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns))
-            for i, (tasks, options, columns) in data["sources"].items()
+            int(i): SourceInput(tuple(tasks), options, tuple((c[0], c[1]) for c in columns), tuple(below_us))
+            for i, (tasks, options, columns, below_us) in data["sources"].items()
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
+        closed_us=data["closed"],
         progress=data.get("progress", ""),
     )

@@ -57,6 +57,10 @@ class EpochResult:
     """Rows that the view's own delta has, as written, or that a sink took."""
     row_errors: list[dict[str, Any]] = field(default_factory=list)
     row_error_count: int = 0
+    late_rows: int = 0
+    """Rows of sources that were not taken in because the watermark had passed them."""
+    newest_us: dict[int, int] = field(default_factory=dict)
+    """By source: the highest event time that was read, Unix microseconds."""
     task_count: int = 0
     spilled_bytes: int = 0
     """Input of operators that went to local disk and back for want of memory."""
@@ -163,11 +167,14 @@ class EpochRunner:
             result.task_count += 1
             result.row_errors += ack["row_errors"]
             result.row_error_count += ack["row_error_count"]
+            result.late_rows += ack["late_rows"]
             if ack["stage"] in self._inputs:
                 result.rows_in += ack["rows_out"]
                 relation = self._inputs[ack["stage"]]
                 if relation is not None:
                     result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack["rows_out"]
+                    if (newest_us := ack["newest_us"]) is not None:
+                        result.newest_us[relation] = max(newest_us, result.newest_us.get(relation, newest_us))
             if ack["stage"] == materialize.OPERATOR:
                 result.rows_out += ack["rows_written"]
             elif ack["stage"] == deliver.OPERATOR:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.distinct import plain_arguments, revealed, split_distinct
 from headrace.plan.python import check_aggregates
@@ -24,6 +25,10 @@ def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     b = d.bridge
     node = split_distinct(b, node)
     groups = b.items(node.groupingExpressions())
+    if any(b.is_session_window(g) for g in groups):
+        raise NotSupported(
+            "session_window in a view", hint="group by window_start and window_end of SESSION(relation, time, gap, key)"
+        )
     results = [e for e in b.items(node.aggregateExpressions()) if b.attribute_id(e) in needed]
     functions = _functions(b, results)
     check_aggregates(b, [f.aggregateFunction() for f in functions.values()])

@@ -377,6 +377,10 @@ class Bridge:
         """Whether the expression is nothing but an attribute."""
         return self.kind(expression) == "AttributeReference"
 
+    def is_session_window(self, group: JExpr) -> bool:
+        """Whether a grouping expression stands for Spark's session windows, which its physical operators merge."""
+        return self.is_attribute(group) and bool(group.metadata().contains("spark.sessionWindow"))
+
     def spark_type_of(self, text: str) -> DataType:
         """The PySpark type that Spark's type string spells."""
         schema = self.jvm.org.apache.spark.sql.types.DataType.fromDDL(text)

@@ -33,6 +33,8 @@ class Relation:
     id: int
     name: str
     append_only: bool
+    watermark: str | None = None
+    """The column that has a watermark."""
 
 
 @dataclass

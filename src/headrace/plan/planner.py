@@ -16,9 +16,11 @@ from headrace.plan import tree
 from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.derive import Derivation, Relation
 from headrace.plan.distinct import hidden
+from headrace.plan.event_time import with_event_time
 from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
 from headrace.plan.types import arrow_of, spark_of
+from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state.schema import ROWS, TableSchema
 
 _TIME_OF_QUERY = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
@@ -37,6 +39,7 @@ class ViewPlan:
     fingerprint: str
     sink: Mapping[str, str] | None = None
     """Options of the sink that takes its changes; None for a view, which keeps its rows itself."""
+    event_time: EventTime = NO_EVENT_TIME
     generation: int = 0
     """Which of the planner's Spark applications it belongs to; in no other one can it be run."""
 
@@ -104,16 +107,16 @@ class Planner:
         """The relation as it stands in plans, without rows."""
         return self.bridge.spark.table(f"`{self._names[relation_id]}`")
 
-    def plan(self, query: str | DataFrame) -> ViewPlan:
+    def plan(self, query: str | DataFrame, *, on_window_close: bool = False) -> ViewPlan:
         """The incremental plan of a Spark SQL query or of a DataFrame over defined relations.
 
-        Raises `NotSupported` for what cannot be kept up to date, and the errors of Spark's own analysis as
-        statement errors.
+        With `on_window_close` rows come out once the watermark has passed them, and never change. Raises
+        `NotSupported` for what cannot be kept up to date, and the errors of Spark's own analysis as statement errors.
         """
         with self._lock, translated():
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
-            return self._plan(analyzed, self._optimized(analyzed))
+            return self._plan(analyzed, self._optimized(analyzed), on_window_close)
 
     def optimized(self, query: str) -> JNode:
         """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
@@ -143,7 +146,7 @@ class Planner:
         b = self.bridge
         return tuple(Column(str(a.name()), spark_of(a).simpleString()) for a in b.output(analyzed))
 
-    def _plan(self, analyzed: JNode, optimized: JNode) -> ViewPlan:
+    def _plan(self, analyzed: JNode, optimized: JNode, on_window_close: bool) -> ViewPlan:
         b = self.bridge
         columns = self._columns(analyzed)
         _check_columns(columns)
@@ -152,12 +155,17 @@ class Planner:
         root = derivation.derive(optimized, {b.attribute_id(h) for h in handles})
         by_id = {a.id: a for a in root.output}
         root.output = [by_id[b.attribute_id(h)] for h in handles]
+        watermarks = {r.id: r.watermark for r in self._leaves.values() if r.watermark is not None}
+        root, event_time = with_event_time(b, root, watermarks, on_window_close)
         tree.number(root)
         key = tuple(pa.field(c.name, arrow_of(h)) for c, h in zip(columns, handles))
         upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, tree.Input))
         schema = TableSchema(key=key, value=(), diffs=tree.WEIGHT)
-        found = tree.fingerprint(root)
-        return ViewPlan(root, columns, schema, tuple(upstreams), found, generation=self.generation)
+        event_time = _in_view(event_time, root, columns)
+        found, generation = tree.fingerprint(root), self.generation
+        return ViewPlan(
+            root, columns, schema, tuple(upstreams), found, event_time=event_time, generation=generation
+        )  # fmt: skip
 
     def _refuse_nondeterministic(self, analyzed: JNode) -> None:
         b = self.bridge
@@ -180,6 +188,13 @@ class Planner:
                         f"the nondeterministic expression {expression.toString()} in a view",
                         hint="compute such values when rows are inserted, and store them",
                     )
+
+
+def _in_view(event_time: EventTime, root: tree.Operator, columns: tuple[Column, ...]) -> EventTime:
+    """With the view's name of the column that has a watermark."""
+    if not isinstance(root, tree.WindowClose):
+        return event_time
+    return replace(event_time, column=columns[root.position].name)
 
 
 def _nodes(b: Bridge, node: JNode) -> Iterator[JNode]:

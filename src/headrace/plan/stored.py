@@ -18,6 +18,8 @@ from headrace.plan.python import CALLS
 if TYPE_CHECKING:
     from headrace.plan.planner import Planner
 
+ON_WINDOW_CLOSE = "emit_on_window_close"
+"""In the payload of a view: what it puts out waits until the watermark has passed it."""
 _MAPS = ("MapInPandas", "MapInArrow")
 _GROUPS = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
 _MARK = "headrace stands for "

@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.watermarks import Mark
 from headrace.state.schema import TableSchema
 
 _EXPR_ID = re.compile(r"#(\d+)L?")
@@ -42,6 +43,10 @@ class Operator:
     append_only: bool
     children: list[Operator]
     id: str = field(default="", init=False)
+    expires: dict[str, str] = field(default_factory=dict, init=False)
+    """State table within the node -> its column with the event time by which rows expire."""
+    expiry: dict[str, Mark] = field(default_factory=dict, init=False)
+    """State table within the node -> the mark below which rows have expired."""
 
     kind = "operator"
 
@@ -53,9 +58,21 @@ class Operator:
         """The key by which its rows are brought together, where it needs that."""
         return None
 
+    def tables(self) -> dict[str, TableSchema]:
+        """Schemas of its state tables by name within the node, as if rows never expired."""
+        return {}
+
     def state(self) -> dict[str, TableSchema]:
         """Schemas of its state tables by name within the node."""
-        return {}
+        return {name: replace(schema, expires=self.expires.get(name)) for name, schema in self.tables().items()}
+
+    def expire(self, table: str, column: str, mark: Mark) -> None:
+        """Rows of a state table may be forgotten once their event time is below a mark."""
+        self.expires[table], self.expiry[table] = column, mark
+
+    def forget_event_time(self) -> None:
+        """Undo what event time has brought."""
+        self.expires, self.expiry = {}, {}
 
 
 @dataclass
@@ -65,10 +82,17 @@ class Input(Operator):
     relation: int
     relation_name: str
     columns: list[str]
+    late: str | None = field(default=None, init=False)
+    """The time column by which late rows are not taken in; None if all rows are."""
     kind = "input"
 
     def detail(self) -> str:
-        return f"{self.relation_name} [{', '.join(self.columns)}]"
+        late = "" if self.late is None else f" unless late by {self.late}"
+        return f"{self.relation_name} [{', '.join(self.columns)}]{late}"
+
+    def forget_event_time(self) -> None:
+        super().forget_event_time()
+        self.late = None
 
 
 @dataclass
@@ -147,7 +171,7 @@ class Join(Operator):
     def distribution(self) -> str | None:
         return ", ".join(str(k.toString()) for k in self.left.keys) or "(one group)"
 
-    def state(self) -> dict[str, TableSchema]:
+    def tables(self) -> dict[str, TableSchema]:
         tables = {"left": self.left.schema(), "right": self.right.schema()}
         if self.left.preserved:
             tables["left_matches"] = self.left.identity()
@@ -213,7 +237,7 @@ class Aggregate(Operator):
     def distribution(self) -> str | None:
         return ", ".join(a.name for a in self.group_attrs) or "(one group)"
 
-    def state(self) -> dict[str, TableSchema]:
+    def tables(self) -> dict[str, TableSchema]:
         from headrace.state.accumulators import state_diffs
 
         diffs = list(WEIGHT)
@@ -270,7 +294,7 @@ class Recompute(Operator):
     def distribution(self) -> str | None:
         return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"
 
-    def state(self) -> dict[str, TableSchema]:
+    def tables(self) -> dict[str, TableSchema]:
         return {
             "rows": TableSchema(
                 key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
@@ -278,6 +302,24 @@ class Recompute(Operator):
                 diffs=WEIGHT,
             )
         }
+
+
+@dataclass
+class WindowClose(Operator):
+    """Holds rows back until the watermark has passed them: what it puts out never changes."""
+
+    position: int
+    """Of the column with the event time."""
+    mark: Mark
+    kind = "window close"
+    TABLE = "open"
+
+    def detail(self) -> str:
+        return self.output[self.position].name
+
+    def tables(self) -> dict[str, TableSchema]:
+        columns = tuple(pa.field(f"c{i}", attr_arrow(a)) for i, a in enumerate(self.output))
+        return {self.TABLE: TableSchema(columns, (), WEIGHT)}
 
 
 WEIGHT: tuple[tuple[pa.Field, Any], ...] = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
@@ -326,6 +368,8 @@ def fingerprint(root: Operator) -> str:
         tables = {name: schema.arrow().to_string() for name, schema in op.state().items()}
         outputs = [canonical(f"{a.name}#{a.id}:{a.type}", seen) for a in op.output]
         lines.append([op.id, op.kind, canonical(op.detail(), seen), outputs, tables])
+        if op.expires:
+            lines[-1].append({name: [column, op.expiry[name].text()] for name, column in op.expires.items()})
     return hashlib.sha256(json.dumps(lines, sort_keys=True).encode()).hexdigest()
 
 
@@ -342,7 +386,8 @@ def render(root: Operator) -> list[str]:
             lines.append(f"{pad}    distributed by: {_EXPR_ID.sub('', key)}")
         for name, schema in op.state().items():
             fields = ", ".join(f"{f.name}: {f.type}" for f in schema.arrow())
-            lines.append(f"{pad}    state {op.id}/{name}: {fields}")
+            until = "" if schema.expires is None else f"; until the watermark passes {schema.expires}"
+            lines.append(f"{pad}    state {op.id}/{name}: {fields}{until}")
         for child in op.children:
             visit(child, depth + 1)
 

@@ -28,6 +28,7 @@ from headrace.coordinator.core import state_root
 from headrace.dataflow.spark import cores_of, local_session
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
+from headrace.plan.stored import ON_WINDOW_CLOSE
 from headrace.session import frames, functions
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, show
@@ -186,21 +187,34 @@ class Database:
         *,
         dialect: Literal["postgres", "spark"] = "postgres",
         options: Mapping[str, str] | None = None,
+        on_window_close: bool = False,
     ) -> None:
-        """Create a view from SQL, or from a DataFrame over `relation()` or `table()`; waits until it is filled."""
+        """Create a view from SQL, or from a DataFrame over `relation()` or `table()`; waits until it is filled.
+
+        With `on_window_close` its rows come out when the watermark has passed them, as `EMIT ON WINDOW CLOSE` says.
+        """
         target = _table_name(name)
+        closing: dict[str, object] = {ON_WINDOW_CLOSE: True} if on_window_close else {}
         with self._lock:
             if isinstance(query, DataFrame):
-                frames.create_view(self._main, target, query, dict(options or {}))
+                frames.create_view(self._main, target, query, dict(options or {}), on_window_close)
             elif dialect == "spark":
                 text = frames.bound_spark_sql(self._main, query)
                 called = frames.functions_called(self._main, text)
-                ddl.create_planned(self._main, target, text, {"spark_sql": text}, query, dict(options or {}), called)
+                ddl.create_planned(
+                    self._main, target, text, {"spark_sql": text, **closing}, query, dict(options or {}), called
+                )
             elif dialect == "postgres":
                 bound = Bound(self._main.localized(parse_query(query)), self._main.names())
                 text = ddl.planned_text(bound, None)
                 ddl.create_planned(
-                    self._main, target, text, {"spark_sql": text}, query, dict(options or {}), bound.dependencies()
+                    self._main,
+                    target,
+                    text,
+                    {"spark_sql": text, **closing},
+                    query,
+                    dict(options or {}),
+                    bound.dependencies(),
                 )
             else:
                 raise InvalidParameter(f"unknown dialect {dialect!r}", hint="postgres or spark")

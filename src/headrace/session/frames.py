@@ -13,7 +13,7 @@ from headrace.errors import NotSupported, SyntaxFault
 from headrace.plan.bridge import JNode
 from headrace.plan.failures import translated
 from headrace.plan.python import names_called
-from headrace.plan.stored import leaf_ids, to_payload
+from headrace.plan.stored import ON_WINDOW_CLOSE, leaf_ids, to_payload
 from headrace.session.execution import ddl
 from headrace.sql.statements import TableName
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 
-def create_view(session: Session, name: TableName, frame: DataFrame, options: dict[str, str]) -> None:
+def create_view(
+    session: Session, name: TableName, frame: DataFrame, options: dict[str, str], on_window_close: bool = False
+) -> None:
     """Create a view from a DataFrame over relations of the database."""
     planner = session.planner
     bridge = planner.bridge
@@ -44,6 +46,8 @@ def create_view(session: Session, name: TableName, frame: DataFrame, options: di
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error
         depends_on = _functions_in(session, analyzed)
+    if on_window_close:
+        payload[ON_WINDOW_CLOSE] = True
     ddl.create_planned(session, name, frame, payload, definition, options, depends_on)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import Token
 
 from headrace.errors import StatementError, UndefinedColumn
 from headrace.sql import statements as st
@@ -238,19 +240,26 @@ def _create_source(cursor: Cursor) -> st.Statement:
 
 def _create_sink(cursor: Cursor) -> st.Statement:
     exists, name = if_not_exists(cursor), cursor.table_name()
-    source, query = None, None
+    source, query, emit = None, None, False
     if cursor.match("FROM"):
         source = cursor.table_name()
     else:
         cursor.expect("AS")
         tokens = cursor.until("WITH (", "FORMAT")
-        query = read_query(Cursor(cursor.sql, tokens))
+        query, emit = _closing_query(cursor.sql, tokens)
     found: dict[str, str] = {}
     if cursor.match("WITH"):
         found = options(cursor)
     _format(cursor, found)
     cursor.expect_end()
-    return st.CreateSink(name, source, query, found, exists)
+    return st.CreateSink(name, source, query, found, exists, emit)
+
+
+def _closing_query(sql: str, tokens: Sequence[Token]) -> tuple[Query, bool]:
+    """A query, and whether `EMIT ON WINDOW CLOSE` follows it."""
+    tail = Cursor(sql, tokens[-4:])
+    emit = len(tokens) > 4 and tail.match("EMIT", "ON", "WINDOW", "CLOSE") and tail.token is None
+    return read_query(Cursor(sql, tokens[:-4] if emit else tokens)), emit
 
 
 def _view_head(cursor: Cursor) -> tuple[bool, st.TableName, tuple[str, ...] | None]:
@@ -262,10 +271,7 @@ def _create_materialized_view(cursor: Cursor, replace: bool) -> st.Statement:
     exists, name, columns = _view_head(cursor)
     found = options(cursor) if cursor.match("WITH") else {}
     cursor.expect("AS")
-    tokens = cursor.rest()
-    tail = Cursor(cursor.sql, tokens[-4:])
-    emit = len(tokens) > 4 and tail.match("EMIT", "ON", "WINDOW", "CLOSE") and tail.token is None
-    query = read_query(Cursor(cursor.sql, tokens[:-4] if emit else tokens))
+    query, emit = _closing_query(cursor.sql, cursor.rest())
     return st.CreateMaterializedView(name, query, columns, found, exists, replace, emit)
 
 

@@ -29,6 +29,7 @@ class _Fault(ParseError):
 
 
 class _Parser(RisingWaveParser):
+    FUNC_TOKENS = {*RisingWaveParser.FUNC_TOKENS, TokenType.SESSION}
     FUNCTIONS = {
         **RisingWaveParser.FUNCTIONS,
         "TO_CHAR": lambda args: exp.Anonymous(this="to_char", expressions=args),

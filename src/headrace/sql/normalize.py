@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from sqlglot import exp
+from sqlglot import exp, parse_one
 from sqlglot.errors import ParseError
 
 from headrace.errors import NotSupported
@@ -178,11 +178,13 @@ def _plain_operator(node: exp.Operator) -> exp.Expr:
 
 
 def plain_functions(tree: exp.Expr) -> None:
-    """Turn `TUMBLE`, `HOP`, `generate_series` and `unnest` in `FROM` into subqueries."""
+    """Turn `TUMBLE`, `HOP`, `SESSION`, `generate_series` and `unnest` in `FROM` into subqueries."""
     for table in list(tree.find_all(exp.Table)):
         call = table.this
         if isinstance(call, exp.Anonymous) and call.name.lower() in ("tumble", "hop"):
             table.replace(_window_table(call, table.args.get("alias")))
+        elif isinstance(call, exp.Anonymous) and call.name.lower() == "session":
+            table.replace(_session_table(call, table.args.get("alias")))
         elif isinstance(call, (exp.ExplodingGenerateSeries, exp.GenerateSeries)):
             table.replace(_rows_of(call.copy(), "generate_series", table.args.get("alias")))
         elif isinstance(call, exp.Explode):
@@ -254,6 +256,35 @@ def _window_table(call: exp.Anonymous, alias: exp.Expr | None) -> exp.Expr:
         from_=exp.From(this=exp.Subquery(this=inner, alias=exp.TableAlias(this=_identifier("__windowed")))),
     )
     return exp.Subquery(this=outer, alias=alias or exp.TableAlias(this=args[0].this.copy()))
+
+
+_SESSIONS = """
+SELECT * EXCEPT ("__time", "__first"), max("__time") OVER (PARTITION BY {session}) + {gap} AS "window_end" FROM (
+  SELECT *, max("__first") OVER ({keys} ORDER BY "__time") AS "window_start" FROM (
+    SELECT *, CASE WHEN lag("__time") OVER ({keys} ORDER BY "__time") + {gap} > "__time" THEN NULL ELSE "__time" END
+      AS "__first" FROM (SELECT *, {time} AS "__time" FROM {table} WHERE NOT {time} IS NULL) AS "__timed"
+  ) AS "__begun"
+) AS "__sessions"
+"""
+"""A row begins a session where the one before it is too far back: the last beginning up to a row is its session's."""
+
+
+def _session_table(call: exp.Anonymous, alias: exp.Expr | None) -> exp.Expr:
+    """`SESSION(relation, time, gap [, key ...])`: sessions of each combination of the keys."""
+    args = call.expressions
+    if len(args) < 3 or not all(isinstance(arg, exp.Column) for arg in (*args[:2], *args[3:])):
+        raise NotSupported(
+            "this SESSION", hint="it takes a relation, a time column, an interval literal, and columns to part it by"
+        )
+    source = exp.Table(this=args[0].this.copy(), db=args[0].args.get("table"))
+    columns = [exp.column(_identifier(arg.name)).sql("postgres") for arg in (args[1], *args[3:])]
+    time, keys = columns[0], columns[1:]
+    literal = exp.Literal.string(interval_words(interval_of(args[2]))).sql("postgres")
+    text = _SESSIONS.format(
+        session=", ".join([*keys, '"window_start"']), keys=f"PARTITION BY {', '.join(keys)}" if keys else "",
+        gap=f"INTERVAL {literal}", time=time, table=source.sql("postgres"),
+    )  # fmt: skip
+    return exp.Subquery(this=parse_one(text, read="postgres"), alias=alias or exp.TableAlias(this=args[0].this.copy()))
 
 
 def name_values(tree: exp.Expr) -> exp.Expr:

@@ -93,6 +93,7 @@ class CreateSink(Statement):
     query: Query | None
     options: Mapping[str, str]
     if_not_exists: bool = False
+    emit_on_window_close: bool = False
 
 
 @dataclass(frozen=True)

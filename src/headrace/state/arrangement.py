@@ -63,6 +63,16 @@ class Arrangement:
         self._cache = cache
         self._stored = schema.arrow()
 
+    def beginning_before(self, time_us: int) -> Arrangement:
+        """The same without the runs that are known to hold no row with an event time below `time_us`.
+
+        Rows with such times are all there; others may be, in part: whoever reads them must leave them out.
+        """
+        refs = [r for r in self.refs if may_expire(r, time_us)]
+        return Arrangement(
+            self.schema, refs, self._root, as_of=self.as_of, watermark=self.watermark, cache=self._cache
+        )  # fmt: skip
+
     @property
     def rows(self) -> int:
         """Rows stored in the runs: at least as many as there are in the table."""

@@ -34,8 +34,9 @@ class TableSchema:
     and "twosum", are zero; doubles that did not cancel exactly can keep a row whose counts are zero, which readers
     take as absent. "min" and "max" cannot take anything back: they are for rows that are never retracted.
 
-    `expires` names a key or value column, a timestamp or int64 of Unix microseconds: rows whose time lies below the
-    table's watermark do not matter any more, are skipped by every read and dropped in time.
+    `expires` names a key or value column, a timestamp or int64 of Unix microseconds, or as `column.field` such a field
+    of a struct: rows whose time lies below the table's watermark do not matter any more, are skipped by every read and
+    dropped in time.
     """
 
     key: tuple[pa.Field, ...]
@@ -44,7 +45,7 @@ class TableSchema:
     expires: str | None = None
 
     def __post_init__(self) -> None:
-        if self.expires is not None and self.expires not in [f.name for f in self.data_fields]:
+        if self.expires is not None and self.expires.partition(".")[0] not in [f.name for f in self.data_fields]:
             raise ValueError(f"no key or value column {self.expires} whose rows could expire")
 
     @property

@@ -17,7 +17,13 @@ from headrace.state.schema import RunRef, TableSchema
 def event_times(batch: pa.RecordBatch, schema: TableSchema) -> pa.Array:
     """The event times of stored rows, int64 microseconds, null where there is none. The schema names a column."""
     assert schema.expires is not None
-    column = batch.column(schema.expires)
+    name, _, part = schema.expires.partition(".")
+    column = batch.column(name)
+    return times_us(pc.struct_field(column, part) if part else column)
+
+
+def times_us(column: pa.Array) -> pa.Array:
+    """Timestamps, or int64 microseconds, as int64 microseconds since 1970 UTC."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz))
     return column.cast(pa.int64())

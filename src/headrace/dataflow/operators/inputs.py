@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.common.columns import Column
 from headrace.connectors.base import open_source
@@ -17,6 +18,7 @@ from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
+from headrace.state.watermark import times_us
 
 K_HIGHEST = (1 << 63) - 1
 """The largest `__k`."""
@@ -51,6 +53,8 @@ class InputStage(Labelled, Unkeyed):
     parallelism: int
     output: pa.Schema
     """Columns as `c0`, `c1` ..., then `__w`."""
+    late: str | None = None
+    """Of a source: the column with the event times by which rows are late, and are not taken in."""
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The relation's change in the slices that the input names."""
@@ -91,16 +95,32 @@ class InputStage(Labelled, Unkeyed):
         return min(1 + size // memory_bytes, PIECES_AT_MOST)
 
     def _source(self, task: Task, source: SourceInput, i: int) -> Iterator[pa.RecordBatch]:
-        reader = open_source(source.options, [Column(name, kind) for name, kind in source.columns]).only(self.names)
-        for piece in source.tasks[i :: self.parallelism]:
-            for found in reader.read(piece):
+        columns = [Column(name, kind) for name, kind in source.columns]
+        wanted = self.names if self.late is None or self.late in self.names else (*self.names, self.late)
+        reader = open_source(source.options, columns).only(wanted)
+        below_us = source.below_us or (None,) * len(source.tasks)
+        for n in range(i, len(source.tasks), self.parallelism):
+            for found in reader.read(source.tasks[n]):
                 task.row_error_count += found.error_count
                 room = ERROR_SAMPLES - len(task.row_errors)
                 task.row_errors += [asdict(error) for error in found.errors[:room]]
-                batch = found.batch
+                batch = found.batch if self.late is None else self._in_time(task, found.batch, below_us[n])
                 if batch.num_rows:
                     ones = pa.array(np.ones(batch.num_rows, dtype=np.int64))
                     yield self._batch([batch.column(n) for n in self.names], ones)
+
+    def _in_time(self, task: Task, batch: pa.RecordBatch, below_us: int | None) -> pa.RecordBatch:
+        """The rows that are not late; counts those that are, and notes the newest time seen."""
+        assert self.late is not None
+        times = times_us(batch.column(self.late))
+        newest_us = pc.max(times).as_py()
+        if newest_us is not None:
+            task.newest_us = newest_us if task.newest_us is None else max(task.newest_us, newest_us)
+        if below_us is None:
+            return batch
+        kept = batch.filter(pc.fill_null(pc.greater_equal(times, below_us), True))
+        task.late_rows += batch.num_rows - kept.num_rows
+        return kept
 
     def _batch(self, columns: list[pa.Array], weights: pa.Array) -> pa.RecordBatch:
         arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip([*columns, weights], self.output)]

@@ -115,6 +115,10 @@ class Task:
         self.spilled_bytes = 0
         self.row_errors: list[dict[str, Any]] = []
         self.row_error_count = 0
+        self.late_rows = 0
+        """Rows of a source that were not taken in because the watermark had passed them."""
+        self.newest_us: int | None = None
+        """The highest event time that was read of a source."""
 
     def arrangement(self, name: str, schema: TableSchema) -> Arrangement:
         """The operator's state table as of the last committed epoch."""
@@ -142,6 +146,8 @@ class Task:
             "spilled_bytes": self.spilled_bytes,
             "row_errors": self.row_errors,
             "row_error_count": self.row_error_count,
+            "late_rows": self.late_rows,
+            "newest_us": self.newest_us,
             "refs": [],
             "io": {},
         }

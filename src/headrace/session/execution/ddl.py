@@ -10,6 +10,7 @@ from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import infer_columns, open_source
 from headrace.connectors.sinks import drops_retractions, open_sink
 from headrace.errors import (
+    DatatypeMismatch,
     DependentObjectsExist,
     DuplicateObject,
     DuplicateTable,
@@ -26,6 +27,7 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
+from headrace.plan.stored import ON_WINDOW_CLOSE
 from headrace.session.execution import routines, unaligned
 from headrace.session.execution.as_of import refuse_as_of
 from headrace.session.execution.select import describe
@@ -54,6 +56,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     if statement.append_only and statement.on_conflict == "overwrite":
         raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
     payload = {
+        **_watermark(statement.watermark, columns),
         "append_only": statement.append_only,
         "on_conflict": statement.on_conflict or "overwrite",
         "defaults": {c.name: c.default for c in statement.columns if c.default is not None},
@@ -118,18 +121,30 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     options = dict(statement.options)
     columns = _declared(statement.columns) or tuple(infer_columns(options))
     open_source(options, columns).start_offsets()
-    watermark = statement.watermark
-    if watermark is not None and watermark.column not in {c.name for c in columns}:
-        raise UndefinedColumn(f'column "{watermark.column}" does not exist')
-    payload = (
-        {"watermark": {"column": watermark.column, "delay_ms": watermark.delay_ms, "expression": watermark.expression}}
-        if watermark is not None
-        else {}
-    )
+    payload = _watermark(statement.watermark, columns)
     session.database.coordinator.create_relation(
         _record(session, "source", statement.name, columns, statement.text, (), options, (), payload)
     )
     return Result("CREATE SOURCE")
+
+
+def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dict[str, object]:
+    """What is stored of `WATERMARK FOR`. Raises `UndefinedColumn`, `DatatypeMismatch`, `NotSupported`."""
+    if watermark is None:
+        return {}
+    column = next((c for c in columns if c.name == watermark.column), None)
+    if column is None:
+        raise UndefinedColumn(f'column "{watermark.column}" does not exist')
+    if column.type not in ("timestamp", "timestamp_ntz"):
+        raise DatatypeMismatch(f'a watermark is for a timestamp, and column "{column.name}" is none')
+    if watermark.delay_ms is None or watermark.delay_ms < 0:
+        raise NotSupported(
+            f"the watermark {watermark.expression}",
+            hint=f"write {column.name} - INTERVAL '...', the interval positive and without months or years",
+        )
+    return {
+        "watermark": {"column": column.name, "delay_ms": watermark.delay_ms, "expression": watermark.expression}
+    }  # fmt: skip
 
 
 def create_view(session: Session, statement: st.CreateView) -> Result:
@@ -152,27 +167,32 @@ def create_view(session: Session, statement: st.CreateView) -> Result:
 def create_materialized_view(session: Session, statement: st.CreateMaterializedView) -> Result:
     """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
     tag = "CREATE MATERIALIZED VIEW"
-    if statement.or_replace or statement.emit_on_window_close:
-        raise NotSupported("OR REPLACE and EMIT ON WINDOW CLOSE", hint="drop the view first; leave the clause out")
+    if statement.or_replace:
+        raise NotSupported("OR REPLACE", hint="drop the view first")
     taken = _taken(session, statement.name, statement.if_not_exists, tag)
     if taken is not None:
         return taken
     bound = Bound(session.localized(statement.query), session.names())
     text = planned_text(bound, statement.columns)
     options = dict(statement.options)
-    if session.variables.is_on(unaligned.SETTING):
+    # What waits for windows to close needs the watermark that its joins pass on.
+    if session.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
         unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
         return Result(tag)
     create_planned(
         session,
         statement.name,
         text,
-        {"spark_sql": text},
+        {"spark_sql": text, **_closing(statement)},
         statement.text,
         options,
         bound.dependencies(),
     )
     return Result(tag)
+
+
+def _closing(statement: st.CreateMaterializedView | st.CreateSink) -> dict[str, object]:
+    return {ON_WINDOW_CLOSE: True} if statement.emit_on_window_close else {}
 
 
 def create_sink(session: Session, statement: st.CreateSink) -> Result:
@@ -182,9 +202,8 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
         return taken
     bound = sink_query(session, statement)
     text, options = planned_text(bound, None), dict(statement.options)
-    create_planned(
-        session, statement.name, text, {"spark_sql": text}, statement.text, options, bound.dependencies(), "sink"
-    )
+    payload = {"spark_sql": text, **_closing(statement)}
+    create_planned(session, statement.name, text, payload, statement.text, options, bound.dependencies(), "sink")
     return Result("CREATE SINK")
 
 
@@ -229,7 +248,7 @@ def create_planned(
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
-    plan = session.planner.plan(query)
+    plan = session.planner.plan(query, on_window_close=bool(payload.get(ON_WINDOW_CLOSE)))
     if kind == "sink":
         plan = plan.into(options)
         open_sink(options, plan.columns)

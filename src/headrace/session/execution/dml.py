@@ -26,7 +26,7 @@ from headrace.session.engine import columns_of, stream
 from headrace.session.execution.select import compute
 from headrace.session.execution.simple import constant_value
 from headrace.session.names import Bound, kind_name, label, null_relation
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.dml import DEFAULT, Returning, delete_query, update_query
 from headrace.sql.parser import parse_query
@@ -73,6 +73,10 @@ def insert(session: Session, statement: st.Insert) -> Result:
     written = session.write(record, change)
     if written is not None and conflict == "ignore":
         result.tag = f"INSERT 0 {written.inserted}"
+    if written is not None and written.late:
+        result.tag = f"INSERT 0 {written.inserted}"
+        text = f"{written.late} rows were left out: the watermark of the table had passed them"
+        result.notices.append(Notice(text))
     return result
 
 

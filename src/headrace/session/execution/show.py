@@ -159,7 +159,8 @@ def explain(session: Session, statement: st.Explain) -> Result:
     """EXPLAIN of a query, of CREATE MATERIALIZED VIEW or of CREATE SINK."""
     inner = statement.statement
     if isinstance(inner, st.CreateMaterializedView):
-        lines = incremental_plan(session, Bound(session.localized(inner.query), session.names()), inner.columns)
+        bound = Bound(session.localized(inner.query), session.names())
+        lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close)
     elif isinstance(inner, st.CreateSink):
         lines = sink_plan(session, inner)
     elif isinstance(inner, st.Select):
@@ -171,17 +172,20 @@ def explain(session: Session, statement: st.Explain) -> Result:
     return rows_result("EXPLAIN", [("QUERY PLAN", "string")], [[line] for line in lines])
 
 
-def incremental_plan(session: Session, bound: Bound, columns: Sequence[str] | None = None) -> list[str]:
+def incremental_plan(
+    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False
+) -> list[str]:
     """The operators that would keep a view of this query up to date."""
     text = planned_text(bound, columns)
-    apart = unaligned.explained(session, text) if session.variables.is_on(unaligned.SETTING) else []
-    return [*session.planner.plan(text).explain(), *apart]
+    apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
+    joins = unaligned.explained(session, text) if apart else []
+    return [*session.planner.plan(text, on_window_close=on_window_close).explain(), *joins]
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     text = planned_text(sink_query(session, statement), None)
-    return session.planner.plan(text).into(statement.options).explain()
+    return session.planner.plan(text, on_window_close=statement.emit_on_window_close).into(statement.options).explain()
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from headrace.coordinator.watermarks import declared
 from headrace.session.system.relations import Rows, define
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVENTS_SHOWN = 1000
 """Newest events that are shown."""
 
@@ -21,6 +23,10 @@ EVENTS_SHOWN = 1000
 def moment(unix_ms: int) -> str | None:
     """A time as text for a timestamp column; None for 0."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds") if unix_ms else None
+
+
+def _event_time(us: int | None) -> str | None:
+    return None if us is None else (_EPOCH + timedelta(microseconds=us)).isoformat(sep=" ")
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -92,6 +98,7 @@ def _sources(session: Session) -> Rows:
         yield {
             "id": o.id, "name": o.name, "schema_name": o.schema, "connector": o.options.get("connector"),
             "epoch": newest.epoch if newest else None, "offsets": json.dumps(newest.offsets) if newest else None,
+            "watermark": _event_time(newest.watermark_us) if newest and declared(o) else None,
             "error": None if error is None else str(error), "error_since": moment(since_ms),
         }  # fmt: skip
 
@@ -123,7 +130,8 @@ _COLUMNS = {
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
         "in_flight_epoch bigint, waiting_for, rows_in bigint, rows_out bigint, epochs bigint, last_epoch_ms double, "
-        "error, error_since timestamp, failures int, retry_in_ms bigint, row_errors bigint, progress, upstreams", _jobs,
+        "error, error_since timestamp, failures int, retry_in_ms bigint, row_errors bigint, late_rows bigint, "
+        "progress, upstreams", _jobs,
     ),
     "barriers": (
         "checkpoint_group, job_id bigint, name, epoch bigint, from_epoch bigint, state, waiting_for, "
@@ -152,7 +160,8 @@ _COLUMNS = {
         "newest_exact bigint, exact, current_epoch bigint", _epochs,
     ),
     "sources": (
-        "id bigint, name, schema_name, connector, epoch bigint, offsets, error, error_since timestamp", _sources,
+        "id bigint, name, schema_name, connector, epoch bigint, offsets, watermark timestamp, error, "
+        "error_since timestamp", _sources,
     ),
     "state_tables": (
         "id bigint, job_id bigint, operator, committed_epoch bigint, safe_epoch bigint, runs int, rows bigint, "

@@ -1,0 +1,97 @@
+"""What the catalog says of watermarks at an epoch. Pure.
+
+The watermark of a source or table is part of the record of an epoch (`RemapRecord`), written before anybody uses it: so
+what is late, and what has been closed at an epoch, is the same for every job, whenever and however often it runs. A
+row is late if it is below the watermark that there was before the epoch in which the row came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
+from headrace.connectors.base import Offsets
+from headrace.coordinator.graph import Graph, J, R
+from headrace.plan.watermarks import Mark
+from headrace.state.watermark import times_us
+
+
+@dataclass(frozen=True)
+class Declared:
+    """`WATERMARK FOR column AS column - delay`."""
+
+    column: str
+    delay_us: int
+
+
+def declared(record: ObjectRecord) -> Declared | None:
+    """The watermark that a source or table is declared with."""
+    found = record.payload.get("watermark")
+    return None if found is None else Declared(found["column"], int(found["delay_ms"]) * 1000)
+
+
+def time_column(record: ObjectRecord) -> str | None:
+    """The column of a relation that has a watermark: declared, or that of EMIT ON WINDOW CLOSE."""
+    own = declared(record)
+    return record.payload.get("watermark_column") if own is None else own.column
+
+
+def raised(before: int | None, newest_us: int | None, delay_us: int) -> int | None:
+    """The watermark once `newest_us` has been seen: it never goes back."""
+    reached = None if newest_us is None else newest_us - delay_us
+    if before is None or reached is None:
+        return reached if before is None else before
+    return max(before, reached)
+
+
+def watermark_at(graph: Graph[R, J], state: CatalogState, relation_id: int, epoch: int) -> int | None:
+    """The watermark of a relation at an epoch, Unix microseconds; None if there is none yet."""
+    job = graph.jobs.get(relation_id)
+    if job is not None:
+        return mark_at(graph, state, job.event_time.closes, epoch)
+    remap = state.offsets_at(relation_id, epoch)
+    return None if remap is None else remap.watermark_us
+
+
+def mark_at(graph: Graph[R, J], state: CatalogState, mark: Mark | None, epoch: int) -> int | None:
+    """What a mark of a plan comes to at an epoch."""
+    return None if mark is None else mark.value(lambda i, _: watermark_at(graph, state, i, epoch))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of a source's range in which one watermark decides what is late."""
+
+    after: Offsets | None
+    to: Offsets
+    below_us: int | None
+
+
+def cuts(state: CatalogState, source_id: int, from_epoch: int, to_epoch: int) -> Iterator[Cut]:
+    """The range of (from, to], cut where the watermark has risen."""
+    before = state.offsets_at(source_id, from_epoch) if from_epoch else None
+    after = None if before is None else before.offsets
+    below = None if before is None else before.watermark_us
+    last = after
+    for remap in state.remaps_in(source_id, from_epoch, to_epoch):
+        if remap.watermark_us != below:
+            if remap.offsets != after:
+                yield Cut(after, remap.offsets, below)
+            after, below = remap.offsets, remap.watermark_us
+        last = remap.offsets
+    if last is not None and last != after:
+        yield Cut(after, last, below)
+
+
+def in_time(rows: pa.RecordBatch, column: str, below_us: int | None) -> tuple[pa.RecordBatch, int | None]:
+    """The rows that are not late, and the newest of their times."""
+    times = times_us(rows.column(column))
+    if below_us is not None:
+        keep = pc.fill_null(pc.greater_equal(times, below_us), True)
+        rows, times = rows.filter(keep), times.filter(keep)
+    return rows, pc.max(times).as_py()
