@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from test_coordinator import WAIT_S, Database
 
+from headrace.common import faults
 from headrace.common.faults import arm, disarm_all
-from headrace.errors import StorageError
+from headrace.errors import SparkLost, StorageError
 
 POINTS = ["catalog.commit.before", "catalog.commit.after"]
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    made = Database(tmp_path, group_retry_initial_ms=1, group_retry_max_ms=5)
+    made = Database(tmp_path, group_retry_initial_ms=1, group_retry_max_ms=5, progress_host="")
     yield made
     disarm_all()
     made.close()
@@ -96,3 +97,26 @@ def test_a_job_is_as_its_record_says(db: Database, point: str) -> None:
     db.insert(t, 1)
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_a_commit_without_an_answer_is_learned_before_its_job_goes_on(db: Database, suspended: bool) -> None:
+    """PC-45, CK-11: nothing is taken in twice, though the job itself has not failed where Spark has ended meanwhile."""
+    t = db.table()
+    v = db.view("v", t)
+    job, before = db.core.jobs[v], len(db.runner_of(v).calls)
+    arm("commit.acked", "hang", nth=1)
+    first = db.insert(t, 1)
+    db.until(lambda: len(db.runner_of(v).calls) > before and job.attempt is None)
+    if suspended:
+        db.c.suspend(SparkLost("Spark has ended"))
+    with silent(db, "catalog.commit.after"):
+        faults._armed["commit.acked"].released.set()
+        db.until(lambda: not job.busy)
+    assert job.committed < first and bool(job.failures) is not suspended
+    db.core.suspended = None
+    db.core.notify()
+    db.insert(t, 2)
+    db.c.flush(WAIT_S)
+    assert db.read(t, v) == [[1, 2]] * 2
+    assert db.runner_of(v).calls[-1].from_epoch >= first

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -61,7 +63,11 @@ class Writer(threading.Thread):
                 while not self._ending.is_set():
                     sql, after = self._accounts() if self.table == "accounts" else self._log()
                     self.maybe = after
-                    connection.execute(sql)
+                    try:
+                        connection.execute(sql)
+                    except psycopg.errors.SystemError:
+                        self.maybe = None  # Spark was lost: the statement has not happened
+                        continue
                     self.rows, self.maybe = after, None
                     self.acknowledged += 1
         except psycopg.OperationalError as error:
@@ -136,6 +142,7 @@ class Scene:
             "fields.k.min = '0', fields.k.max = '7', fields.v.min = '0', fields.v.max = '1000')",
             f"CREATE SOURCE lines (k int, v int) WITH (connector = 'files', path = '{self._files}', format = 'csv')",
             *(f"CREATE MATERIALIZED VIEW {name} AS {query}" for name, query in VIEWS.items()),
+            "CREATE SINK gone FROM totals WITH (connector = 'blackhole')",
         )
 
     def begin_load(self) -> None:
@@ -177,7 +184,7 @@ class Scene:
         self.check_tables()
         self.check_views()
         statuses = {row[1]: row[2] for row in self.server.rows("SHOW JOBS")}
-        assert statuses == dict.fromkeys(VIEWS, "running")
+        assert statuses == dict.fromkeys((*VIEWS, "gone"), "running")
         assert sum(r[0] for r in self.server.rows("SELECT c FROM lines_by_k")) == 50 * self._file_count
 
     def restart(self, faults: str = "") -> None:
@@ -216,6 +223,10 @@ class Scene:
         self.add_file()
         self.check_views()
         self.end_load()
+
+    def acknowledged_so_far(self) -> int:
+        """Statements of the writers of this life that have succeeded."""
+        return sum(writer.acknowledged for writer in self.writers)
 
     def objects(self) -> set[str]:
         """Every object of the state, by its name."""
@@ -309,6 +320,10 @@ def test_killed_at_every_fault_point(scene: Scene) -> None:
     for following in (*EVERY_POINT[1:], ""):
         scene.load_until_killed(following)
     scene.check_end()
+    scene.server.kill()
+    scene.restart("sink.commit.before=kill@2,sink.commit.after=kill@4,task.spool.before=kill@20")
+    scene.load_and_kill(5.0)  # in this life workers die, too
+    scene.check_end()
     for faults in ("catalog.fence.before=kill", "catalog.fence.after=kill"):
         scene.server.kill()
         assert scene.server.start(faults, wait=False).wait_exit(120) == -9
@@ -349,3 +364,28 @@ def test_killed_while_a_view_is_created(scene: Scene) -> None:
         wait_for(running, 120, "the late view")
         assert differences(scene.server, f"late{number}", query) is None
     scene.server.execute("DROP MATERIALIZED VIEW late0; DROP MATERIALIZED VIEW late1")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_spark_is_killed_again_and_again(scene: Scene) -> None:
+    """PC-42, PC-44: also while it starts, and while views are planned; the server and the writers' connections stay."""
+    served, killed = scene.server.process_id, set[int]()
+    scene.begin_load()
+    for number in range(6):
+        scene.add_file()
+        threading.Event().wait(scene.random.uniform(0.5, 6.0))
+        for _ in range(1 + number % 2):
+            wait_for(lambda: scene.server.java_process() not in (None, *killed), 120, "another JVM")
+            java = scene.server.java_process()
+            assert java is not None
+            threading.Event().wait(scene.random.uniform(0.0, 3.0) if number % 2 else 0.0)
+            os.kill(java, signal.SIGKILL)
+            killed.add(java)
+    scene.end_load()
+    assert scene.acknowledged_so_far() > 10
+    scene.check_end()
+    assert scene.server.process_id == served and scene.server.exit_code() is None
+    events = scene.server.rows("SELECT kind, message FROM headrace_catalog.events")
+    assert [e for e in events if e[0] in ("job_failed", "job_quarantined")] == []
+    scene.check_garbage(set())

@@ -49,6 +49,8 @@ class UnderWay:
     """Some step of it takes in only a part of the epoch."""
     before: tuple[UnderWay, ...] = ()
     """Epochs of the lane that had been run and not committed when it was opened."""
+    run_s: float = 0.0
+    """When it had been run."""
     wanted: bool = False
     """It has been run and is to be committed now."""
     given_up: bool = False

@@ -52,13 +52,16 @@ class Committer:
     def submit(self, now: UnderWay) -> None:
         """An epoch has been run: it waits until it is to be committed."""
         with self._core.lock:
+            now.run_s = self._core.clock.monotonic_s()
             self.waiting.append(now)
 
     def commit(self) -> None:
         """Commit all that waits, in the background; at once where only one epoch may be under way."""
         with self._core.lock:
-            for now in self.waiting:
+            for now in (now for now in self.waiting if not now.wanted):
                 now.wanted = True
+                # For how long it was held is no time that it took.
+                now.since_s += self._core.clock.monotonic_s() - now.run_s
             if self._working or not self.waiting:
                 return
             self._working = True
@@ -122,11 +125,15 @@ class Committer:
         """Let go of an epoch: what is not committed of it never happened."""
         now.holds.close()
         with self._core.changed:
-            now.before = now.epoch.before = ()
-            self.waiting = [other for other in self.waiting if other is not now]
-            for part in now.epoch.parts:
-                part.job.busy -= 1
+            self._end(now)
             self._core.changed.notify_all()
+
+    def _end(self, now: UnderWay) -> None:
+        """An epoch is no longer under way. The caller holds the lock."""
+        now.before = now.epoch.before = ()
+        self.waiting = [other for other in self.waiting if other is not now]
+        for part in now.epoch.parts:
+            part.job.busy -= 1
 
     def store(self, now: UnderWay) -> None:
         """Make the steps of an epoch up to here durable, with none before it: a restart goes on after them."""
@@ -135,12 +142,15 @@ class Committer:
         if any(not p.committed for p in now.epoch.parts):
             fault_point("backfill.slice.after")
         with core.committing:
-            self._transact([now], plan_partial(now.epoch, core.clock.now_ms()), [])
-        note_stored(now.epoch)
-        with core.changed:
-            self._count(now)
-            for job in now.lane:
-                job.retry_at_s = 0.0
+            commit = plan_partial(now.epoch, core.clock.now_ms())
+            self._transact([now], commit, [])
+            note_stored(now.epoch)
+            with core.changed:
+                commit.apply(core)
+                self._count(now)
+                for job in now.lane:
+                    job.retry_at_s = 0.0
+                core.changed.notify_all()
 
     def _finish(self, due: Sequence[UnderWay]) -> None:
         """The commit that makes epochs visible."""
@@ -158,28 +168,33 @@ class Committer:
                 epochs = [now.epoch for now in due]
                 commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
             self._transact(due, commit, self._events(due))
+            # At once: who is told that it is committed finds it counted.
+            with core.changed:
+                commit.apply(core)
+                for now in due:
+                    self._note(now)
+                    self._end(now)
+                core.changed.notify_all()
         for now in due:
-            self._note(now)
-            self.close(now)
+            now.holds.close()
         for job_id in commit.late:
             self._say_late(core.jobs.get(job_id), last.epoch.target)
 
     def _note(self, now: UnderWay) -> None:
-        """Keep in memory, for decisions and for people, that an epoch is committed."""
+        """Keep in memory, for decisions and for people, that an epoch is committed. The caller holds the lock."""
         core = self._core
-        with core.changed:
-            for job in now.lane:
-                if job.failed_total == now.failures[job.id]:
-                    self._recovered(job)
-                job.metrics.epochs += 1
-                core.totals.epochs += 1
-                job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
-                job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
-            self._count(now)
+        for job in now.lane:
+            if job.failed_total == now.failures[job.id]:
+                self._recovered(job)
+            job.metrics.epochs += 1
+            core.totals.epochs += 1
+            job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
+            job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
+        self._count(now)
         self._record(now)
 
     def _transact(self, due: Sequence[UnderWay], commit: Commit, more: list[Edit]) -> None:
-        """Commit and, once it is durable, change what is in memory. The caller holds `committing`."""
+        """Make it durable, unless a job has left the lane. The caller holds `committing`."""
         core = self._core
         with core.lock:
             if any(now.outdated for now in due):
@@ -192,9 +207,6 @@ class Committer:
         except HeadraceError:
             if not commit.happened(core.catalog.state):
                 raise
-        with core.changed:
-            commit.apply(core)
-            core.changed.notify_all()
 
     def _events(self, due: Sequence[UnderWay]) -> list[Edit]:
         edits: list[Edit] = []

@@ -131,6 +131,8 @@ class Job(JobState):
     attempt: str | None = None
     """The attempt that Spark runs at present."""
     attempt_since_s: float = 0.0
+    unsure: bool = False
+    """What it has committed last may be durable without being known here: that is learned before it goes on."""
     busy: int = 0
     """Epochs that it is part of, that have begun and are neither committed nor given up."""
     progress: str = ""

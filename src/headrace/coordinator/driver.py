@@ -259,7 +259,7 @@ class Driver:
         core = self._core
         with core.lock:
             lane = self.lane()
-        if any(j.failures for j in lane):
+        if any(j.unsure for j in lane):
             self._resync(lane)
         with core.changed:
             lane = self.lane()
@@ -304,16 +304,25 @@ class Driver:
                             core.relation(job.id).changed(ref.epoch_hi, ref.rows)
                     job.committed, job.exact, job.status = record.committed_epoch, record.exact, record.status
                 job.position = position_of(state.positions_of(job.id))
+                job.unsure = False
 
     def _failed(self, error: HeadraceError) -> None:
         """The epoch that was being run is given up; those before it are committed all the same."""
         now = self._now
         outdated = now is not None and now.outdated
+        self._doubt(now)
         self._close()
         if not outdated:
             self._note_failure(now, error)
 
+    def _doubt(self, now: UnderWay | None) -> None:
+        """What it was doing may have been a commit."""
+        with self._core.lock:
+            for job in self.lane() if now is None else now.lane:
+                job.unsure = True
+
     def _commit_failed(self, now: UnderWay, error: HeadraceError) -> None:
+        self._doubt(now)
         if not any(p.job.stopping or p.version != p.job.version for p in now.epoch.parts):
             self._note_failure(now, error)
 

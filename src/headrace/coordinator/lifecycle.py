@@ -139,13 +139,16 @@ class Lifecycle:
         The caller holds `ddl`; no epoch runs. Raises `SparkLost` if that application has ended, too.
         """
         core = self._core
+        with core.committing, core.lock:  # What is still to be committed is not any more.
+            for job in core.jobs.values():
+                job.version += 1
         with core.catalog.reading() as state:
             objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink"))
             records = dict(state.jobs)
         for record in objects:
-            job = core.jobs.get(record.id)
-            if job is not None:
-                self._replan(record, records[record.id], job)
+            found = core.jobs.get(record.id)
+            if found is not None:
+                self._replan(record, records[record.id], found)
             self._define(record)
         self._settle()
         for job in list(core.jobs.values()):

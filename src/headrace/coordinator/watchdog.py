@@ -158,6 +158,8 @@ def _of_turn(core: Core, job: Job) -> str:
     left_s = max(job.not_before_s, job.commit_after_s if job.busy else 0.0) - core.clock.monotonic_s()
     if left_s > 0 and job.forced <= job.committed:
         return f"its checkpoint_interval_ms, {left_s:.1f} s more"
+    if job.busy:
+        return "the commit of what it has written"
     image, most = core.catalog.image, core.settings.compaction_stall_runs
     runs = max((image.run_count(t) for t in job.tables.values()), default=0)
     if runs >= most:

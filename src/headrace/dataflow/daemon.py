@@ -1,46 +1,39 @@
-"""PySpark's daemon, which forks Python workers, with all that they need imported once.
+"""Spark's daemon for Python workers, which has loaded what they need before it forks them.
 
-A worker that imports numpy, pyarrow, pandas and the operators by itself starts a second later. Run by Spark as
-`python -m headrace.dataflow.daemon pyspark.worker` (its setting `spark.python.daemon.module`).
-
-PySpark imports nothing before the fork, so that no thread is lost in it. What is imported here starts none that the
-forked process misses: with `OMP_NUM_THREADS`, which Spark sets, numpy starts none, and pyarrow's jemalloc, which
-knows of forks, is not the one that allocates.
+A worker whose task has failed is not used again. Without this the next one, whoever's epoch it works for, would first
+import half a second's worth of modules, so that a view which fails over and over would slow down all others.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
+import os
+from importlib import import_module
 
 from pyspark.daemon import manager
 
-PRELOADED = (
-    "pandas",
-    "pyarrow.compute",
-    "pyarrow.parquet",
-    "pyspark.worker",
+_LOADED = (
+    "pandas", "pyarrow.compute", "pyarrow.parquet", "pyspark.worker", "pyspark.sql.pandas.serializers",
     "headrace.dataflow.acknowledgements",
-    "headrace.dataflow.operators.aggregate",
-    "headrace.dataflow.operators.calls",
-    "headrace.dataflow.operators.deliver",
-    "headrace.dataflow.operators.inputs",
-    "headrace.dataflow.operators.join",
-    "headrace.dataflow.operators.materialize",
-    "headrace.dataflow.operators.preserve",
-    "headrace.dataflow.operators.recompute",
-    "headrace.dataflow.operators.task",
-)
+    *(f"headrace.dataflow.operators.{name}" for name in (
+        "aggregate", "calls", "deliver", "functions", "inputs", "join", "materialize", "preserve", "recompute",
+    )),
+)  # fmt: skip
+_WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What keeps the modules from starting threads when they are imported: only a process with one may fork workers."""
 
 
-def preload() -> None:
-    """Import what workers use."""
-    for name in PRELOADED:
-        importlib.import_module(name)
-    # What is there now is never looked at again, so that forked workers share its memory.
+def load() -> None:
+    """Import it all; no thread but the caller's runs afterwards."""
+    for key, value in _WITHOUT_THREADS.items():
+        os.environ.setdefault(key, value)
+    for name in _LOADED:
+        import_module(name)
+    # Python's own generator is seeded again in every child, numpy's is not.
+    os.register_at_fork(after_in_child=import_module("numpy.random").seed)
     gc.freeze()
 
 
 if __name__ == "__main__":
-    preload()
+    load()
     manager()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -62,6 +64,8 @@ def has_ended(session: SparkSession, wait_s: float = 0.0) -> bool:
 
 
 _starting = threading.Lock()
+_scratch_of: WeakKeyDictionary[SparkContext, Path] = WeakKeyDictionary()
+"""Where applications that were started here keep their shuffle files."""
 
 
 def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSession:
@@ -85,6 +89,8 @@ def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSes
             SparkContext._gateway = SparkContext._jvm = None
             with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
                 gateway.shutdown()
+            if (scratch := _scratch_of.pop(context, None)) is not None:
+                shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
         return start()
 
 
@@ -126,7 +132,9 @@ def local_session(
     logging.getLogger().addFilter(_no_failed_calls)
     with _stderr_to(log_file):
         try:
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
+            _scratch_of.setdefault(session.sparkContext, scratch)
+            return session
         except Exception as error:
             raise OperationalError(
                 f"Spark did not start: {error}", hint=f"see {log_file}", detail=_tail(log_file)

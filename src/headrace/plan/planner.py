@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -115,9 +116,26 @@ class Planner:
         with self._lock, translated():
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
-            self._refuse_nondeterministic(analyzed)
-            optimized = self.bridge.optimized(self.bridge.frame(hidden(self.bridge, analyzed)))
-            return self._plan(analyzed, optimized, on_window_close)
+            return self._plan(analyzed, self._optimized(analyzed), on_window_close)
+
+    def optimized(self, query: str) -> JNode:
+        """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
+        with self._lock, translated():
+            return self._optimized(self.bridge.analyzed(self.bridge.spark.sql(query)))
+
+    def _optimized(self, analyzed: JNode) -> JNode:
+        self._refuse_nondeterministic(analyzed)
+        return self.bridge.optimized(self.bridge.frame(hidden(self.bridge, analyzed)))
+
+    def relation_of(self, leaf: JNode) -> int | None:
+        """The id of the relation that a leaf of a plan stands for; None for any other node."""
+        relation = self._leaves.get(self.bridge.relation_id(leaf) or -1)
+        return None if relation is None else relation.id
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while planning."""
+        return self._lock
 
     def columns_of(self, query: str) -> tuple[Column, ...]:
         """Names and types of a query's result, without running it."""

@@ -62,10 +62,12 @@ class SparkKeeper:
 
     def is_lost(self) -> bool:
         """Whether Spark has ended; what is to be done about it is begun. Asked by who met `SparkLost`."""
+        session = self.session
         if not self._lost.is_set():
-            if not has_ended(self.session, DYING_S):
+            if not has_ended(session, DYING_S):
                 return False
-            self._suspend()
+            if session is self.session:
+                self._suspend()
         return True
 
     def wait_ready(self, check: Callable[[], None]) -> None:

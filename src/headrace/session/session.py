@@ -34,6 +34,7 @@ from headrace.session.engine import Jobs
 from headrace.session.execution import ddl, dml, routines, show
 from headrace.session.execution.select import select
 from headrace.session.names import Names
+from headrace.session.parts import parts_of
 from headrace.session.prepared import PreparedStatement, prepare
 from headrace.session.result import Notice, Result
 from headrace.session.system.functions import localize
@@ -414,7 +415,8 @@ class Session:
             job = state.jobs.get(job_id)
             if job is None or job.status == "created" or job.exact:
                 raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
-        self.database.coordinator.drop(list(statement.ids))
+        parts = parts_of(state, statement.ids)
+        self.database.coordinator.drop([*statement.ids, *(o.id for o in parts if o.id not in statement.ids)])
         return show.rows_result("CANCEL JOBS", [("Id", "bigint")], [[i] for i in statement.ids])
 
 

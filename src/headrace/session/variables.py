@@ -142,6 +142,12 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("monotonic_reads", "strict", "Whose earlier reads no relation is shown older than.", _monotonic),
         Variable("background_ddl", "off", "CREATE MATERIALIZED VIEW returns before it is filled.", _boolean),
+        Variable(
+            "streaming_enable_unaligned_join",
+            "off",
+            "Joins inside new views are jobs of their own.",
+            _boolean,
+        ),
         Variable("default_checkpoint_group", "", "Group of new views; empty: as the system parameter says.", _group),
         Variable("rw_implicit_flush", "off", "FLUSH after each INSERT, UPDATE and DELETE.", _boolean),
         Variable("read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column
+from headrace.common.faults import fault_point
 from headrace.connectors.sinks import WEIGHT_COLUMN, SinkPosition, drops_retractions, open_sink
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 
@@ -30,7 +31,10 @@ class DeliverStage(Labelled, Unkeyed):
         options = dict(self.options)
         if drops_retractions(options):
             batches = (batch.filter(pc.greater(batch.column(WEIGHT_COLUMN), 0)) for batch in batches)
-        task.rows_out = open_sink(options, self.columns).write(position, map(self._change, batches))
+        sink = open_sink(options, self.columns)
+        fault_point("sink.commit.before")
+        task.rows_out = sink.write(position, map(self._change, batches))
+        fault_point("sink.commit.after")
         yield from ()
 
     def _change(self, batch: pa.RecordBatch) -> pa.RecordBatch:

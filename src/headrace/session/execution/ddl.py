@@ -28,10 +28,11 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE
-from headrace.session.execution import routines
+from headrace.session.execution import routines, unaligned
 from headrace.session.execution.as_of import refuse_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, label
+from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
@@ -173,13 +174,18 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
         return taken
     bound = Bound(session.localized(statement.query), session.names())
     text = planned_text(bound, statement.columns)
+    options = dict(statement.options)
+    # What waits for windows to close needs the watermark that its joins pass on.
+    if session.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
+        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
+        return Result(tag)
     create_planned(
         session,
         statement.name,
         text,
         {"spark_sql": text, **_closing(statement)},
         statement.text,
-        dict(statement.options),
+        options,
         bound.dependencies(),
     )
     return Result(tag)
@@ -329,9 +335,10 @@ def drop(session: Session, statement: st.Drop) -> Result:
     order, extra = _drop_order(session, wanted)
     if extra and not statement.cascade:
         raise _still_needed(session, wanted, extra)
-    notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in extra]
+    notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in extra if not is_part(o)]
     if order:
-        session.database.coordinator.drop([o.id for o in order])
+        parts = parts_of(session.database.catalog.state, [o.id for o in order])
+        session.database.coordinator.drop(list(dict.fromkeys(o.id for o in [*order, *parts])))
     for record in order:
         routines.forget(session, record)
     return Result(tag, notices=notices)
@@ -414,7 +421,9 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     if statement.action == "set":
         coordinator.alter_job(record.id, options=dict(statement.options))
     else:
-        coordinator.alter_job(record.id, paused=statement.action == "pause")
+        parts = parts_of(session.database.catalog.state, [record.id])
+        for each in [record, *parts]:
+            coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(tag)
 
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.errors import NotSupported
-from headrace.session.execution import routines
+from headrace.session.execution import routines, unaligned
 from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
+from headrace.session.parts import is_part
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.types import pg_type_text
@@ -79,7 +80,7 @@ def _list(session: Session, what: str, schema: str | None, fits: Callable[[str],
         raise NotSupported(f"SHOW {what.upper()}")
     schemas = (schema,) if schema is not None else session.names().search_path
     found = session.database.catalog.state.objects_of(_KINDS[what])
-    names = sorted(o.name for o in found if o.schema in schemas and fits(o.name))
+    names = sorted(o.name for o in found if o.schema in schemas and fits(o.name) and not is_part(o))
     return rows_result("SHOW", [("Name", "string")], [[n] for n in names])
 
 
@@ -175,7 +176,10 @@ def incremental_plan(
     session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False
 ) -> list[str]:
     """The operators that would keep a view of this query up to date."""
-    return session.planner.plan(planned_text(bound, columns), on_window_close=on_window_close).explain()
+    text = planned_text(bound, columns)
+    apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
+    joins = unaligned.explained(session, text) if apart else []
+    return [*session.planner.plan(text, on_window_close=on_window_close).explain(), *joins]
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:

@@ -1,0 +1,76 @@
+"""Views whose joins are jobs of their own, so that one that multiplies its input holds up nothing but itself.
+
+With `streaming_enable_unaligned_join` a view is cut behind its joins. Each becomes a materialized view that is not
+listed, with a checkpoint group and a log of its own, and the rest reads it like any other view: at its own pace, from a
+durable position, and never more than `max_rows_per_epoch` at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError
+from headrace.plan.cuts import cut_joins, in_place_of, named
+from headrace.plan.failures import translated
+from headrace.plan.stored import stored_query, to_payload
+from headrace.session.parts import PART
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.plan.bridge import JNode
+    from headrace.session.session import Session
+
+SETTING = "streaming_enable_unaligned_join"
+
+
+def create(
+    session: Session, name: TableName, query: str, definition: str, options: dict[str, str], depends_on: Iterable[int],
+    create_planned: Callable[..., int],
+) -> None:  # fmt: skip
+    """Create a view and before it those of its joins, each by `create_planned`; what fails leaves nothing behind."""
+    planner, bridge = session.planner, session.planner.bridge
+    depends = tuple(depends_on)
+    made: list[int] = []
+
+    def payload_of(node: JNode) -> dict[str, Any]:
+        with planner.lock:
+            return to_payload(bridge, node, planner.relation_of)
+
+    def make(join: JNode) -> JNode:
+        part = TableName(name.schema, f"{name.name}$join_{len(made) + 1}")
+        payload = {**payload_of(named(bridge, join)), PART: name.name}
+        own = {k: v for k, v in options.items() if k in ("parallelism", "max_rows_per_epoch", "checkpoint_interval_ms")}
+        made.append(
+            create_planned(
+                session, part, stored_query(planner, payload), payload, f"-- a join of {name}",
+                {**own, "checkpoint_group": "own"}, depends,
+            )
+        )  # fmt: skip
+        return in_place_of(bridge, join, bridge.analyzed(planner.relation_frame(made[-1])))
+
+    try:
+        with translated():
+            rest = cut_joins(bridge, planner.optimized(query), make)
+            payload: dict[str, Any] = payload_of(rest) if made else {"spark_sql": query}
+            create_planned(session, name, stored_query(planner, payload), payload, definition, options, depends)
+    except BaseException:
+        with suppress(HeadraceError):
+            if made:
+                session.database.coordinator.drop(made)
+        raise
+
+
+def explained(session: Session, query: str) -> list[str]:
+    """The joins that would become jobs of their own, for EXPLAIN."""
+    joins: list[str] = []
+
+    def make(join: JNode) -> JNode:
+        joins.append(str(join.simpleStringWithNodeId()))
+        return join
+
+    planner = session.planner
+    with translated():
+        cut_joins(planner.bridge, planner.optimized(query), make)
+    return [f"job of its own, join_{i}: {text}" for i, text in enumerate(joins, 1)]

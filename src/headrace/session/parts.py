@@ -1,0 +1,30 @@
+"""Hidden views: the joins of which a view is made that was cut behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
+
+PART = "part"
+"""Key in the payload of a hidden view: the name of the view that it is a part of."""
+
+
+def is_part(record: ObjectRecord) -> bool:
+    """Whether an object is a join of a view, and not the user's."""
+    return PART in record.payload
+
+
+def parts_of(state: CatalogState, ids: Iterable[int]) -> list[ObjectRecord]:
+    """The hidden views of which these views are made, those that read others first."""
+    found: dict[int, ObjectRecord] = {}
+    left = list(ids)
+    while left:
+        record = state.objects.get(left.pop())
+        for below in record.depends_on if record is not None else ():
+            part = state.objects.get(below)
+            if part is not None and is_part(part) and part.id not in found:
+                found[part.id] = part
+                left.append(part.id)
+    return sorted(found.values(), key=lambda o: -o.id)
