@@ -270,15 +270,22 @@ class Served:
         return time.monotonic() - self.since
 
     def kill(self) -> None:
-        """SIGKILL, to Spark as well."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """SIGKILL, to Spark as well; harmless when repeated."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def recovery(spark: SparkSession, options: argparse.Namespace) -> None:
     rows = []
     for size in (100_000, options.rows):
-        path = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+        path, ends = Path(tempfile.mkdtemp(prefix="headrace-bench-")), contextlib.ExitStack()
         try:
             settings = Settings(data_dir=path, barrier_interval_ms=1000)
             with headrace.connect(path, spark=spark, settings=settings) as db:
@@ -286,11 +293,11 @@ def recovery(spark: SparkSession, options: argparse.Namespace) -> None:
                 fill(db, "t", size)
                 db.sql("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS c, sum(k) AS s FROM t GROUP BY v")
             times: list[tuple[float, float, float]] = []
-            served = Served(path)
+            served = ends.enter_context(Served(path))
             for number in range(options.repeat):
                 served.rows(f"INSERT INTO t VALUES (1, {-number - 1})")
                 served.kill()
-                served = Served(path)
+                served = ends.enter_context(Served(path))
                 up = served.age_s()
                 served.rows("SELECT v, c FROM m WHERE v = 1")
                 first = served.age_s()
@@ -298,8 +305,8 @@ def recovery(spark: SparkSession, options: argparse.Namespace) -> None:
                 while not served.rows(f"SELECT v FROM m WHERE v = {-1000 - number}"):
                     time.sleep(0.01)
                 times.append((up, first, served.age_s()))
-            served.kill()
         finally:
+            ends.close()
             shutil.rmtree(path, ignore_errors=True)
         medians = [bench.median([t[i] for t in times]) for i in range(3)]
         rows.append([f"{size:,}", *(f"{s:.2f}" for s in medians)])
