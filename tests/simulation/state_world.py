@@ -79,6 +79,9 @@ class Plan:
     fingerprint: str = "copy"
     generation: int = 0
     event_time: EventTime = NO_EVENT_TIME
+    temporal: bool = False
+    lookups: frozenset[int] = frozenset()
+    read_only_by_lookup: frozenset[int] = frozenset()
 
     def state_tables(self) -> dict[str, TableSchema]:
         return {ROWS: SCHEMA, STATE: EXPIRING}
