@@ -46,6 +46,7 @@ from headrace.errors import (
     StorageError,
     UndefinedTable,
 )
+from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state import objects as objects_module
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
@@ -77,6 +78,7 @@ class Plan:
     append_only: bool = False
     fingerprint: str = "copy"
     generation: int = 0
+    event_time: EventTime = NO_EVENT_TIME
 
     def state_tables(self) -> dict[str, TableSchema]:
         return {ROWS: SCHEMA, STATE: EXPIRING}
@@ -89,7 +91,7 @@ class Planner:
 
     def forget(self, relation_id: int) -> None: ...
 
-    def plan(self, sql: str) -> Plan:
+    def plan(self, sql: str, *, on_window_close: bool = False) -> Plan:
         return Plan((int(sql),))
 
 
@@ -172,8 +174,9 @@ class CopyRunner:
     def _run(self, params: EpochParams) -> EpochResult:
         world = self._world
         own = params.state[STATE]
-        # It was asked for when the step was prepared, and may have been raised since.
-        assert (own.watermark or 0) <= world.model.watermark.get(own.table_id, 0), "FS-19: what the catalog says counts"
+        # Raised by the catalog alone here, without a plan that says why: it is not among the parameters.
+        assert own.watermark is None
+        watermark = world.model.watermark.get(own.table_id)
         ((upstream, table),) = params.tables.items()
         schema = self._schemas[upstream]
         assert schema is not None
@@ -185,9 +188,9 @@ class CopyRunner:
         base = world.rows_table(upstream)
         expected = world.model.log(base, 0 if params.first else params.from_epoch, params.to_epoch)
         assert as_rows(found) == expected, f"input of the epoch ({params.from_epoch}, {params.to_epoch}]"
-        state = Arrangement(EXPIRING, own.refs, params.root, watermark=own.watermark, cache=RunCache())
+        state = Arrangement(EXPIRING, own.refs, params.root, watermark=watermark, cache=RunCache())
         # It copies its input; what it has of an epoch before this one need not be committed yet.
-        content = unexpired(world.model.content(base, params.from_epoch), own.watermark)
+        content = unexpired(world.model.content(base, params.from_epoch), watermark)
         assert as_rows(world.slowly(state.scan())) == content, "own state"
         return EpochResult(self._write(params, [world.restored(b) for b in found]), rows_in=1, rows_out=1)
 
