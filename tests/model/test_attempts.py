@@ -72,7 +72,8 @@ def _ack(attempt: str, stage: str, partition: int, refs: int, task_attempt: int 
     return {
         "attempt": attempt, "stage": stage, "partition": partition, "task_attempt": task_attempt,
         "rows_in": 5, "rows_out": 3, "rows_written": 4 * refs, "spilled_bytes": 0,
-        "refs": [ref.to_json()] * refs, "row_errors": [], "row_error_count": 0, "io": {"requests": 2},
+        "refs": [ref.to_json()] * refs, "row_errors": [], "row_error_count": 0, "due_us": None,
+        "late_rows": 0, "newest_us": None, "io": {"requests": 2},
     }  # fmt: skip
 
 
