@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 
@@ -28,6 +30,11 @@ def write(root: StoreRoot, path: str, rows: int = 1000, seed: int = 0) -> RunRef
 def rows_of(root: StoreRoot, ref: RunRef) -> pa.Table:
     """All rows of a run, opened anew."""
     return pa.Table.from_batches(Run.open(root, ref).batches)
+
+
+def elsewhere(root: StoreRoot, folder: Path) -> StoreRoot:
+    """The same objects as another host sees them: with an empty cache."""
+    return StoreRoot(root.url, root.options, str(folder), root.cache_bytes)
 
 
 def read_all(root: StoreRoot, refs: list[RunRef], rounds: int) -> list[int]:

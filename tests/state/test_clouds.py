@@ -1,4 +1,4 @@
-"""Object storage on servers that speak Google's and Azure's protocols."""
+"""What every object store has to do, on servers that speak the protocols of S3, Google and Azure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cloud_servers import Cloud, azure, azurite, google
-from remote_cases import SCHEMA, batch, rows_of, write
+from object_server import S3Server
+from remote_cases import SCHEMA, batch, elsewhere, rows_of, write
 
 from headrace.errors import CorruptObject, StorageError
 from headrace.state.arrangement import Arrangement
 from headrace.state.merge import merge
 from headrace.state.run import RunCache, Section, write_run
-from headrace.state.stores import StoreRoot, store_of
+from headrace.state.stores import store_of
 
 
-@pytest.fixture(scope="module", params=["google", pytest.param("azure", marks=pytest.mark.soak)])
-def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
-    if request.param == "google":
+@pytest.fixture(scope="module", params=["s3", "google", pytest.param("azure", marks=pytest.mark.soak)])
+def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud | S3Server]:
+    if request.param == "s3":
+        yield request.getfixturevalue("s3")
+    elif request.param == "google":
         pytest.importorskip("moto", reason="the server is moto's, of the dev extra")
         with google() as server:
             yield server
@@ -31,47 +34,44 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
             yield server
 
 
-def _cold(root: StoreRoot, folder: Path) -> StoreRoot:
-    """The same objects as another host sees them: with an empty cache."""
-    return StoreRoot(root.url, root.options, str(folder))
-
-
-def test_objects_come_and_go(cloud: Cloud, tmp_path: Path) -> None:
+def test_objects_come_and_go(cloud: Cloud | S3Server, tmp_path: Path) -> None:
     root = cloud.root(tmp_path / "a")
     store = store_of(root)
     store.prepare()
     assert list(store.list()) == []
     refs = write_run(root, "7/e-1/0.run", [Section(t, SCHEMA, [batch(800, t)], 3) for t in (1, 2)])
-    for ref, seed in zip(refs, (1, 2), strict=True):
-        assert rows_of(_cold(root, tmp_path / "b"), ref).to_batches() == [batch(800, seed)]
+    for seen in (root, elsewhere(root, tmp_path / "b")):
+        for ref, seed in zip(refs, (1, 2), strict=True):
+            assert rows_of(seen, ref).to_batches() == [batch(800, seed)]
     write(root, "8/x.run")
     assert sorted(o.path for o in store.list()) == ["7/e-1/0.run", "8/x.run"]
     (found,) = store.list("7")
     head = store.head(found.path)
     assert head is not None and head.size == found.size == sum(r.packed or 0 for r in refs)
+    assert found.modified_s > 1.7e9
     store.delete(found.path)
     store.delete(found.path)
     assert store.head(found.path) is None
     with pytest.raises(CorruptObject, match=r"object 7/e-1/0\.run is missing"):
-        rows_of(_cold(root, tmp_path / "c"), refs[0])
+        rows_of(elsewhere(root, tmp_path / "c"), refs[0])
 
 
-def test_a_name_is_given_once(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_name_is_given_once(cloud: Cloud | S3Server, tmp_path: Path) -> None:
     root = cloud.root(tmp_path)
     ref = write(root, "x.run", seed=1)
     with pytest.raises(StorageError, match=r"object x\.run exists already"):
         write(root, "x.run", seed=2)
-    assert rows_of(_cold(root, tmp_path / "b"), ref).to_batches() == [batch(1000, 1)]
+    assert rows_of(elsewhere(root, tmp_path / "b"), ref).to_batches() == [batch(1000, 1)]
 
 
-def test_arrangements_and_merges(cloud: Cloud, tmp_path: Path) -> None:
+def test_arrangements_and_merges(cloud: Cloud | S3Server, tmp_path: Path) -> None:
     root = cloud.root(tmp_path / "a")
-    refs = [write(root, f"{i}.run", 6000, seed=i) for i in range(3)]
-    there = _cold(root, tmp_path / "b")
+    refs = [write(root, f"{i}.run", 6000, seed=i) for i in range(5)]
+    there = elsewhere(root, tmp_path / "b")
     merged = merge(refs, SCHEMA, there, "m.run", 1)
-    assert merged is not None and merged.rows == 18_000
-    keys = np.sort(np.concatenate([np.asarray(batch(6000, i).column(0))[::100] for i in range(3)]))
+    assert merged is not None and merged.rows == 30_000
+    keys = np.sort(np.concatenate([np.asarray(batch(6000, i).column(0))[::100] for i in range(5)]))
     apart = Arrangement(SCHEMA, refs, there, cache=RunCache()).fetch(keys)
-    cold = Arrangement(SCHEMA, [merged], _cold(root, tmp_path / "c"), cache=RunCache()).fetch(keys)
+    cold = Arrangement(SCHEMA, [merged], elsewhere(root, tmp_path / "c"), cache=RunCache()).fetch(keys)
     assert apart.num_rows == len(keys)
     assert apart.equals(cold)

@@ -7,68 +7,16 @@ import socket
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 from faulty_transport import FaultyTransport
 from object_server import S3Server
-from remote_cases import SCHEMA, batch, read_all, rows_of, write
+from remote_cases import elsewhere, read_all, rows_of, write
 
 from headrace.errors import CorruptObject, StorageError
-from headrace.state.arrangement import Arrangement
 from headrace.state.iopool import IoPool, RetryPolicy
-from headrace.state.merge import merge
-from headrace.state.run import RunCache, Section, write_run
 from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, store_of
 from headrace.state.transport import open_transport
-
-
-def _cold(root: StoreRoot, folder: Path) -> StoreRoot:
-    """The same objects as another host sees them: with an empty cache."""
-    return StoreRoot(root.url, root.options, str(folder), root.cache_bytes)
-
-
-def test_objects_come_and_go(s3: S3Server, tmp_path: Path) -> None:
-    root = s3.root(tmp_path / "a")
-    store = store_of(root)
-    store.prepare()
-    assert list(store.list()) == []
-    refs = write_run(root, "7/e-1/0.run", [Section(t, SCHEMA, [batch(800, t)], 3) for t in (1, 2)])
-    for seen in (root, _cold(root, tmp_path / "b")):
-        for ref, seed in zip(refs, (1, 2), strict=True):
-            assert rows_of(seen, ref).to_batches() == [batch(800, seed)]
-    write(root, "8/x.run")
-    assert sorted(o.path for o in store.list()) == ["7/e-1/0.run", "8/x.run"]
-    (found,) = store.list("7")
-    head = store.head(found.path)
-    assert head is not None and head.size == found.size == sum(r.packed or 0 for r in refs)
-    assert found.modified_s > 1.7e9
-    store.delete(found.path)
-    store.delete(found.path)
-    assert store.head(found.path) is None
-    with pytest.raises(CorruptObject, match=r"object 7/e-1/0\.run is missing"):
-        rows_of(_cold(root, tmp_path / "c"), refs[0])
-
-
-def test_a_name_is_given_once(s3: S3Server, tmp_path: Path) -> None:
-    root = s3.root(tmp_path)
-    ref = write(root, "x.run", seed=1)
-    with pytest.raises(StorageError, match=r"object x\.run exists already"):
-        write(root, "x.run", seed=2)
-    assert rows_of(_cold(root, tmp_path / "b"), ref).to_batches() == [batch(1000, 1)]
-
-
-def test_arrangements_and_merges_over_s3(s3: S3Server, tmp_path: Path) -> None:
-    root = s3.root(tmp_path / "a")
-    refs = [write(root, f"{i}.run", 6000, seed=i) for i in range(5)]
-    there = _cold(root, tmp_path / "b")
-    merged = merge(refs, SCHEMA, there, "m.run", 1)
-    assert merged is not None and merged.rows == 30_000
-    keys = np.sort(np.concatenate([np.asarray(batch(6000, i).column(0))[::100] for i in range(5)]))
-    apart = Arrangement(SCHEMA, refs, there, cache=RunCache()).fetch(keys)
-    cold = Arrangement(SCHEMA, [merged], _cold(root, tmp_path / "c"), cache=RunCache()).fetch(keys)
-    assert apart.num_rows == len(keys)
-    assert apart.equals(cold)
 
 
 def test_an_object_cut_short_is_named(s3: S3Server, tmp_path: Path) -> None:
@@ -79,7 +27,7 @@ def test_an_object_cut_short_is_named(s3: S3Server, tmp_path: Path) -> None:
     for keep in (len(data) - 1, 1, 0):
         transport.put("x.run", data[:keep], create=False)
         with pytest.raises(CorruptObject, match=r"object x\.run is truncated"):
-            rows_of(_cold(root, tmp_path / str(keep)), ref)
+            rows_of(elsewhere(root, tmp_path / str(keep)), ref)
 
 
 def test_processes_share_a_small_cache(s3: S3Server, tmp_path: Path) -> None:
@@ -133,7 +81,7 @@ def test_requests_that_fail_at_a_real_server_are_repeated(s3: S3Server, tmp_path
             extent = out.end()
             out.commit()
         refs.append(RunRef(1, f"{i}.run", extent.offset, extent.length, 1, 1, 1, 0, 0, None, extent.packed))
-    cold = RemoteStore(_cold(root, tmp_path / "b"), IoPool(2, sleep_s=lambda s: None), transport)
+    cold = RemoteStore(elsewhere(root, tmp_path / "b"), IoPool(2, sleep_s=lambda s: None), transport)
     for i, ref in enumerate(refs):
         transport.fail("get", *[ConnectionError("reset")] * (i % 4))
         assert bytes(cold.open(ref, lambda view: None)) == bytes([i]) * 1000
