@@ -18,7 +18,7 @@ from headrace.catalog.state import CatalogState
 from headrace.connectors.base import Offsets
 from headrace.coordinator.graph import Graph, J, R
 from headrace.plan.watermarks import Mark
-from headrace.state.watermark import times_us
+from headrace.state.watermark import not_below, times_us
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,6 @@ def in_time(rows: pa.RecordBatch, column: str, below_us: int | None) -> tuple[pa
     """The rows that are not late, and the newest of their times."""
     times = times_us(rows.column(column))
     if below_us is not None:
-        keep = pc.fill_null(pc.greater_equal(times, below_us), True)
+        keep = not_below(times, below_us)
         rows, times = rows.filter(keep), times.filter(keep)
     return rows, pc.max(times).as_py()

@@ -29,11 +29,16 @@ def times_us(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
+def not_below(times: pa.Array, watermark: int) -> pa.BooleanArray:
+    """For each event time whether the watermark has not passed it; it never passes a row without one."""
+    return pc.fill_null(pc.greater_equal(times, watermark), True)
+
+
 def alive(batch: pa.RecordBatch, schema: TableSchema, watermark: int | None) -> pa.RecordBatch:
     """The rows that are not below the watermark; the batch itself where that is all of them."""
     if watermark is None or schema.expires is None:
         return batch
-    keep = pc.fill_null(pc.greater_equal(event_times(batch, schema), watermark), True)
+    keep = not_below(event_times(batch, schema), watermark)
     return batch if pc.all(keep).as_py() is not False else batch.filter(keep)
 
 

@@ -13,7 +13,7 @@ from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, sli
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
-from headrace.state.watermark import event_times
+from headrace.state.watermark import event_times, not_below
 
 TABLE = "open"
 
@@ -59,8 +59,7 @@ class WindowCloseStage(Labelled, Keyed):
 
     def _split(self, rows: pa.RecordBatch, below_us: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """The rows below the watermark, and the others."""
-        times = event_times(rows, self.schema)
-        passed = np.asarray(pc.fill_null(pc.less(times, below_us), False))
+        passed = ~np.asarray(not_below(event_times(rows, self.schema), below_us))
         if not passed.any():
             return rows.slice(0, 0), rows
         return rows.filter(pa.array(passed)), rows.filter(pa.array(~passed))

@@ -18,7 +18,7 @@ from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
-from headrace.state.watermark import times_us
+from headrace.state.watermark import not_below, times_us
 
 K_HIGHEST = (1 << 63) - 1
 """The largest `__k`."""
@@ -118,7 +118,7 @@ class InputStage(Labelled, Unkeyed):
             task.newest_us = newest_us if task.newest_us is None else max(task.newest_us, newest_us)
         if below_us is None:
             return batch
-        kept = batch.filter(pc.fill_null(pc.greater_equal(times, below_us), True))
+        kept = batch.filter(not_below(times, below_us))
         task.late_rows += batch.num_rows - kept.num_rows
         return kept
 
