@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config import Settings
 from headrace.errors import HeadraceError
@@ -37,8 +37,12 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
             "CREATE MATERIALIZED VIEW w AS SELECT window_start, n FROM v WHERE n > 1 EMIT ON WINDOW CLOSE; "
             f"INSERT INTO e VALUES (1, '{at(1)}'), (2, '{at(9)}'), (3, '{at(14.9)}'), (4, NULL); FLUSH"
         )
-        odd = database.relation("e").where("id % 2 = 1").select("t", "id")
-        database.create_materialized_view("odd", odd, on_window_close=True)
+
+        @database.materialized_view(on_window_close=True)
+        def odd() -> DataFrame:
+            return database.table("e").where("id % 2 = 1").select("t", "id")
+
+        database.run_pipeline()
         assert counted(database, "v") == [] and counted(database, "odd") == [(1, 1)]
         assert database.sql(f"INSERT INTO e VALUES (5, '{at(15)}')").notices == []
         database.flush()
@@ -49,6 +53,8 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
         assert counted(database, "v") == [(0, 2), (10, 2)]
         assert database.sql("SELECT count(*) FROM e").rows() == [(6,)]
         assert database.sql("SELECT value FROM headrace_catalog.metrics WHERE name = 'late_rows'").rows()[0][0] == 1
+        marks = [database.sql(f"DESCRIBE {name}").rows()[i][4] for name, i in (("e", 1), ("v", 0), ("v", 1))]
+        assert marks == ["t - INTERVAL '5 seconds'", "EMIT ON WINDOW CLOSE", None]
         assert "WATERMARK FOR t" in database.sql("SHOW CREATE TABLE e").rows()[0][1]
     with connect(tmp_path / "db", spark=spark, settings=SETTINGS) as database:
         assert database.sql(f"INSERT INTO e VALUES (8, '{at(30)}'), (9, '{at(80)}')").tag == "INSERT 0 1"

@@ -238,7 +238,7 @@ def test_statement_timeout(shop: Database) -> None:
 def test_show_and_describe(shop: Database) -> None:
     assert ("items",) in rows(shop, "SHOW TABLES")
     assert rows(shop, "SHOW MATERIALIZED VIEWS LIKE 'tot%'") == [("totals",)]
-    assert rows(shop, "DESCRIBE items")[0] == ("id", "integer", "NO", "YES")
+    assert rows(shop, "DESCRIBE items")[0] == ("id", "integer", "NO", "YES", None)
     assert "CREATE VIEW big" in rows(shop, "SHOW CREATE VIEW big")[0][1]
     lines = "\n".join(r[0] for r in rows(shop, "EXPLAIN CREATE MATERIALIZED VIEW x AS SELECT count(*) FROM items"))
     assert "view/rows" in lines

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = {
     "setting": None,
     "all": ("name", "setting", "description"),
-    "columns": ("Name", "Type", "Nullable", "Primary Key"),
+    "columns": ("Name", "Type", "Nullable", "Primary Key", "Watermark"),
     "create": ("Name", "Create Sql"),
 }
 

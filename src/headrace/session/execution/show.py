@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
+from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.execution import routines, unaligned
 from headrace.session.execution.ddl import planned_text, sink_query
@@ -104,13 +105,23 @@ def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) 
     found = session.names().find(name)
     target = found if found is not None and found.kind == "sink" else session.names().target(name)
     keys = target.primary_key if isinstance(target, ObjectRecord) else ()
+    watermarks = _watermarks(target) if isinstance(target, ObjectRecord) else {}
     rows = [
-        [c.name, pg_type_text(c.type), "NO" if not c.nullable else "YES", "YES" if c.name in keys else "NO"]
+        [c.name, pg_type_text(c.type), "NO" if not c.nullable else "YES", "YES" if c.name in keys else "NO",
+         watermarks.get(c.name)]
         for c in target.columns
         if fits(c.name)
-    ]
-    heads = [("Name", "string"), ("Type", "string"), ("Nullable", "string"), ("Primary Key", "string")]
+    ]  # fmt: skip
+    heads = [(h, "string") for h in ("Name", "Type", "Nullable", "Primary Key", "Watermark")]
     return rows_result("SHOW", heads, rows)
+
+
+def _watermarks(record: ObjectRecord) -> dict[str, str]:
+    """What is known of the watermark of a relation: its column, and how it follows it."""
+    own, column = declared(record), time_column(record)
+    if own is not None:
+        return {own.column: f"{own.column} - INTERVAL '{own.delay_us / 1e6:g} seconds'"}
+    return {} if column is None else {column: "EMIT ON WINDOW CLOSE"}
 
 
 def _jobs(session: Session) -> Result:

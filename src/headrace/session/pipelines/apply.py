@@ -14,6 +14,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
 from headrace.coordinator.changes import TableChange
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
+from headrace.plan.stored import ON_WINDOW_CLOSE
 from headrace.session import frames, functions
 from headrace.session.execution import ddl, routines
 from headrace.session.names import Bound, label
@@ -162,14 +163,16 @@ class Plan:
 
     def _create_view(self, node: Node) -> None:
         session, name, options = self._session, TableName(None, node.name), dict(node.definition.options)
+        closing = bool(node.definition.arguments.get("on_window_close"))
         if node.sql is not None:
             bound = Bound(session.localized(parse_query(node.sql)), session.names())
             text = ddl.planned_text(bound, None)
-            ddl.create_planned(session, name, text, {"spark_sql": text}, node.sql, options, bound.dependencies())
+            payload = {"spark_sql": text, **({ON_WINDOW_CLOSE: True} if closing else {})}
+            ddl.create_planned(session, name, text, payload, node.sql, options, bound.dependencies())
             return
         with self._pipeline.reading(self._read):
             frame = node.definition.function()
-        frames.create_view(session, name, frame, options)
+        frames.create_view(session, name, frame, options, closing)
 
     def _read(self, name: str) -> Any:
         step = self._by_name.get(name)

@@ -72,7 +72,12 @@ class Pipeline:
     def materialized_view(self, function: F) -> F: ...
     @overload
     def materialized_view(
-        self, *, name: str | None = None, comment: str = "", options: Mapping[str, Any] | None = None
+        self,
+        *,
+        name: str | None = None,
+        comment: str = "",
+        options: Mapping[str, Any] | None = None,
+        on_window_close: bool = False,
     ) -> Callable[[F], F]: ...
     def materialized_view(
         self,
@@ -81,9 +86,14 @@ class Pipeline:
         name: str | None = None,
         comment: str = "",
         options: Mapping[str, Any] | None = None,
+        on_window_close: bool = False,
     ) -> F | Callable[[F], F]:
-        """A view that is kept up to date; its function returns a DataFrame, or SQL text."""
-        return self._decorated(function, "materialized view", name, comment, options, {})
+        """A view that is kept up to date; its function returns a DataFrame, or SQL text.
+
+        With `on_window_close` its rows come out when the watermark has passed them, as `EMIT ON WINDOW CLOSE` says.
+        """
+        arguments = {"on_window_close": True} if on_window_close else {}
+        return self._decorated(function, "materialized view", name, comment, options, arguments)
 
     @overload
     def view(self, function: F) -> F: ...

@@ -136,6 +136,8 @@ class Graph:
             parts.append(node.sql)
         else:
             parts.append(self._query(node))
+            if definition.arguments:
+                parts.append(dict(definition.arguments))
         node.digest = digest(parts)
         return node
 

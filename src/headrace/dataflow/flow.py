@@ -1,0 +1,180 @@
+"""What plans of epochs are made of: rows between operators, and the pieces that all operators are built from.
+
+Between two operators rows flow as a Catalyst plan with the query's attributes and one weight attribute, over which the
+query's own expressions are used, never printed and parsed again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
+
+from headrace.dataflow.operators.task import run_stages
+from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
+from headrace.plan.tree import Aggregate, Attr, Join, Operator
+from headrace.plan.types import arrow_of_spark
+from headrace.state.schema import TableSchema
+
+_WIDTH = 2.0**64
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Rows between operators: a logical plan, its weight, and where the query's attributes are found in it.
+
+    Every stage gives its output new expression ids (Catalyst would renew ids that occur twice in a plan), so `attrs`
+    maps the ids of the query's plan to attributes of `node`.
+    """
+
+    node: JNode
+    weight: JExpr
+    attrs: Mapping[int, JExpr]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A stage that is about to run: over which rows, and what it puts out."""
+
+    frame: DataFrame
+    stage: Any
+    attrs: list[Attr]
+    schema: StructType
+
+
+class Builder(ABC):
+    """The pieces that plans of operators share, for one view and one parallelism.
+
+    `weak_hash` keeps only that many different hash values: for tests, that collisions change nothing. `active` are the
+    relations that have changed (None: all may have): the others are planned as empty, which costs no task.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        parallelism: int,
+        acknowledge: Any,
+        relations: Mapping[int, TableSchema | None],
+        weak_hash: int | None = None,
+        active: frozenset[int] | None = None,
+    ):
+        self.bridge = bridge
+        self.parallelism = parallelism
+        self.acknowledge = acknowledge
+        self.relations = relations
+        self.weak_hash = weak_hash
+        self.active = active
+
+    @abstractmethod
+    def flow(self, op: Operator) -> Flow:
+        """The operator's output, planned."""
+
+    @abstractmethod
+    def made(self, op: Operator) -> Made:
+        """What an operator with a stage of its own is made of."""
+
+    def hash(self, columns: Sequence[SparkColumn]) -> SparkColumn:
+        """The int64 hash of columns by which rows are distributed and found."""
+        if not columns:
+            return F.lit(0).cast("bigint")
+        value = F.xxhash64(*columns)
+        return value if self.weak_hash is None else F.pmod(value, F.lit(self.weak_hash).cast("bigint"))
+
+    def map(self, frame: DataFrame, stages: Sequence[Any], schema: StructType) -> DataFrame:
+        """Stages that follow each other in one Python worker, over rows."""
+        function = partial(run_stages, tuple(stages), self.acknowledge)
+        # Its name in Spark's plan: what `EpochParams.inner` is made of.
+        function.__name__ = STAGE_PREFIX + stages[-1].label  # type: ignore[attr-defined]
+        return frame.mapInArrow(function, schema)
+
+    def staged(self, op: Operator) -> Flow:
+        """An operator that is nothing but its stage."""
+        made = self.made(op)
+        return self.read_as(self.map(made.frame, [made.stage], made.schema), made.attrs)
+
+    def read_as(self, frame: DataFrame, attrs: Sequence[Attr]) -> Flow:
+        """A stage's output, its columns and then `__w`, as a flow of the query's attributes."""
+        node, mapping, (weight,) = self.named(frame, attrs, ["__w"])
+        return Flow(node, weight, mapping)
+
+    def together(self, frame: DataFrame, single: bool = False) -> DataFrame:
+        """Rows of one `__k` in one task: nothing to do for a single task, else a shuffle by slices of the key space."""
+        if self.parallelism == 1:
+            return frame.coalesce(1)
+        if single:
+            return frame.repartition(1)
+        share = F.floor((F.col("__k").cast("double") / _WIDTH + 0.5) * self.parallelism).cast("int")
+        return frame.repartitionById(self.parallelism, F.least(share, F.lit(self.parallelism - 1)))
+
+    def at(self, expression: JExpr, flow: Flow) -> JExpr:
+        """An expression of the query's plan over the attributes of a flow."""
+        b = self.bridge
+
+        def mapped(e: JExpr) -> JExpr | None:
+            return flow.attrs.get(b.attribute_id(e)) if b.is_attribute(e) else None
+
+        return b.rewrite(expression, mapped)
+
+    def column(self, expression: JExpr, flow: Flow) -> SparkColumn:
+        """The same as a column."""
+        return self.bridge.column(self.at(expression, flow))
+
+    def columns(self, flow: Flow, attrs: Sequence[Attr]) -> list[SparkColumn]:
+        """The query's attributes as columns of a flow."""
+        return [self.bridge.column(flow.attrs[a.id]) for a in attrs]
+
+    def fresh(self, named: JExpr, flow: Flow) -> JExpr:
+        """A named expression of the query's plan over a flow, under a new id."""
+        b = self.bridge
+        inner = named if b.is_attribute(named) else b.children(named)[0]
+        return b.alias(self.at(inner, flow), str(named.name()))
+
+    def named(
+        self, frame: DataFrame, attrs: Sequence[Attr], extra: Sequence[str] = ()
+    ) -> tuple[JNode, dict[int, JExpr], list[JExpr]]:
+        """Read a stage's output as the query's attributes (its first columns, in order) and extra columns by name."""
+        b = self.bridge
+        node = b.analyzed(frame)
+        handles = b.output(node)
+        named = [b.alias(h, a.name) for h, a in zip(handles, attrs)]
+        by_name = {str(h.name()): h for h in handles}
+        extras = [b.alias(by_name[name], name) for name in extra]
+        mapping = {a.id: n.toAttribute() for a, n in zip(attrs, named)}
+        return b.project([*named, *extras], node), mapping, [e.toAttribute() for e in extras]
+
+    def slices(self) -> DataFrame:
+        """What a leaf stands on: one row for each slice of the key space, each in a partition of its own."""
+        return self.bridge.spark.range(0, self.parallelism, 1, self.parallelism)
+
+
+def stage_output(op: Operator) -> list[Attr]:
+    """The columns that an operator's stage puts out, before Spark makes the operator's output of them."""
+    if isinstance(op, Join):
+        return [*op.left.values, *op.right.values]
+    if isinstance(op, Aggregate):
+        sums = [a for s in op.accumulators for a in (s.result, s.count) if a is not None]
+        return [*op.group_attrs, *sums]
+    return list(op.output)
+
+
+def struct(fields: Sequence[tuple[str, DataType]], *, weight: bool = False, tag: bool = False) -> StructType:
+    """A stage's columns, then its weight and its tag."""
+    all_fields = [StructField(n, t) for n, t in fields]
+    if weight:
+        all_fields.append(StructField("__w", LongType()))
+    if tag:
+        all_fields.append(StructField("__t", IntegerType()))
+    return StructType(all_fields)
+
+
+def arrow(schema: StructType) -> pa.Schema:
+    """The same for Arrow."""
+    return pa.schema([pa.field(f.name, arrow_of_spark(f.dataType)) for f in schema.fields])

@@ -1,0 +1,142 @@
+"""Plans of joins: the stage that joins, and those that count matches for the sides that are preserved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
+from headrace.dataflow.operators import preserve
+from headrace.dataflow.operators.join import JoinStage, Side
+from headrace.plan.bridge import JExpr
+from headrace.plan.tree import Attr, Join, JoinSide
+from headrace.plan.types import spark_of
+
+
+def is_plain(op: Join) -> bool:
+    """Whether Spark has nothing to do after the join's stage."""
+    return op.join_type == "inner" and not op.residual
+
+
+def join(plan: Builder, op: Join) -> Made:
+    """The stage that joins: rows of both sides on one wire, together by their key."""
+    slots = _Slots()
+    sides = [_side(plan, op, i, slots) for i in (0, 1)]
+    wire = [_side_rows(plan, op, i, sides[i], slots) for i in (0, 1)]
+    attrs = stage_output(op)
+    tagged = op.left.preserved or op.right.preserved
+    schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)], weight=True, tag=tagged)
+    stage = JoinStage(op.id, sides[0], sides[1], arrow(schema))
+    return Made(plan.together(wire[0].unionByName(wire[1]), single=not op.left.keys), stage, attrs, schema)
+
+
+def joined(plan: Builder, op: Join) -> Flow:
+    """The join, with its residual condition and what its preserved sides need."""
+    if op.left.preserved or op.right.preserved:
+        made = plan.made(op)
+        return _preserved(plan, op, made.attrs, plan.map(made.frame, [made.stage], made.schema))
+    flow = plan.staged(op)
+    if op.residual is not None:
+        flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
+    return flow
+
+
+def _side(plan: Builder, op: Join, i: int, slots: _Slots) -> Side:
+    side = (op.left, op.right)[i]
+    name = ("left", "right")[i]
+    taken = slots.assign([spark_of(a.handle) for a in side.values])
+    return Side(name, op.state()[name], tuple(taken), side.preserved)
+
+
+def _side_rows(plan: Builder, op: Join, i: int, side: Side, slots: _Slots) -> DataFrame:
+    b, flow = plan.bridge, plan.flow(op.children[i])
+    spec: JoinSide = (op.left, op.right)[i]
+    keys = [plan.column(k, flow) for k in spec.keys]
+    values = plan.columns(flow, spec.values)
+    placed = dict(zip(side.slots, values))
+    columns = [F.lit(i).alias("__s"), plan.hash(keys).alias("__k"), plan.hash([*keys, *values]).alias("__h")]
+    columns.append(b.column(flow.weight).alias("__w"))
+    columns += [k.alias(f"k{n}") for n, k in enumerate(keys)]
+    for n, kind in enumerate(slots.types):
+        value = placed.get(n)
+        columns.append((F.lit(None).cast(kind) if value is None else value).alias(f"s{n}"))
+    frame = b.frame(flow.node)
+    if not spec.preserved:
+        for k in keys:
+            frame = frame.where(k.isNotNull())
+    return frame.select(*columns)
+
+
+def _preserved(plan: Builder, op: Join, attrs: list[Attr], frame: DataFrame) -> Flow:
+    """The counting stages of an outer, semi, anti or existence join."""
+    b = plan.bridge
+    node, mapping, (weight, tag) = plan.named(frame, attrs, ["__w", "__t"])
+    flow = Flow(node, weight, mapping)
+    if op.residual is not None:
+        counted = b.column(tag) != preserve.PAIR
+        flow = replace(flow, node=b.analyzed(b.frame(node).where(counted | plan.column(op.residual, flow))))
+    if op.join_type not in ("left", "full"):
+        return _matched(plan, op, flow, tag)
+    flow, tag = _count(plan, op, op.left, preserve.LEFT, attrs, flow, tag)
+    if op.join_type == "full":
+        flow, tag = _count(plan, op, op.right, preserve.RIGHT, attrs, flow, tag)
+    return flow
+
+
+def _count_input(plan: Builder, side: JoinSide, columns: Sequence[Attr], flow: Flow, tag: JExpr) -> DataFrame:
+    b = plan.bridge
+    own = plan.columns(flow, side.values)
+    wire = [c.alias(f"o{i}") for i, c in enumerate(plan.columns(flow, columns))]
+    fixed = [plan.hash(own).alias("__k"), b.column(flow.weight).alias("__w"), b.column(tag).alias("__t")]
+    return plan.together(b.frame(flow.node).select(*fixed, *wire))
+
+
+def _count(
+    plan: Builder, op: Join, side: JoinSide, tag_value: int, attrs: list[Attr], flow: Flow, tag: JExpr
+) -> tuple[Flow, JExpr]:
+    frame = _count_input(plan, side, attrs, flow, tag)
+    schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)], weight=True, tag=True)
+    split = len(op.left.values)
+    names = [f"o{i}" for i in range(len(attrs))]
+    left, right = tuple(names[:split]), tuple(names[split:])
+    table, own = ("left_matches", left) if side is op.left else ("right_matches", right)
+    stage = preserve.PreserveStage(op.id, table, op.state()[table], own, tag_value, "outer", arrow(schema))
+    node, mapping, (weight, tag) = plan.named(plan.map(frame, [stage], schema), attrs, ["__w", "__t"])
+    return Flow(node, weight, mapping), tag
+
+
+def _matched(plan: Builder, op: Join, flow: Flow, tag: JExpr) -> Flow:
+    attrs = list(op.left.values)
+    frame = _count_input(plan, op.left, attrs, flow, tag)
+    fields = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)]
+    if op.exists is not None:
+        fields.append(("exists", spark_of(op.exists.handle)))
+    schema = struct(fields, weight=True)
+    own = tuple(f"o{i}" for i in range(len(attrs)))
+    mode: Any = op.join_type
+    identity = op.state()["left_matches"]
+    stage = preserve.PreserveStage(op.id, "left_matches", identity, own, preserve.LEFT, mode, arrow(schema))
+    return plan.read_as(plan.map(frame, [stage], schema), op.output)
+
+
+class _Slots:
+    """Columns that both sides of a join share on the wire, one for each type in turn."""
+
+    def __init__(self) -> None:
+        self.types: list[DataType] = []
+
+    def assign(self, types: Sequence[DataType]) -> list[int]:
+        """A slot of the right type for each column; no slot twice."""
+        taken: list[int] = []
+        for kind in types:
+            free = next((i for i, t in enumerate(self.types) if t == kind and i not in taken), None)
+            if free is None:
+                self.types.append(kind)
+                free = len(self.types) - 1
+            taken.append(free)
+        return taken

@@ -1,0 +1,120 @@
+"""Plans of group recompute: the rows of changed groups before and after, and Spark's own operator over both."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, IntegerType
+
+from headrace.dataflow import python
+from headrace.dataflow.flow import Builder, Flow, arrow, struct
+from headrace.dataflow.operators import calls
+from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
+from headrace.errors import NotSupported
+from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.python import AGGREGATE_CALL, APPLY
+from headrace.plan.tree import Recompute
+from headrace.plan.types import spark_of
+from headrace.state.kernels.order_code import SortKey
+
+
+def recompute(plan: Builder, op: Recompute) -> Flow:
+    """The stage that finds both versions of the changed groups, and the operator over them."""
+    b, flow = plan.bridge, plan.flow(op.children[0])
+    keys = [plan.column(k, flow) for k in op.keys]
+    values = plan.columns(flow, op.values)
+    first, orders = _first_rows(plan, op, flow)
+    columns = [plan.hash(keys).alias("__k"), b.column(flow.weight).alias("__w")]
+    columns += [k.alias(f"k{i}") for i, k in enumerate(keys)]
+    columns += [v.alias(f"v{i}") for i, v in enumerate(values)]
+    columns += orders if first is not None and first.orders else [plan.hash([*keys, *values]).alias("__h")]
+    frame = plan.together(b.frame(flow.node).select(*columns), single=not keys)
+    # Spark gives no row for a Python aggregate over nothing, so there is nothing to keep alive.
+    phantom = op.label == "Aggregate" and not keys and not _calls_python(plan, op.node)
+    fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
+    extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
+    schema = struct([*fields, *extra.items()])
+    stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
+    node, mapping, handles = plan.named(plan.map(frame, [stage], schema), op.values, list(extra))
+    return _recomputed(plan, op, Flow(node, handles[0], mapping), handles)
+
+
+def _first_rows(plan: Builder, op: Recompute, flow: Flow) -> tuple[FirstRows | None, list[SparkColumn]]:
+    """What the stage is told of the order of rows, and the columns of it that it has not got as values."""
+    if op.first is None:
+        return None, []
+    b = plan.bridge
+    places = {a.id: f"v{i}" for i, a in enumerate(op.values)}
+    orders, columns = [], []
+    for i, order in enumerate(op.first.orders):
+        by = b.children(order)[0]
+        name = places.get(b.attribute_id(by)) if b.is_attribute(by) else None
+        if name is None:
+            name = f"r{i}"
+            columns.append(plan.column(by, flow).alias(name))
+        falls, nulls_last = b.direction(order)
+        orders.append((name, SortKey(falls, not nulls_last)))
+    return FirstRows(op.first.need, op.first.by_value, tuple(orders)), columns
+
+
+def _recomputed(plan: Builder, op: Recompute, flow: Flow, extra: list[JExpr]) -> Flow:
+    """Spark's own operator over both versions, kept apart by the side; then the side becomes the weight."""
+    b, side = plan.bridge, extra[0]
+    if op.limit is not None:
+        node, mapping = _top_n(plan, op, flow, side), flow.attrs
+    elif op.label == "Window":
+        partition = [*(plan.at(e, flow) for e in b.items(op.node.partitionSpec())), side]
+        node, added = b.window(op.node, lambda e: plan.at(e, flow), partition, flow.node)
+        mapping = {**flow.attrs, **added}
+    elif op.label == "Aggregate":
+        node, mapping, side = _regrouped(plan, op, flow, extra)
+    elif op.label == APPLY:
+        frame = python.applied(b, op.node, flow.attrs, side, flow.node)
+        node, mapping, (side,) = plan.named(frame, op.output, [calls.SIDE])
+    else:
+        raise NotSupported(f"group recompute of {op.label}")
+    weight = F.when(b.column(side) == 0, F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
+    kept = [b.alias(mapping[a.id], a.name) for a in op.output]
+    node = b.analyzed(b.frame(node).select(*[b.column(k) for k in kept], weight.alias("__w")))
+    *columns, out_weight = b.output(node)
+    return Flow(node, out_weight, {a.id: c for a, c in zip(op.output, columns)})
+
+
+def _calls_python(plan: Builder, node: JNode) -> bool:
+    b = plan.bridge
+    return any(True for e in b.expressions_of(node) for _ in b.find(e, AGGREGATE_CALL))
+
+
+def _regrouped(plan: Builder, op: Recompute, flow: Flow, extra: list[JExpr]) -> tuple[JNode, dict[int, JExpr], JExpr]:
+    b = plan.bridge
+    results = [plan.fresh(e, flow) for e in b.items(op.node.aggregateExpressions())]
+    if len(extra) == 2:
+        results = [b.rewrite(r, partial(_only_rows, b, extra[1])) for r in results]
+    side = b.alias(extra[0], "__side")
+    groups = [*(plan.at(e, flow) for e in b.items(op.node.groupingExpressions())), extra[0]]
+    node = b.aggregate(groups, [*results, side], flow.node)
+    return node, {a.id: r.toAttribute() for a, r in zip(op.output, results)}, side.toAttribute()
+
+
+def _top_n(plan: Builder, op: Recompute, flow: Flow, side: JExpr) -> JNode:
+    assert op.limit is not None
+    b = plan.bridge
+    orders, low, high = op.limit
+    # Ties are broken by the row's hash, so that the same rows always give the same answer.
+    order = [*(b.ordering(plan.at(o, flow)) for o in orders), plan.hash(plan.columns(flow, op.values))]
+    position = F.row_number().over(Window.partitionBy(b.column(side)).orderBy(*order))
+    frame = b.frame(flow.node).withColumn("__position", position).where(F.col("__position") > low)
+    if high is not None:
+        frame = frame.where(F.col("__position") <= high)
+    return b.analyzed(frame)
+
+
+def _only_rows(b: Bridge, is_row: JExpr, e: JExpr) -> JExpr | None:
+    """The aggregate call made blind to the phantom row."""
+    if b.kind(e) != "AggregateExpression":
+        return None
+    condition = is_row if e.filter().isEmpty() else b.and_(is_row, e.filter().get())
+    return b.aggregate_expression(e.aggregateFunction(), e.mode(), e.isDistinct(), b.some(condition), e.resultId())
