@@ -40,6 +40,8 @@ FAN_OUT = 100
 PAUSE_S = 0.1
 """Seconds between two writes to the table of the healthy view."""
 STEP_ROWS = 100_000
+SETTLE_IDLE_S = 20.0
+"""Seconds until what follows the creation of many views (compaction, Java's compiler) has calmed down."""
 READY = re.compile(r"accepting connections on [^ ]+:(\d+) ")
 FUNCTIONS = """
 CREATE FUNCTION nap(x bigint) RETURNS bigint LANGUAGE python AS $$
@@ -183,7 +185,7 @@ def neighbours(spark: SparkSession, options: argparse.Namespace) -> None:
         for name, prepare in NEIGHBOURS.items():
             with scene(spark, group) as db:
                 prepare(db, options.rows)()
-                time.sleep(0.5)
+                time.sleep(options.settle)
                 found = Gauge(db).run(options.seconds)
             rate, p50, p99 = found.commits / options.seconds, *np.quantile(found.fresh_s, (0.5, 0.99))
             if name == "alone":
@@ -347,7 +349,7 @@ def idle(spark: SparkSession, options: argparse.Namespace) -> None:
     for count in (0, options.views):
         with bench.database(spark, barrier_interval_ms=1000) as db:
             many(db, count)
-            time.sleep(5.0)
+            time.sleep(SETTLE_IDLE_S)
             since, before = time.monotonic(), cpu_s(spark)
             time.sleep(options.seconds)
             took, after = time.monotonic() - since, cpu_s(spark)
@@ -404,6 +406,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="all by default")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each case is measured")
+    parser.add_argument("--settle", type=float, default=3.0, help="seconds from a neighbour's start until measuring")
     parser.add_argument("--groups", default="own,shared", help="which of them: own, shared")
     parser.add_argument("--repeat", type=int, default=3, help="how often a server is killed")
     parser.add_argument("--views", type=int, default=200, help="idle views")

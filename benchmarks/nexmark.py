@@ -52,6 +52,8 @@ from headrace.sql.statements import TableName
 
 KINDS = ("person", "auction", "bid")
 PEERS = ("stream", "flink", "batch")
+ROW_GROUP = 50_000
+"""Rows of a row group in Parquet files, so that two readers can share a file."""
 ROUND = 50
 """Of so many events in a row ..."""
 SHARES = {"person": 1, "auction": 3, "bid": 46}
@@ -162,7 +164,7 @@ class Files:
                 task = {"start": start, "stop": min(plan.events, start + plan.epoch)}
                 rows = pa.Table.from_batches([b.batch for b in source.read(task)], schema=source.schema)
                 path = self.root / kind / f"{i:05d}.parquet"
-                pq.write_table(rows, path, compression="none")
+                pq.write_table(rows, path, compression="none", row_group_size=ROW_GROUP)
                 # Structured Streaming takes the oldest files first.
                 os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
 

@@ -14,6 +14,8 @@ from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition
 class BlackholeSink(Sink):
     """See the module. It has no options of its own."""
 
+    only_counts = True
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         OptionReader(options).refuse_unknown(SINK_OPTIONS)

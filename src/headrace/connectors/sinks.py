@@ -42,6 +42,9 @@ class SinkPosition:
 class Sink(ABC):
     """Takes changes; instances are made by `open_sink`, in the server to check options and in workers to write."""
 
+    only_counts = False
+    """Whether the number of changes is all it wants, so that they need not leave Spark."""
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         self.columns = list(columns)
         self.options = dict(options)

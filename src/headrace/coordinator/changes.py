@@ -9,7 +9,17 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.kernels import concat, consolidate, empty, group_rows, int64_values, match, rows_equal, take
+from headrace.state.kernels import (
+    concat,
+    consolidate,
+    empty,
+    group_rows,
+    int64_values,
+    match,
+    rows_equal,
+    stable_order,
+    take,
+)
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
@@ -120,7 +130,7 @@ def _keyed(
 def _one_per_key(schema: TableSchema, rows: pa.RecordBatch, *, last: bool) -> pa.RecordBatch:
     if rows.num_rows < 2:
         return rows
-    order = np.argsort(int64_values(rows.column(0)), kind="stable")
+    order = stable_order([int64_values(rows.column(0))])
     positions = [0, *range(schema.data_start, schema.data_start + len(schema.key)), schema.diff_start]
     keys_only = TableSchema(key=schema.key, value=(), diffs=schema.diffs)
     ordered = take(rows.select(positions), order)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
+from headrace.connectors.sinks import drops_retractions, open_sink
 from headrace.dataflow import aggregates, joins, python, recompute, waiting
 from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
 from headrace.dataflow.operators.deliver import DeliverStage
@@ -41,8 +42,12 @@ from headrace.plan.types import spark_of
 class EpochPlan(Builder):
     """Builds the plan of one view for one parallelism."""
 
-    def build(self, plan: ViewPlan) -> DataFrame:
-        """The DataFrame whose execution is one epoch. It returns no rows: results leave as runs, or into a sink."""
+    def build(self, plan: ViewPlan) -> tuple[DataFrame, bool]:
+        """The DataFrame whose execution is one epoch, and whether the number of its rows counts.
+
+        It does where they are the changes for a sink that only counts them. Else there are none: results leave as
+        runs, or into a sink.
+        """
         root = plan.root
         bridge = self.bridge
         bridge.spark.conf.set("spark.sql.shuffle.partitions", str(self.parallelism))
@@ -50,11 +55,13 @@ class EpochPlan(Builder):
         last, positions = self._last_stage(root)
         if last is not None:
             made = self.made(last)
-            return self.map(made.frame, [made.stage, self._terminal(plan, positions)], nothing)
+            return self.map(made.frame, [made.stage, self._terminal(plan, positions)], nothing), False
         flow = self.flow(root)
         wire = [c.alias(f"c{i}") for i, c in enumerate(self.columns(flow, root.output))]
         frame = bridge.frame(flow.node).select(*wire, bridge.column(flow.weight).alias("__w"))
-        return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], nothing)
+        if plan.sink is not None and open_sink(plan.sink, plan.columns).only_counts:
+            return frame.where("__w > 0") if drops_retractions(plan.sink) else frame, True
+        return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], nothing), False
 
     def _terminal(self, plan: ViewPlan, positions: tuple[int, ...]) -> MaterializeStage | DeliverStage:
         """Where the changes end up."""

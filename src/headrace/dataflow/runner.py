@@ -30,18 +30,20 @@ PLANS_AT_MOST = 32
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any, inner: frozenset[str]):
+    def __init__(self, executed_plan: Any, inner: frozenset[str], counts: bool):
         self._plan = executed_plan
+        self.counts = counts
+        """Whether its rows are what a sink took."""
         self.inner = tuple(sorted(inner))
         """Stages that another Python stage follows in the same Spark task."""
         # Without a shuffle the very same RDD can run again and again. With one, Spark would take the last epoch's
         # shuffle files for the next one's: so the plan is cloned, which makes new shuffles.
         self._rdd = None if "Exchange" in str(executed_plan.toString()) else executed_plan.execute()
 
-    def execute_epoch(self) -> None:
-        """Run the job; it returns no rows."""
+    def execute_epoch(self) -> int:
+        """Run the job, computing every row; how many there were."""
         rdd = self._rdd if self._rdd is not None else self._plan.clone().execute()
-        rdd.count()
+        return int(rdd.count())
 
 
 @dataclass
@@ -107,10 +109,10 @@ class EpochRunner:
                 builder = EpochPlan(
                     self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active
                 )
-                frame = builder.build(self._plan)
+                frame, counts = builder.build(self._plan)
                 executed = frame._jdf.queryExecution().executedPlan()
                 inner = self._bridge.inner_python_stages(executed)
-                physical = self._physical[key] = _PhysicalPlan(executed, inner)
+                physical = self._physical[key] = _PhysicalPlan(executed, inner, counts)
             return physical
 
     def _active(self, params: EpochParams) -> frozenset[int] | None:
@@ -132,14 +134,16 @@ class EpochRunner:
                 self._context.setLocalProperty("spark.scheduler.pool", self._pool)
                 self._context.setLocalProperty(PROPERTY, params.encode())
                 self._context.setJobGroup(f"headrace-{params.attempt}", f"epoch {params.to_epoch}", True)
-                physical.execute_epoch()
+                rows = physical.execute_epoch()
             except Exception as error:
                 raise translate(error) from error
             finally:
                 forget_attempt(params.spool_root, params.attempt)
                 with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
                     self._context.setLocalProperty(PROPERTY, None)
-            return self._result(params, self._acknowledged.value)
+            result = self._result(params, self._acknowledged.value)
+            result.rows_out += rows if physical.counts else 0
+            return result
 
     def cancel(self, attempt: str) -> None:
         """Stop an attempt that runs in another thread."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.dataflow.operators.task import int64
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import concat, consolidate, rows_equal, sort_rows
+from headrace.state.kernels import concat, consolidate, rows_equal, sort_rows, stable_order
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order_code import counted_units, leading
 from headrace.state.schema import TableSchema
@@ -67,7 +67,7 @@ def _shared(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> Ints:
     """Every `__k` under which the batches have rows of different keys."""
     k = np.concatenate([int64(b.column("__k")) for b in batches])
     columns = [pa.concat_arrays([b.column(f.name) for b in batches]) for f in schema.key]
-    order = np.argsort(k, kind="stable")
+    order = stable_order([k])
     pairs = np.flatnonzero(k[order[1:]] == k[order[:-1]])
     equal = rows_equal(columns, order[pairs], columns, order[pairs + 1])
     return np.unique(k[order[pairs[~equal]]])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, chunks, collect, int64, state_batch
 from headrace.errors import HeadraceError
-from headrace.state.kernels import concat, consolidate, take
+from headrace.state.kernels import concat, consolidate, stable_order, take
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.order_code import SortKey, order_codes
 from headrace.state.schema import TableSchema
@@ -90,7 +90,7 @@ class RecomputeStage(Labelled, Keyed):
         """Rows that tie in the order, as any other, in the order of a hash: `__h` says nothing of them."""
         if not self.schema.value:
             return rows
-        return take(rows, np.argsort(hash_columns([rows.column(f.name) for f in self.schema.value]), kind="stable"))
+        return take(rows, stable_order([hash_columns([rows.column(f.name) for f in self.schema.value])]))
 
     def _side(self, rows: pa.RecordBatch, side: int) -> Iterator[pa.RecordBatch]:
         weights = int64(rows.column("__w"))

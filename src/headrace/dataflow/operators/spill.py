@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import OutOfBudget
-from headrace.state.kernels import take
+from headrace.state.kernels import stable_order, take
 from headrace.state.memory import MemoryController
 from headrace.state.spool import RowsFile, read_rows
 
@@ -149,7 +149,7 @@ class Slices:
     def add(self, batch: pa.RecordBatch, keys: Ints) -> None:
         """Append the rows to the slices that their keys lie in."""
         number = np.searchsorted(self._cuts, keys, side="right")
-        order = np.argsort(number, kind="stable")
+        order = stable_order([number])
         ends = np.searchsorted(number[order], np.arange(len(self.sizes)), side="right")
         rows, keys = take(batch, order), keys[order]
         for i, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):

@@ -18,6 +18,7 @@ from headrace.state.kernels.order import (
     sort_rows,
     take,
 )
+from headrace.state.kernels.sorting import stable_order
 
 __all__ = [
     "Groups",
@@ -35,6 +36,7 @@ __all__ = [
     "rows_equal",
     "sort_order",
     "sort_rows",
+    "stable_order",
     "take",
     "validity",
 ]

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, int64_values, validity
 from headrace.state.kernels.order import Groups, group_rows, sort_rows, take
+from headrace.state.kernels.sorting import stable_order
 from headrace.state.schema import LO_SUFFIX, TableSchema
 
 Floats = npt.NDArray[np.float64]
@@ -162,7 +163,7 @@ def extrema(column: pa.Array, group: Ints, count: int, *, largest: bool) -> pa.A
     """The smallest or largest value of every group from 0 to `count`, given the group of every value; else null."""
     if not len(column):
         return pa.nulls(count, column.type)
-    order = np.argsort(group, kind="stable")
+    order = stable_order([group])
     starts = np.concatenate(([0], np.flatnonzero(np.diff(group[order])) + 1))
     found = _extremum(column, Groups(order, starts, len(column)), largest=largest)
     place = np.full(count, -1, dtype=np.int64)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, int64_values, is_flat, rows_equal, validity
 from headrace.state.kernels.hashing import hash_columns
+from headrace.state.kernels.sorting import stable_order
 from headrace.state.schema import TableSchema
 
 
@@ -30,23 +31,13 @@ class Groups:
 
 def sort_order(batch: pa.RecordBatch, schema: TableSchema) -> Ints:
     """Positions that sort a batch by `__k`, `__h`, `__e` (those it has), stably."""
-    return _order(_sort_keys(batch, schema))
+    return stable_order(_sort_keys(batch, schema))
 
 
 def sort_rows(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
     """The batch sorted by `__k`, `__h`, `__e` (those it has), stably; itself if it is sorted already."""
     keys = _sort_keys(batch, schema)
-    return batch if _is_sorted(keys) else take(batch, _order(keys))
-
-
-def _order(keys: Sequence[Ints]) -> Ints:
-    k, rest = keys[0], keys[1:]
-    order: Ints = np.argsort(k, kind="stable")
-    sorted_k = k[order]
-    tied = sorted_k[1:] == sorted_k[:-1]
-    if not rest or not tied.any():
-        return order
-    return _order_ties(order, tied, rest)
+    return batch if _is_sorted(keys) else take(batch, stable_order(keys))
 
 
 def _sort_keys(batch: pa.RecordBatch, schema: TableSchema) -> list[Ints]:
@@ -69,19 +60,6 @@ def _is_sorted(keys: Sequence[Ints]) -> bool:
         same = key[1:] == key[:-1]
         tied = same if tied is None else tied & same
     return True
-
-
-def _order_ties(order: Ints, tied: Bools, rest: Sequence[Ints]) -> Ints:
-    """Sort the stretches of equal `__k` within `order` by the remaining keys."""
-    inside = np.zeros(len(order), dtype=np.bool_)
-    inside[1:] = tied
-    stretch = np.cumsum(~inside)
-    inside[:-1] |= tied
-    places = np.flatnonzero(inside)
-    rows = order[places]
-    keys = [key[rows] for key in reversed(rest)]
-    order[places] = rows[np.lexsort((*keys, stretch[places]))]
-    return order
 
 
 def group_rows(batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = False) -> Groups:
@@ -130,7 +108,7 @@ def _regroup(columns: Sequence[pa.Array], same: Bools, unequal: Ints) -> tuple[I
     rows = np.flatnonzero(colliding[cluster])
     ids = _exact_ids(columns, rows, cluster[rows])
     order = np.arange(n)
-    by_group = np.argsort(ids, kind="stable")
+    by_group = stable_order([ids])
     order[rows] = rows[by_group]
     group = np.zeros(n, dtype=np.int64)
     group[rows] = ids[by_group]
