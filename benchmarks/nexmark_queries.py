@@ -105,3 +105,9 @@ QUERIES: dict[str, str] = {
     "q22": """SELECT auction, bidder, price, channel, split_part(url, '/', 4) AS dir1, split_part(url, '/', 5) AS dir2,
       split_part(url, '/', 6) AS dir3 FROM bid""",
 }
+
+LOOKED_UP = {
+    "q13": """SELECT b.auction, b.bidder, b.price, b.date_time, s.value FROM bid b
+    JOIN side_input FOR SYSTEM_TIME AS OF PROCTIME() s ON mod(b.auction, 10000) = s.key""",
+}
+"""As the suites have it: each bid meets the side input as it is then. Peers read that once, and join as above."""

@@ -78,7 +78,8 @@ class Distinct:
         columns = {n: batch.column(n) for n in groups} | {
             n: batch.column(wire) for n, wire in zip(self.values, self.wire)
         }
-        hashes = hash_columns(list(columns.values()))
+        # The group's own hash stands for its columns, which may be long and are the same in many rows.
+        hashes = hash_columns([batch.column("__k"), *(columns[n] for n in self.values)])
         columns["__k"] = pa.array(hashes if self.weak_hash is None else hashes % self.weak_hash)
         columns["__w"] = batch.column("__w")
         return consolidate(state_batch(self.schema, columns), self.schema)
