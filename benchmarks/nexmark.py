@@ -297,7 +297,7 @@ def _reads(sql: str, tables: dict[str, Any]) -> dict[str, list[str]]:
     """The columns that a query reads, by table: all that have a name that occurs in it."""
     found = {}
     for name, table in tables.items():
-        if re.search(rf"\b{name}\b(?!_|\.| AS| =)", sql):
+        if re.search(rf"(FROM|JOIN|TUMBLE\(|HOP\() *{name}\b", sql):
             columns = [c for c, _ in table["columns"] if "*" in sql.replace("(*)", "") or re.search(rf"\b{c}\b", sql)]
             found[name] = columns
     return found
