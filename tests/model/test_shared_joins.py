@@ -118,7 +118,8 @@ QUERIES: dict[str, tuple[str, set[int]]] = {
     "above": ("SELECT b.s, count(*) AS n, sum(a.x) AS x FROM a JOIN b ON a.k = b.k GROUP BY b.s", {2}),
     "read_too": ("SELECT a.x, b.s, g.n FROM a JOIN b ON a.k = b.k JOIN (SELECT x, count(*) AS n FROM b GROUP BY x) g "
                  "ON g.x = a.x", {2}),
-    "renamed": ("SELECT a.x, z.v FROM a LEFT JOIN (SELECT k AS q, x AS v FROM b WHERE x IS NOT NULL) z ON z.q = a.x", {2}),
+    "renamed": ("SELECT a.x, z.v FROM a LEFT JOIN (SELECT k AS q, x AS v FROM b WHERE x IS NOT NULL) z ON z.q = a.x",
+                {2}),
 }  # fmt: skip
 SOME = (("left", 11),)
 

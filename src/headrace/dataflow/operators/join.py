@@ -48,7 +48,10 @@ class Side:
 
 @dataclass(frozen=True)
 class JoinStage(Labelled, Keyed):
-    """State tables `left` and `right`, but for a side that is shared. Input rows are `__s` (0 left, 1 right), `__k`, `__h`, `__w`, keys, slots."""
+    """State tables `left` and `right`, but for a side that is shared.
+
+    Input rows are `__s` (0 left, 1 right), `__k`, `__h`, `__w`, keys, slots.
+    """
 
     operator: str
     left: Side
