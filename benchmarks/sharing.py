@@ -1,7 +1,8 @@
 """A join that looks a side up by primary key, beside the same join that keeps that side in state of its own.
 
 `python benchmarks/sharing.py [ROWS]`, a million rows on the side in question by default, half as many on the other. The
-views are filled and measured in turn, in one database. An epoch is from the return of the durable change to the view's commit.
+views are filled and measured in turn, in one database. An epoch is from the return of the durable change to the view's
+commit.
 """
 
 from __future__ import annotations
