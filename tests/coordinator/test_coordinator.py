@@ -66,6 +66,8 @@ class FakePlan:
     temporal: bool = False
     lookups: frozenset[int] = frozenset()
     read_only_by_lookup: frozenset[int] = frozenset()
+    arrangements: frozenset[int] = frozenset()
+    changes_only: frozenset[int] = frozenset()
 
     @property
     def fingerprint(self) -> str:
@@ -89,7 +91,7 @@ class FakePlanner:
     def forget(self, relation_id: int) -> None:
         self.defined.pop(relation_id, None)
 
-    def plan(self, sql: str, *, on_window_close: bool = False) -> FakePlan:
+    def plan(self, sql: str, *, on_window_close: bool = False, arrangements: Any = ()) -> FakePlan:
         return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i), generation=self.generation)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from world import KINDS, Ranges, SimJob, World, source_row
+from world import JOINS, KINDS, Ranges, SimJob, World, source_row
 
 from headrace.coordinator.commit import (
     Commit,
@@ -125,7 +125,9 @@ class Simulation:
         kind = r.choice(KINDS)
         if kind == "balanced" and any(world.relations[i].kind != "table" for i in inputs):
             kind = "union"
-        if kind == "join" and any(world.jobs[i].kind == "join" for i in inputs if i in world.jobs):
+        if kind == "shared" and (len(inputs) == 1 or world.relations[inputs[-1]].kind == "source"):
+            kind = "join"
+        if kind in JOINS and any(world.jobs[i].kind in JOINS for i in inputs if i in world.jobs):
             kind = "distinct"
         world.create_view(kind, inputs, r.choice([None, None, "g", "g", "h"]))
 

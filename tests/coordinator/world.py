@@ -17,17 +17,19 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, R
 from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
-from headrace.coordinator.commit import GroupEpoch, Part, Work
+from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Graph, JobState, RelationState
-from headrace.coordinator.steps import position_of
+from headrace.coordinator.steps import LOWEST_KEY, position_of
 from headrace.coordinator.targets import safe_epoch
 from headrace.errors import DivisionByZero
 from headrace.state.schema import ROWS, RunRef, TableSchema
 
 Rows = Counter[int]
 SCHEMA = TableSchema((pa.field("n", pa.int64()),), (), ((pa.field("__w", pa.int64()), "add"),))
-KINDS = ("union", "distinct", "join", "total", "balanced", "timed")
+KINDS = ("union", "distinct", "join", "shared", "total", "balanced", "timed")
+JOINS = ("join", "shared")
+"""A shared one keeps its left side and looks its right one up."""
 START_MS = epoch_ms(0)
 
 
@@ -84,7 +86,7 @@ def due_us(rows: Rows, epoch: int) -> int | None:
 
 def evaluate(kind: str, inputs: Sequence[Rows], epoch: int) -> Rows:
     """The view by its definition."""
-    if kind == "join":
+    if kind in JOINS:
         return joined(inputs[0], inputs[-1])
     rows = summed(inputs)
     if kind == "timed":
@@ -98,7 +100,14 @@ def evaluate(kind: str, inputs: Sequence[Rows], epoch: int) -> Rows:
 
 def tables_of(kind: str) -> tuple[str, ...]:
     """The state tables of a view."""
-    return (ROWS, "0/left", "0/right") if kind == "join" else (ROWS, "0/state")
+    if kind in JOINS:
+        return (ROWS, "0/left", "0/right") if kind == "join" else (ROWS, "0/left")
+    return (ROWS, "0/state")
+
+
+def changes_only(kind: str, inputs: Sequence[int]) -> frozenset[int]:
+    """Inputs whose content is looked up and never read."""
+    return frozenset(inputs[1:]) - {inputs[0]} if kind == "shared" else frozenset()
 
 
 def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial: bool, epoch: int) -> dict[str, Rows]:
@@ -106,11 +115,11 @@ def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial
 
     `balanced` refuses a state in which its rows do not add up to zero: between two epochs there is none.
     """
-    if kind == "join":
+    if kind in JOINS:
         left, right = state["0/left"], state["0/right"]
         dl, dr = deltas[0], deltas[-1]
         out = summed([joined(dl, summed([right, dr])), joined(left, dr)])
-        return {ROWS: out, "0/left": dl, "0/right": dr}
+        return {ROWS: out, "0/left": dl, **({"0/right": dr} if kind == "join" else {})}
     before, delta = state["0/state"], summed(deltas)
     after = summed([before, delta])
     if kind == "union":
@@ -230,6 +239,7 @@ class World(Graph[RelationState, SimJob]):
         ups = tuple(dict.fromkeys(inputs))
         self.jobs[made] = SimJob(made, f"v{made}", ups, tables, group, "creating", joined=joined, kind=kind)
         self.jobs[made].temporal = kind == "timed"
+        self.jobs[made].changes_only = changes_only(kind, inputs)
         return made
 
     def drop(self, view: int) -> None:
@@ -358,11 +368,24 @@ class World(Graph[RelationState, SimJob]):
             for n, t in job.tables.items()
         }
         state = {n: self._sum(refs, 0, 1 << 63) for n, refs in own.items()}
-        deltas = [self._delta(epoch, part, work, i) for i in self.state.jobs[job.id].plan["inputs"]]
+        inputs = self.state.jobs[job.id].plan["inputs"]
+        deltas = [self._delta(epoch, part, work, i) for i in inputs]
+        if job.kind == "shared":
+            state["0/right"] = self._so_far(epoch, part, work, inputs[-1])
+            deltas[-1] = deltas[-1] if part.committed else Counter()
         out = increment(job.kind, deltas, state, work.initial, epoch.target)
         made = [self.store(job.tables[n], f"j{job.id}", clean(rows), epoch.target) for n, rows in out.items()]
         due = due_us(summed([state["0/state"], *deltas]), epoch.target) if job.temporal else None
         return [ref for ref in made if ref is not None], due
+
+    def _so_far(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
+        """What is looked up: as of the epoch where its change has been taken in, else as of the one before."""
+        refs = lookup_refs(self, self.state, epoch, part, i)
+        if not part.committed:
+            return self._sum(refs, 0, epoch.target)
+        until = work.taken.get(i, LOWEST_KEY)
+        new = self._sum(refs, 0, epoch.target, high=until)
+        return summed([new, self._sum(refs, 0, part.committed, low=until)])
 
     def _delta(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
         given = work.inputs.get(i)
@@ -395,6 +418,7 @@ class World(Graph[RelationState, SimJob]):
                     found.committed_epoch, found.exact, joined=found.joined, kind=found.plan["kind"],
                     position=position_of(self.state.positions_of(i)), due=found.due_epoch,
                     temporal=found.plan["kind"] == "timed",
+                    changes_only=changes_only(found.plan["kind"], found.plan["inputs"]),
                 )  # fmt: skip
         for job in self.jobs.values():
             if broken(job.id) != (job.status == "quarantined"):

@@ -7,7 +7,7 @@ import tempfile
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,7 @@ class Engine:
         codegen: bool | None = None,
         setup: Callable[[SparkSession], None] | None = None,
         on_window_close: bool = False,
+        arrangements: Collection[int] = (),
     ):
         self.tables = {t.name: t for t in tables}
         self.query = query
@@ -154,7 +155,7 @@ class Engine:
         for t in tables:
             self.define(self.planner, t)
         made = query if isinstance(query, str) else query(self.planner.bridge.spark)
-        self.plan = self.planner.plan(made, on_window_close=on_window_close)
+        self.plan = self.planner.plan(made, on_window_close=on_window_close, arrangements=arrangements)
         schemas = {t.id: t.schema for t in tables}
         self.runner = EpochRunner(self.planner.bridge, self.plan, schemas, weak_hash=weak_hash)
         self.state: dict[str, list[RunRef]] = {name: [] for name in self.plan.state_tables()}

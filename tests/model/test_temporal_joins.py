@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-import pyarrow as pa
 import pytest
-from engine import WEIGHT, Engine, Row, Table, bag
+from engine import Engine, Row, Table, bag
+from keyed import Keyed
 from pyspark.sql import SparkSession
 
-from headrace.common.columns import Column, arrow_type
+from headrace.common.columns import Column
 from headrace.dataflow.params import EpochParams
 from headrace.errors import NotSupported
 from headrace.plan.planner import Path, Planner, Relation
-from headrace.state.kernels import consolidate
-from headrace.state.kernels.hashing import hash_columns
-from headrace.state.run import Section, write_run
-from headrace.state.schema import TableSchema
-
-
-@dataclass
-class Keyed(Table):
-    """A table with a primary key, or an index of one, stored as the coordinator stores it."""
-
-    key: tuple[str, ...] = ()
-    unique: bool = True
-
-    @property
-    def schema(self) -> TableSchema:
-        fields = [pa.field(c.name, arrow_type(c.type)) for c in self.columns]
-        by_name = {f.name: f for f in fields}
-        return TableSchema(
-            tuple(by_name[n] for n in self.key), tuple(f for f in fields if f.name not in self.key), WEIGHT
-        )
 
 
 class Looking(Engine):
@@ -65,18 +44,7 @@ class Looking(Engine):
         self.epoch += 1
         for row, weight in delta:
             table.apply(row, weight)
-        data = table.arrow([r for r, _ in delta])
-        columns: dict[str, Any] = {n: data.column(n).combine_chunks() for n in data.column_names}
-        columns["__k"] = pa.array(hash_columns([columns[n] for n in table.key]))
-        columns["__h"] = pa.array(hash_columns([columns[c.name] for c in table.columns]))
-        columns["__w"] = pa.array([w for _, w in delta], pa.int64())
-        arrow = table.schema.arrow()
-        batch = consolidate(
-            pa.RecordBatch.from_arrays([columns[f.name] for f in arrow], schema=arrow), table.schema
-        )  # fmt: skip
-        if batch.num_rows:
-            section = Section(table.id, table.schema, [batch], self.epoch)
-            table.refs += write_run(self.root, f"b/{self.epoch}.run", [section], fsync=False)
+        table.write(self.root, self.epoch, delta)
 
     def params(self, attempt: str) -> EpochParams:
         found = super().params(attempt)

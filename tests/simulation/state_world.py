@@ -82,6 +82,8 @@ class Plan:
     temporal: bool = False
     lookups: frozenset[int] = frozenset()
     read_only_by_lookup: frozenset[int] = frozenset()
+    arrangements: frozenset[int] = frozenset()
+    changes_only: frozenset[int] = frozenset()
 
     def state_tables(self) -> dict[str, TableSchema]:
         return {ROWS: SCHEMA, STATE: EXPIRING}
@@ -94,7 +96,7 @@ class Planner:
 
     def forget(self, relation_id: int) -> None: ...
 
-    def plan(self, sql: str, *, on_window_close: bool = False) -> Plan:
+    def plan(self, sql: str, *, on_window_close: bool = False, arrangements: Any = ()) -> Plan:
         return Plan((int(sql),))
 
 

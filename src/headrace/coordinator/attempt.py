@@ -147,6 +147,7 @@ def params_of(
     }
     # Before the last step rows may come that are below it.
     closed_us = mark_at(core, state, job.event_time.closes, epoch.target) if work.step.last else None
+    looked_up = frozenset[int]() if job.plan is None else job.plan.lookups | job.plan.arrangements
     params = EpochParams(
         attempt=attempt,
         from_epoch=part.committed,
@@ -160,7 +161,8 @@ def params_of(
         budget_bytes=core.budget_bytes(),
         progress=core.progress.address,
         tables=tables,
-        lookups={i: lookup_refs(core, state, epoch, job, i) for i in (job.plan.lookups if job.plan else ())},
+        lookups={i: lookup_refs(core, state, epoch, part, i) for i in looked_up},
+        taken={i: until for i, until in work.taken.items() if i in looked_up},
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
         closed_us=closed_us,

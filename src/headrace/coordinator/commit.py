@@ -5,7 +5,7 @@ Pure: it looks at the graph and at the catalog's content, and returns edits. Who
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol
 
@@ -32,7 +32,7 @@ from headrace.coordinator.steps import (
 )
 from headrace.coordinator.targets import UNKNOWN_ROWS
 from headrace.coordinator.watermarks import Cut, cuts, mark_at
-from headrace.dataflow.params import ReadPart
+from headrace.dataflow.params import END_OF_KEYS, ReadPart
 from headrace.errors import LogLost
 from headrace.state.schema import ROWS, RunRef
 
@@ -160,6 +160,8 @@ class Work:
     """What was left before it."""
     initial: bool
     """Operators put out the rows that are there without any input."""
+    taken: Mapping[int, int] = field(default_factory=dict)
+    """By table or view: its change has been taken in of what has a smaller `__k`."""
 
 
 def next_work(
@@ -174,7 +176,7 @@ def next_work(
     rests: list[Rest] = []
     refs: dict[int, tuple[RunRef, ...]] = {}
     for upstream in part.job.upstreams:
-        looked_up = upstream in part.job.lookups
+        looked_up = upstream in part.job.lookups or (not part.committed and upstream in part.job.changes_only)
         if graph.relation(upstream).kind != "source" and not looked_up and not part.position.of(upstream).done:
             refs[upstream] = _change_refs(graph, state, epoch, part, upstream)
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
@@ -187,17 +189,22 @@ def next_work(
     step = plan_step(rests, float("inf") if part.job.whole else limit_rows)
     tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
     inputs = {i: _input(s, refs.get(i, ()), tasks.get(i, ())) for i, s in step.slices.items()}
-    return Work(step, inputs, tuple(rests), initial)
+    taken = {i: END_OF_KEYS if t.done else t.next_key for i, t in part.position.taken.items()}
+    return Work(step, inputs, tuple(rests), initial, taken)
 
 
 def lookup_refs(
-    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], job: J, relation_id: int
+    graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], relation_id: int
 ) -> tuple[RunRef, ...]:
-    """The runs that hold a relation as it is at the epoch. Raises `LogLost` where it cannot be read there any more."""
+    """The runs in which rows of a relation are looked up: as of the epoch, and as of the one from which the job starts.
+
+    The latter only if the job takes in the relation's changes, too. Raises `LogLost` where they are gone.
+    """
     relation = graph.relation(relation_id)
     record = state.state_tables[relation.state_table]
-    if epoch.target < record.safe_epoch:
-        raise _lost(job, relation, epoch.target, record.safe_epoch)
+    oldest = epoch.target if relation_id in part.job.lookups else part.committed or epoch.target
+    if oldest < record.safe_epoch:
+        raise _lost(part.job, relation, oldest, record.safe_epoch)
     runs = [r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch.target]
     return (*runs, *epoch.runs_of(state, relation_id, relation.state_table))
 

@@ -296,6 +296,10 @@ class Coordinator:
 
         return self._guarded(create)
 
+    def may_read(self, group: str, relation_id: int) -> bool:
+        """Whether a new job of a checkpoint group (empty: the default) can read a relation: no circle comes of it."""
+        return self._life.may_read(group, relation_id)
+
     def wait_created(self, job_id: int, timeout_s: float | None = None) -> None:
         """Wait until a view is readable: it holds what its inputs held, and has caught up with them.
 

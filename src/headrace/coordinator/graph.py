@@ -99,6 +99,8 @@ class JobState:
     options: dict[str, str] = field(default_factory=dict)
     lookups: frozenset[int] = frozenset()
     """Inputs of which it takes in no changes: it looks up rows in them, as they are at its epochs."""
+    changes_only: frozenset[int] = frozenset()
+    """Inputs whose content it looks up and never reads: of them it takes in only what changes after its first epoch."""
     temporal: bool = False
     """Its content changes as time passes, too."""
     due: int = 0

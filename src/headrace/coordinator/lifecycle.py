@@ -126,7 +126,7 @@ class Lifecycle:
         try:
             job.plan = self._plan(record, job_record, tables)
             job.runner, job.event_time = self._runner(job.plan), job.plan.event_time
-            job.temporal = job.plan.temporal
+            job.temporal, job.changes_only = job.plan.temporal, job.plan.changes_only
             if job.status == "quarantined":
                 self._set_status(job, "created" if job.created else "creating")
         except Fenced:
@@ -183,7 +183,9 @@ class Lifecycle:
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
         closing = bool(record.payload.get(ON_WINDOW_CLOSE))
-        plan = self._planner.plan(stored_query(self._planner, record.payload), on_window_close=closing)
+        arrangements = job_record.plan.get("arrangements", ())
+        query = stored_query(self._planner, record.payload)
+        plan = self._planner.plan(query, on_window_close=closing, arrangements=arrangements)
         plan = plan.into(record.options) if record.kind == "sink" else plan
         plan = plan.keyed(len(record.payload["key"])) if record.kind == "index" else plan
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
@@ -294,6 +296,7 @@ class Lifecycle:
             lookups = plan.read_only_by_lookup
             stored = {
                 "fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams), "lookups": sorted(lookups),
+                "arrangements": sorted(plan.arrangements),
             }  # fmt: skip
             runner = self._runner(plan)
             edits: list[Edit] = [
@@ -304,7 +307,7 @@ class Lifecycle:
             self._transact_new(edits, first)
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
             job.plan, job.runner, job.event_time = plan, runner, plan.event_time
-            job.temporal, job.lookups = plan.temporal, lookups
+            job.temporal, job.lookups, job.changes_only = plan.temporal, lookups, plan.changes_only
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
@@ -324,6 +327,13 @@ class Lifecycle:
                 self._core.catalog.transact([Delete("object", object_id)])
 
         self._undecided.transact(edits, lambda state: object_id in state.objects, settle)
+
+    def may_read(self, group: str, relation_id: int) -> bool:
+        """See `Coordinator.may_read`."""
+        core = self._core
+        group = group or core.settings.default_checkpoint_group
+        with core.lock:
+            return group == "own" or core.cycle_of(0, group, (relation_id,)) is None
 
     def _group(self, job_id: int, name: str, upstreams: Iterable[int], wanted: str | None) -> str:
         """The checkpoint group of a job. Raises `InvalidParameter` where groups would wait for each other."""

@@ -11,12 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headrace.catalog.records import PositionRecord
+from headrace.dataflow.params import END_OF_KEYS, LOWEST_KEY
 from headrace.state.schema import RunRef
-
-LOWEST_KEY = -(1 << 63)
-"""The smallest `__k`."""
-END_OF_KEYS = 1 << 63
-"""Above the largest `__k`."""
 
 
 @dataclass(frozen=True)

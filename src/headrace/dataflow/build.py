@@ -133,7 +133,9 @@ class EpochPlan(Builder):
     def _input(self, op: Input) -> Made:
         schema = struct([(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
         table = self.relations[op.relation]
-        stage = InputStage(op.id, op.relation, tuple(op.columns), table, self.parallelism, arrow(schema), op.late)
+        stage = InputStage(
+            op.id, op.relation, tuple(op.columns), table, self.parallelism, arrow(schema), op.late, op.changes_only
+        )
         return Made(self.slices(), stage, op.output, schema)
 
     def _read(self, op: Input) -> Flow:

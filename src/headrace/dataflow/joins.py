@@ -13,6 +13,7 @@ from pyspark.sql.types import DataType
 from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
+from headrace.dataflow.operators.shared import SharedRows
 from headrace.plan.bridge import JExpr
 from headrace.plan.tree import Attr, Join, JoinSide
 from headrace.plan.types import spark_of
@@ -50,7 +51,12 @@ def _side(plan: Builder, op: Join, i: int, slots: _Slots) -> Side:
     side = (op.left, op.right)[i]
     name = ("left", "right")[i]
     taken = slots.assign([spark_of(a.handle) for a in side.values])
-    return Side(name, op.state()[name], tuple(taken), side.preserved)
+    if side.shared is None:
+        return Side(name, op.state()[name], tuple(taken), side.preserved)
+    found, layout = side.shared, plan.relations[side.shared.relation]
+    assert layout is not None, "only what is stored is looked up"
+    rows = SharedRows(found.relation, layout, found.keys, found.columns, found.present, plan.weak_hash)
+    return Side(name, side.schema(), tuple(taken), side.preserved, rows)
 
 
 def _side_rows(plan: Builder, op: Join, i: int, side: Side, slots: _Slots) -> DataFrame:

@@ -14,6 +14,10 @@ from headrace.state.schema import RunRef
 from headrace.state.stores import Root, root_from_json, root_to_json
 
 PROPERTY = "headrace.epoch"
+LOWEST_KEY = -(1 << 63)
+"""The smallest `__k`."""
+END_OF_KEYS = 1 << 63
+"""Above the largest `__k`."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class EpochParams:
     state: dict[str, StateInput] = field(default_factory=dict)
     lookups: dict[int, tuple[RunRef, ...]] = field(default_factory=dict)
     """The runs of relations in which rows are looked up, by relation."""
+    taken: dict[int, int] = field(default_factory=dict)
+    """By relation: of the change in (from, to] what has a smaller `__k` has been taken in by earlier steps."""
     closed_us: int | None = None
     """Event time, Unix microseconds, that the watermark has reached: what waits below it comes out. None: nothing."""
     progress: str = ""
@@ -100,6 +106,14 @@ class EpochParams:
         """Whether inputs are read as their content at `to_epoch`: the job has no checkpoint yet."""
         return self.from_epoch == 0
 
+    def taken_until(self, relation: int) -> int | None:
+        """The smallest `__k` of which a relation's change is not taken in by earlier steps; None if all of it is.
+
+        Of what is looked up and not read, all counts as taken in with the snapshot.
+        """
+        until = self.taken.get(relation, LOWEST_KEY)
+        return None if self.snapshot or until >= END_OF_KEYS else until
+
     def encode(self) -> str:
         """As JSON text."""
         return json.dumps(
@@ -113,6 +127,7 @@ class EpochParams:
                 "sources": {i: [s.tasks, s.options, s.columns, s.below_us] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
                 "lookups": {i: [r.to_json() for r in refs] for i, refs in self.lookups.items()},
+                "taken": self.taken,
                 "closed": self.closed_us,
                 "progress": self.progress,
             }
@@ -152,6 +167,7 @@ def decode(text: str) -> EpochParams:
         },
         state={n: StateInput(i, _refs(refs), watermark) for n, (i, refs, watermark) in data["state"].items()},
         lookups={int(i): _refs(refs) for i, refs in data["lookups"].items()},
+        taken={int(i): until for i, until in data["taken"].items()},
         closed_us=data["closed"],
         progress=data.get("progress", ""),
     )

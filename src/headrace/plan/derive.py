@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -61,6 +61,8 @@ class Derivation:
     bridge: Bridge
     relations: Mapping[int, Relation]
     clock: temporal.Clock
+    arrangements: Collection[int] = ()
+    """Relations and indexes whose rows joins may look up instead of keeping them."""
     rules: dict[str, Callable[[Derivation, JNode, set[int]], Operator]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -106,6 +108,10 @@ class Derivation:
             f"a view can't contain {kind}: {node.simpleString(200)!s}",
             hint="there is no incremental rule for this plan node; compute it in a query over the view instead",
         )
+
+    def paths(self, relation_id: int) -> tuple[Path, ...]:
+        """How the rows of a relation can be looked up."""
+        return next((r.paths for r in self.relations.values() if r.lookup and r.id == relation_id), ())
 
     def attrs(self, handles: list[JExpr]) -> list[Attr]:
         """Attributes of Catalyst attribute handles."""

@@ -203,6 +203,8 @@ class _Pass:
     def _expire_side(
         self, op: Join, name: str, side: JoinSide, keys: Mapping[int, str], expires: Mapping[int, Mark]
     ) -> None:
+        if side.shared is not None:  # what it looks up is not its own to forget
+            return
         values = {a.id: f"v{i}" for i, a in enumerate(side.values) if a.type in _TIMES}
         for column, mark in expires.items():
             place = values.get(column) or keys.get(column)

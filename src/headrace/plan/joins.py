@@ -8,6 +8,7 @@ from headrace.errors import NotSupported
 from headrace.plan import temporal
 from headrace.plan.bridge import JExpr, JNode
 from headrace.plan.lookups import derive_lookup_join
+from headrace.plan.sharing import share
 from headrace.plan.tree import Attr, Join, JoinSide, Operator
 from headrace.plan.types import arrow_of
 
@@ -58,6 +59,7 @@ def derive_join(d: Derivation, node: JNode, needed: set[int]) -> Operator:
         output.append(exists)
     text = "(no condition)" if condition.isEmpty() else str(condition.get().toString())
     append_only = join_type == "inner" and left.append_only and right.append_only
+    share(d, (left, left_side), (right, right_side))
     return Join(output, append_only, [left, right], join_type, left_side, right_side, residual, text, exists)
 
 

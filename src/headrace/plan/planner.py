@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -57,6 +57,17 @@ class ViewPlan:
     def read_only_by_lookup(self) -> frozenset[int]:
         """Those of them of which it takes in no changes."""
         return self.lookups - {op.relation for op in tree.walk(self.root) if isinstance(op, tree.Input)}
+
+    @property
+    def arrangements(self) -> frozenset[int]:
+        """Ids of the tables and indexes in whose rows its joins look up what they would else keep."""
+        return frozenset(s.relation for op in tree.walk(self.root) for s in op.shared().values())
+
+    @property
+    def changes_only(self) -> frozenset[int]:
+        """Ids of the relations of which it never reads the content, but only what changes after its first epoch."""
+        inputs = [op for op in tree.walk(self.root) if isinstance(op, tree.Input)]
+        return frozenset(op.relation for op in inputs) - {op.relation for op in inputs if not op.changes_only}
 
     @property
     def temporal(self) -> bool:
@@ -153,16 +164,19 @@ class Planner:
         """The relation as it stands in plans, without rows."""
         return self.bridge.spark.table(f"`{self._names[relation_id]}`")
 
-    def plan(self, query: str | DataFrame, *, on_window_close: bool = False) -> ViewPlan:
+    def plan(
+        self, query: str | DataFrame, *, on_window_close: bool = False, arrangements: Collection[int] = ()
+    ) -> ViewPlan:  # fmt: skip
         """The incremental plan of a Spark SQL query or of a DataFrame over defined relations.
 
-        With `on_window_close` rows come out once the watermark has passed them, and never change. Raises
+        With `on_window_close` rows come out once the watermark has passed them, and never change. `arrangements` are
+        the tables and indexes whose rows its joins may look up instead of keeping them. Raises
         `NotSupported` for what cannot be kept up to date, and the errors of Spark's own analysis as statement errors.
         """
         with self._lock, translated():
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
-            return self._plan(analyzed, self._optimized(analyzed), on_window_close)
+            return self._plan(analyzed, self._optimized(analyzed), on_window_close, arrangements)
 
     def optimized(self, query: str) -> JNode:
         """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
@@ -193,11 +207,13 @@ class Planner:
         b = self.bridge
         return tuple(Column(str(a.name()), spark_of(a).simpleString()) for a in b.output(analyzed))
 
-    def _plan(self, analyzed: JNode, optimized: JNode, on_window_close: bool) -> ViewPlan:
+    def _plan(
+        self, analyzed: JNode, optimized: JNode, on_window_close: bool, arrangements: Collection[int]
+    ) -> ViewPlan:  # fmt: skip
         b = self.bridge
         columns = self._columns(analyzed)
         _check_columns(columns)
-        derivation = Derivation(b, self._leaves, self._clock)
+        derivation = Derivation(b, self._leaves, self._clock, arrangements)
         handles = b.output(optimized)
         root = derivation.derive(optimized, {b.attribute_id(h) for h in handles})
         by_id = {a.id: a for a in root.output}

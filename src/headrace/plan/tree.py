@@ -63,6 +63,10 @@ class Operator:
         """Schemas of its state tables by name within the node, as if rows never expired."""
         return {}
 
+    def shared(self) -> dict[str, Shared]:
+        """What it looks up in the rows of relations where it would else have state tables, by their names."""
+        return {}
+
     def state(self) -> dict[str, TableSchema]:
         """Schemas of its state tables by name within the node."""
         return {name: replace(schema, expires=self.expires.get(name)) for name, schema in self.tables().items()}
@@ -85,11 +89,14 @@ class Input(Operator):
     columns: list[str]
     late: str | None = field(default=None, init=False)
     """The time column by which late rows are not taken in; None if all rows are."""
+    changes_only: bool = field(default=False, init=False)
+    """Its content before the first checkpoint is not read: a join looks it up."""
     kind = "input"
 
     def detail(self) -> str:
         late = "" if self.late is None else f" unless late by {self.late}"
-        return f"{self.relation_name} [{', '.join(self.columns)}]{late}"
+        only = " changes only" if self.changes_only else ""
+        return f"{self.relation_name} [{', '.join(self.columns)}]{late}{only}"
 
     def forget_event_time(self) -> None:
         super().forget_event_time()
@@ -152,6 +159,25 @@ class Lookup(Operator):
         return f"{how}in {self.relation_name} [{', '.join(self.columns)}] by {keys}"
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Where a side of a join is looked up instead of being kept: rows of a relation that lie by the join's key."""
+
+    relation: int
+    relation_name: str
+    keys: tuple[str, ...]
+    """For each key of the join the relation's column."""
+    columns: tuple[str, ...]
+    """The same for the columns beside the key."""
+    present: tuple[str, ...]
+    """Columns that are not null in the rows of the side."""
+
+    def text(self) -> str:
+        """For people, and for the fingerprint."""
+        present = f" where not null: {', '.join(self.present)}" if self.present else ""
+        return f"{self.relation_name} by ({', '.join(self.keys)}): {', '.join(self.columns)}{present}"
+
+
 @dataclass
 class JoinSide:
     """One side of a join: the equi-join key, and the columns kept beside it."""
@@ -160,6 +186,8 @@ class JoinSide:
     key_types: list[pa.DataType]
     values: list[Attr]
     preserved: bool
+    shared: Shared | None = None
+    """None for a side with an arrangement of its own."""
 
     def schema(self) -> TableSchema:
         """The side's arrangement."""
@@ -196,8 +224,12 @@ class Join(Operator):
     def distribution(self) -> str | None:
         return ", ".join(str(k.toString()) for k in self.left.keys) or "(one group)"
 
+    def shared(self) -> dict[str, Shared]:
+        return {n: s.shared for n, s in (("left", self.left), ("right", self.right)) if s.shared is not None}
+
     def tables(self) -> dict[str, TableSchema]:
-        tables = {"left": self.left.schema(), "right": self.right.schema()}
+        sides = (("left", self.left), ("right", self.right))
+        tables = {name: side.schema() for name, side in sides if side.shared is None}
         if self.left.preserved:
             tables["left_matches"] = self.left.identity()
         if self.right.preserved:
@@ -432,6 +464,8 @@ def fingerprint(root: Operator) -> str:
         lines.append([op.id, op.kind, canonical(op.detail(), seen), outputs, tables])
         if op.expires:
             lines[-1].append({name: [column, op.expiry[name].text()] for name, column in op.expires.items()})
+        if shared := op.shared():
+            lines[-1].append({name: found.text() for name, found in shared.items()})
     return hashlib.sha256(json.dumps(lines, sort_keys=True).encode()).hexdigest()
 
 
@@ -450,6 +484,8 @@ def render(root: Operator) -> list[str]:
             fields = ", ".join(f"{f.name}: {f.type}" for f in schema.arrow())
             until = "" if schema.expires is None else f"; until the watermark passes {schema.expires}"
             lines.append(f"{pad}    state {op.id}/{name}: {fields}{until}")
+        for name, found in op.shared().items():
+            lines.append(f"{pad}    shared {op.id}/{name}: {found.text()}")
         for child in op.children:
             visit(child, depth + 1)
 

@@ -31,7 +31,7 @@ from headrace.plan.planner import Planner
 from headrace.plan.stored import ON_WINDOW_CLOSE
 from headrace.session import frames, functions
 from headrace.session.engine import Engine
-from headrace.session.execution import ddl, routines, show
+from headrace.session.execution import ddl, routines, sharing, show
 from headrace.session.keeper import SparkKeeper
 from headrace.session.names import Bound
 from headrace.session.pipelines.apply import Plan
@@ -248,7 +248,8 @@ class Database:
     def explain(self, query: str | DataFrame) -> str:
         """The operators that would keep a view of this query up to date."""
         if isinstance(query, DataFrame):
-            return "\n".join(self._main.planner.plan(query).explain())
+            shared = sharing.usable(self._main, {})
+            return "\n".join(self._main.planner.plan(query, arrangements=shared).explain())
         bound = Bound(self._main.localized(parse_query(query)), self._main.names())
         return "\n".join(show.incremental_plan(self._main, bound))
 

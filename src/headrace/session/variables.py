@@ -148,6 +148,12 @@ VARIABLES: dict[str, Variable] = {
             "Joins inside new views are jobs of their own.",
             _boolean,
         ),
+        Variable(
+            "streaming_use_arrangements",
+            "on",
+            "Joins in new views look rows up by primary key or index, where there is one, instead of keeping them.",
+            _boolean,
+        ),
         Variable("default_checkpoint_group", "", "Group of new views; empty: as the system parameter says.", _group),
         Variable("rw_implicit_flush", "off", "FLUSH after each INSERT, UPDATE and DELETE.", _boolean),
         Variable("read_your_writes", "off", "Reads wait for the session's own writes.", _boolean),

@@ -55,6 +55,8 @@ class InputStage(Labelled, Unkeyed):
     """Columns as `c0`, `c1` ..., then `__w`."""
     late: str | None = None
     """Of a source: the column with the event times by which rows are late, and are not taken in."""
+    changes_only: bool = False
+    """The content before the first checkpoint is not read."""
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The relation's change in the slices that the input names."""
@@ -68,6 +70,8 @@ class InputStage(Labelled, Unkeyed):
     def _table(self, task: Task, table: TableInput, i: int) -> Iterator[pa.RecordBatch]:
         assert self.schema is not None
         params = task.params
+        if params.snapshot and self.changes_only:
+            return
         arrangement = Arrangement(self.schema, table.refs, params.root, as_of=params.to_epoch)
         if params.snapshot:
             for rows in arrangement.scan(*self._bounds(table, i, self.parallelism)):

@@ -1,4 +1,4 @@
-"""The inner part of a join, with both sides arranged by the join key.
+"""The inner part of a join, with both sides arranged by the join key: in state of its own, or as a relation is.
 
 The change is `added(dL) * R_new - removed(dL) * R_old + L_kept * dR`, where `L_kept` is `L_old` without what was
 removed: every pair of it was or is in the result. In the shorter `dL * R_new + L_old * dR` rows that go meet rows that
@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataflow.operators.pairs import matching_pairs
+from headrace.dataflow.operators.pairs import Ints, matching_pairs
+from headrace.dataflow.operators.shared import SharedRows, row_hashes, unique
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
@@ -31,11 +32,26 @@ class Side:
     schema: TableSchema
     slots: tuple[int, ...]
     preserved: bool
+    shared: SharedRows | None = None
+    """Where its rows are looked up; None for a side with a state table."""
+
+    def by_key(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of either side by the `__k` by which this side's rows are found."""
+        return rows if self.shared is None else self.shared.by_key(rows)
+
+    def stored(self, task: Task, keys: Ints) -> pa.RecordBatch:
+        """The side's rows so far with these `__k` (sorted, unique)."""
+        if self.shared is None:
+            return task.arrangement(self.name, self.schema).fetch(keys)
+        return self.shared.fetch(task, keys, self.schema)
 
 
 @dataclass(frozen=True)
 class JoinStage(Labelled, Keyed):
-    """State tables `left` and `right`. Input rows are `__s` (0 left, 1 right), `__k`, `__h`, `__w`, keys, slots."""
+    """State tables `left` and `right`, but for a side that is shared.
+
+    Input rows are `__s` (0 left, 1 right), `__k`, `__h`, `__w`, keys, slots.
+    """
 
     operator: str
     left: Side
@@ -50,20 +66,31 @@ class JoinStage(Labelled, Keyed):
         is_right = int64(batch.column("__s").cast(pa.int64())) == 1
         left, left_loose = self._delta(batch, ~is_right, self.left)
         right, right_loose = self._delta(batch, is_right, self.right)
-        left_old = task.arrangement("left", self.left.schema).fetch(_keys(right))
-        right_old = task.arrangement("right", self.right.schema).fetch(_keys(left))
-        right_new = consolidate(concat([right_old, right], right.schema), self.right.schema)
-        removed, added = _signs(left)
-        left_kept = consolidate(concat([left_old, _of_keys(removed, right)], left.schema), self.left.schema)
-        yield from self._pairs(added, right_new)
-        yield from self._pairs(removed, right_old)
-        yield from self._pairs(left_kept, right)
+        yield from self._left_changes(task, left, right)
+        yield from self._right_changes(task, left, right)
         for side, tag, rows in ((self.left, LEFT, left), (self.right, RIGHT, right)):
             if side.preserved:
                 yield from self._preserved(rows, side, tag)
         yield from self._preserved(left_loose, self.left, LEFT)
         yield from self._preserved(right_loose, self.right, RIGHT)
-        task.write([("left", self.left.schema, left), ("right", self.right.schema, right)])
+        sides = ((self.left, left), (self.right, right))
+        task.write([(side.name, side.schema, rows) for side, rows in sides if side.shared is None])
+
+    def _left_changes(self, task: Task, left: pa.RecordBatch, right: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """`added(dL) * R_new - removed(dL) * R_old`."""
+        left, right = self.right.by_key(left), self.right.by_key(right)
+        old = self.right.stored(task, unique(left))
+        new = consolidate(concat([old, right], right.schema), self.right.schema)
+        removed, added = _signs(left)
+        yield from self._pairs(added, new)
+        yield from self._pairs(removed, old)
+
+    def _right_changes(self, task: Task, left: pa.RecordBatch, right: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """`L_kept * dR`."""
+        left, right = self.left.by_key(left), self.left.by_key(right)
+        old = self.left.stored(task, unique(right))
+        kept = consolidate(concat([old, _of_keys(_signs(left)[0], right)], left.schema), self.left.schema)
+        yield from self._pairs(kept, right)
 
     @property
     def tagged(self) -> bool:
@@ -79,6 +106,8 @@ class JoinStage(Labelled, Keyed):
         for f, slot in zip(side.schema.value, side.slots):
             columns[f.name] = rows.column(f"s{slot}")
         delta = state_batch(side.schema, columns)
+        if side.shared is not None:
+            delta = row_hashes(delta, side.schema)
         loose = delta.slice(0, 0)
         nulls = [pc.is_null(rows.column(f.name)) for f in side.schema.key if rows.column(f.name).null_count]
         if nulls:
@@ -115,10 +144,6 @@ class JoinStage(Labelled, Keyed):
         if self.tagged:
             arrays.append(pa.array(np.full(len(weights), tag, dtype=np.int32)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)
-
-
-def _keys(rows: pa.RecordBatch) -> np.ndarray:
-    return np.unique(int64(rows.column("__k")))
 
 
 def _signs(delta: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:

@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE
-from headrace.session.execution import routines, unaligned
+from headrace.session.execution import routines, sharing, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, label, quoted
@@ -275,7 +275,9 @@ def create_planned(
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
-    plan = session.planner.plan(query, on_window_close=bool(payload.get(ON_WINDOW_CLOSE)))
+    arrangements = sharing.usable(session, options)
+    closing = bool(payload.get(ON_WINDOW_CLOSE))
+    plan = session.planner.plan(query, on_window_close=closing, arrangements=arrangements)
     if kind == "sink":
         plan = plan.into(options)
         open_sink(options, plan.columns)

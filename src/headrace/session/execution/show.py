@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
-from headrace.session.execution import routines, unaligned
+from headrace.session.execution import routines, sharing, unaligned
 from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
@@ -187,7 +187,7 @@ def explain(session: Session, statement: st.Explain) -> Result:
     inner = statement.statement
     if isinstance(inner, st.CreateMaterializedView):
         bound = Bound(session.localized(inner.query), session.names())
-        lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close)
+        lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close, inner.options)
     elif isinstance(inner, st.CreateSink):
         lines = sink_plan(session, inner)
     elif isinstance(inner, st.Select):
@@ -200,19 +200,23 @@ def explain(session: Session, statement: st.Explain) -> Result:
 
 
 def incremental_plan(
-    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False
-) -> list[str]:
+    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> list[str]:  # fmt: skip
     """The operators that would keep a view of this query up to date."""
     text = planned_text(bound, columns)
     apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
     joins = unaligned.explained(session, text) if apart else []
-    return [*session.planner.plan(text, on_window_close=on_window_close).explain(), *joins]
+    shared = sharing.usable(session, options or {})
+    return [*session.planner.plan(text, on_window_close=on_window_close, arrangements=shared).explain(), *joins]
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     text = planned_text(sink_query(session, statement), None)
-    return session.planner.plan(text, on_window_close=statement.emit_on_window_close).into(statement.options).explain()
+    shared, options = sharing.usable(session, statement.options), statement.options
+    plan = session.planner.plan(text, on_window_close=statement.emit_on_window_close, arrangements=shared)
+    return plan.into(options).explain()
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:

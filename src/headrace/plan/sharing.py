@@ -1,0 +1,90 @@
+"""Which sides of a join are looked up in rows that lie by the join's key already, instead of being kept once more.
+
+Such rows are a table's own, by its primary key, or those of an index. A side is shared if it is nothing but columns of
+a relation whose rows lie by just the columns that the join compares, and if no row of it comes out without a match.
+The optimizer puts filters that leave out nulls below joins; those are done after the look-up. With any other filter a
+side keeps its own state, which holds only what passes. Where an index is used the changes are the index's, too: so
+they and the rows looked up are never of different epochs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.tree import Input, JoinSide, Operator, Rowwise, Shared
+
+if TYPE_CHECKING:
+    from headrace.plan.derive import Derivation
+
+_EXACT = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string", "binary")
+"""Key types of which equal values are stored and hashed alike; decimals are, too. Floating point has two zeros."""
+
+
+def share(d: Derivation, left: tuple[Operator, JoinSide], right: tuple[Operator, JoinSide]) -> None:
+    """Note on the sides of a join which of them are shared, and on the input of one that its content is not read.
+
+    Of one only: what both hold at first is joined by reading one and looking up the other.
+    """
+    inputs = [_share(d, *left), _share(d, *right)]
+    found = inputs[1] or inputs[0]
+    if found is not None:
+        found.changes_only = True
+
+
+def _share(d: Derivation, child: Operator, side: JoinSide) -> Input | None:
+    b = d.bridge
+    relation = _picked(b, child)
+    if relation is None or side.preserved or not side.keys or not all(_exact(b, k) for k in side.keys):
+        return None
+    leaf, names, present = relation
+    if any(r.id == leaf.relation and r.watermark is not None for r in d.relations.values()):
+        return None  # its own state can be bounded by the watermark
+    ids = [*(b.attribute_id(k) for k in side.keys), *(a.id for a in side.values)]
+    columns = [names.get(i) for i in ids]
+    found = tuple(c for c in columns if c is not None)
+    if len(found) < len(columns):
+        return None
+    keys, values = found[: len(side.keys)], found[len(side.keys) :]
+    for path in d.paths(leaf.relation):
+        fits = sorted(path.key) == sorted(keys) and path.columns.issuperset([*leaf.columns, *present])
+        if fits and path.relation in d.arrangements:
+            leaf.relation, leaf.relation_name = path.relation, path.name
+            rest = tuple(c for c in dict.fromkeys(present) if c not in keys)  # a null in the key finds nothing
+            side.shared = Shared(path.relation, path.name, keys, values, rest)
+            return leaf
+    return None
+
+
+def _exact(b: Bridge, key: JExpr) -> bool:
+    if not b.is_attribute(key):
+        return False
+    kind = b.simple_type(key)
+    return kind in _EXACT or kind.startswith("decimal(")
+
+
+def _picked(b: Bridge, op: Operator) -> tuple[Input, dict[int, str], list[str]] | None:
+    """The relation of which an operator only picks columns: with their names by attribute, and those without nulls.
+
+    None for any other operator.
+    """
+    if isinstance(op, Input):
+        return op, {a.id: name for a, name in zip(op.output, op.columns, strict=True)}, []
+    if not isinstance(op, Rowwise) or op.label not in ("Project", "Filter"):
+        return None
+    below = _picked(b, op.children[0])
+    if below is None:
+        return None
+    leaf, names, present = below
+    if op.label == "Project":
+        inner = {b.attribute_id(e): e if b.is_attribute(e) else b.children(e)[0] for e in op.expressions}
+        return leaf, {i: names[b.attribute_id(e)] for i, e in inner.items() if _known(b, e, names)}, present
+    for condition in b.conjuncts(op.node.condition()):
+        if b.kind(condition) != "IsNotNull" or not _known(b, b.children(condition)[0], names):
+            return None
+        present = [*present, names[b.attribute_id(b.children(condition)[0])]]
+    return leaf, names, present
+
+
+def _known(b: Bridge, e: JExpr, names: dict[int, str]) -> bool:
+    return b.is_attribute(e) and b.attribute_id(e) in names
