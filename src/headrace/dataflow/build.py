@@ -7,6 +7,7 @@ Each stateful operator is a projection to its wire format, a distribution by `__
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.connectors.sinks import drops_retractions, open_sink
 from headrace.dataflow import aggregates, joins, python, recompute, waiting
-from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, Made, Placed, arrow, stage_output, struct
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.lookup import LookupStage
@@ -92,6 +93,16 @@ class EpochPlan(Builder):
         places = {a.id: i for i, a in enumerate(stage_output(op))}
         return op, tuple(places[i] for i in ids)
 
+    def _still_placed(self, named: Sequence[JExpr], flow: Flow) -> Placed:
+        """What decides where rows are, in the columns that a projection leaves."""
+        new = {}
+        for e in named:
+            inner = e if self.bridge.is_attribute(e) else self.bridge.children(e)[0]
+            if self.bridge.is_attribute(inner):
+                new[self.bridge.attribute_id(e)] = self.bridge.attribute_id(inner)
+        kept = tuple(frozenset(i for i, old in new.items() if old in same) for same in flow.placed)
+        return kept if all(kept) else ()
+
     def _renamed(self, named: Sequence[JExpr]) -> dict[int, int] | None:
         """For expressions that are nothing but attributes under another name: new id to old id."""
         b, found = self.bridge, {}
@@ -159,9 +170,10 @@ class EpochPlan(Builder):
         if op.label == "Project":
             named = [self.fresh(e, flow) for e in op.expressions]
             mapping = {b.attribute_id(e): n.toAttribute() for e, n in zip(op.expressions, named)}
-            return Flow(b.project([*named, flow.weight], flow.node), flow.weight, mapping)
+            placed = self._still_placed(op.expressions, flow)
+            return Flow(b.project([*named, flow.weight], flow.node), flow.weight, mapping, placed)
         if op.label == "Filter":
-            return Flow(b.filter(self.at(op.node.condition(), flow), flow.node), flow.weight, flow.attrs)
+            return replace(flow, node=b.filter(self.at(op.node.condition(), flow), flow.node))
         if op.label == "Expand":
             node, output = b.expand(op.node, lambda e: self.at(e, flow), flow.weight, flow.node)
             return Flow(node, flow.weight, output)

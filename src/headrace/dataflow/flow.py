@@ -7,10 +7,10 @@ query's own expressions are used, never printed and parsed again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -27,6 +27,10 @@ from headrace.state.schema import TableSchema
 _WIDTH = 2.0**64
 
 
+Placed: TypeAlias = tuple[frozenset[int], ...]
+"""Ids of attributes; those of one set are equal in every row."""
+
+
 @dataclass(frozen=True)
 class Flow:
     """Rows between operators: a logical plan, its weight, and where the query's attributes are found in it.
@@ -38,6 +42,13 @@ class Flow:
     node: JNode
     weight: JExpr
     attrs: Mapping[int, JExpr]
+    placed: Placed = ()
+    """Columns whose values decide in which task a row is; empty if that is not known."""
+
+    def holds_together(self, columns: Iterable[int]) -> bool:
+        """Whether rows that are equal in these columns are in one task already."""
+        known = set(columns)
+        return bool(self.placed) and all(known & same for same in self.placed)
 
 
 @dataclass(frozen=True)
@@ -105,10 +116,12 @@ class Builder(ABC):
         node, mapping, (weight,) = self.named(frame, attrs, ["__w"])
         return Flow(node, weight, mapping)
 
-    def together(self, frame: DataFrame, single: bool = False) -> DataFrame:
-        """Rows of one `__k` in one task: nothing to do for a single task, else a shuffle by slices of the key space."""
+    def together(self, frame: DataFrame, single: bool = False, placed: bool = False) -> DataFrame:
+        """Rows of one `__k` in one task: by a shuffle to slices of the key space, unless they are `placed` already."""
         if self.parallelism == 1:
             return frame.coalesce(1)
+        if placed:
+            return frame
         if single:
             return frame.repartition(1)
         share = F.floor((F.col("__k").cast("double") / _WIDTH + 0.5) * self.parallelism).cast("int")

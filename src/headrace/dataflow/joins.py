@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, Made, Placed, arrow, stage_output, struct
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.shared import SharedRows
@@ -41,10 +41,22 @@ def joined(plan: Builder, op: Join) -> Flow:
     if op.left.preserved or op.right.preserved:
         made = plan.made(op)
         return _preserved(plan, op, made.attrs, plan.map(made.frame, [made.stage], made.schema))
-    flow = plan.staged(op)
+    flow = replace(plan.staged(op), placed=_placed(plan, op.left, op.right))
     if op.residual is not None:
         flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
     return flow
+
+
+def _placed(plan: Builder, *sides: JoinSide) -> Placed:
+    """What the hash of the key was made of that rows were brought together by: columns that the sides still have.
+
+    Nothing where a part of the key is no column of any of them.
+    """
+    b = plan.bridge
+    found = [frozenset(b.attribute_id(k) for k in same if b.is_attribute(k)) for same in zip(*(s.keys for s in sides))]
+    columns = {a.id for s in sides for a in s.values}
+    kept = [same & columns for same in found]
+    return tuple(kept) if all(kept) else ()
 
 
 def _side(plan: Builder, op: Join, i: int, slots: _Slots) -> Side:
@@ -90,16 +102,17 @@ def _preserved(plan: Builder, op: Join, attrs: list[Attr], frame: DataFrame) -> 
         return _matched(plan, op, flow, tag)
     flow, tag = _count(plan, op, op.left, preserve.LEFT, attrs, flow, tag)
     if op.join_type == "full":
-        flow, tag = _count(plan, op, op.right, preserve.RIGHT, attrs, flow, tag)
-    return flow
+        return _count(plan, op, op.right, preserve.RIGHT, attrs, flow, tag)[0]
+    return replace(flow, placed=_placed(plan, op.left))
 
 
 def _count_input(plan: Builder, side: JoinSide, columns: Sequence[Attr], flow: Flow, tag: JExpr) -> DataFrame:
     b = plan.bridge
+    # Its rows are still where the hash of the side's key has brought them: equal rows together.
     own = plan.columns(flow, side.values)
     wire = [c.alias(f"o{i}") for i, c in enumerate(plan.columns(flow, columns))]
     fixed = [plan.hash(own).alias("__k"), b.column(flow.weight).alias("__w"), b.column(tag).alias("__t")]
-    return plan.together(b.frame(flow.node).select(*fixed, *wire))
+    return plan.together(b.frame(flow.node).select(*fixed, *wire), placed=bool(_placed(plan, side)))
 
 
 def _count(
@@ -127,7 +140,7 @@ def _matched(plan: Builder, op: Join, flow: Flow, tag: JExpr) -> Flow:
     mode: Any = op.join_type
     identity = op.state()["left_matches"]
     stage = preserve.PreserveStage(op.id, "left_matches", identity, own, preserve.LEFT, mode, arrow(schema))
-    return plan.read_as(plan.map(frame, [stage], schema), op.output)
+    return replace(plan.read_as(plan.map(frame, [stage], schema), op.output), placed=_placed(plan, op.left))
 
 
 class _Slots:

@@ -31,7 +31,8 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     columns += [k.alias(f"k{i}") for i, k in enumerate(keys)]
     columns += [v.alias(f"v{i}") for i, v in enumerate(values)]
     columns += orders if first is not None and first.orders else [plan.hash([*keys, *values]).alias("__h")]
-    frame = plan.together(b.frame(flow.node).select(*columns), single=not keys)
+    placed = flow.holds_together(b.attribute_id(k) for k in op.keys if b.is_attribute(k))
+    frame = plan.together(b.frame(flow.node).select(*columns), single=not keys, placed=placed)
     # Spark gives no row for a Python aggregate over nothing, so there is nothing to keep alive.
     phantom = op.label == "Aggregate" and not keys and not _calls_python(plan, op.node)
     fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
