@@ -124,6 +124,7 @@ def local_session(
     if master is None or master.startswith("local"):
         # Elsewhere the package may reach the workers only after their daemon has started.
         conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
+        conf["spark.shuffle.compress"] = "false"  # what is shuffled stays in this machine's memory
     for key, value in conf.items():
         builder = builder.config(key, value)
     # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.
@@ -165,6 +166,7 @@ def _conf(scratch: Path, driver_memory: str) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "20",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +12,17 @@ import pyarrow as pa
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, chunks, collect, int64, state_batch
 from headrace.errors import HeadraceError
-from headrace.state.kernels import concat, consolidate, stable_order, take
+from headrace.state.kernels import concat, consolidate, stable_order
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.order_code import SortKey, order_codes
 from headrace.state.schema import TableSchema
 
 OLD, NEW = 0, 1
 """`__side` of an output row."""
+
+
+_Version: TypeAlias = tuple[pa.RecordBatch, np.ndarray]
+"""Rows, and which of them are put out in what order."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class RecomputeStage(Labelled, Keyed):
         if delta.num_rows == 0 and not first:
             return
         old, new = self._versions(task, delta)
-        yield from self._side(old, OLD)
-        yield from self._side(new, NEW)
+        yield from self._side(*old, OLD)
+        yield from self._side(*new, NEW)
         if self.phantom:
             if not task.params.first:
                 yield self._phantom(OLD)
@@ -76,27 +81,28 @@ class RecomputeStage(Labelled, Keyed):
             columns["__h"] = pa.array(order_codes(ordering, [key for _, key in self.first.orders]))
         return consolidate(state_batch(self.schema, columns), self.schema)
 
-    def _versions(self, task: Task, delta: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    def _versions(self, task: Task, delta: pa.RecordBatch) -> tuple[_Version, _Version]:
         table = task.arrangement("rows", self.schema)
         if self.first is None:
             old = table.fetch(np.unique(int64(delta.column("__k"))))
-            return old, consolidate(concat([old, delta], delta.schema), self.schema)
-        versions = first_versions(table, delta, delta, self.first.need, by_code=self.first.by_code)
-        changed = _changed(*versions, self.schema)
-        old, new = (v.filter(pa.array(np.isin(int64(v.column("__k")), changed))) for v in versions)
-        return self._shuffled(old), self._shuffled(new)
+            new = consolidate(concat([old, delta], delta.schema), self.schema)
+            return (old, np.arange(old.num_rows)), (new, np.arange(new.num_rows))
+        old, new = first_versions(table, delta, delta, self.first.need, by_code=self.first.by_code)
+        changed = _changed(old, new, self.schema)
+        return (old, self._of_keys(old, changed)), (new, self._of_keys(new, changed))
 
-    def _shuffled(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that tie in the order, as any other, in the order of a hash: `__h` says nothing of them."""
-        if not self.schema.value:
-            return rows
-        return take(rows, stable_order([hash_columns([rows.column(f.name) for f in self.schema.value])]))
+    def _of_keys(self, rows: pa.RecordBatch, keys: np.ndarray) -> np.ndarray:
+        """Positions of the rows of some `__k`. Those that tie, as any other, by a hash: `__h` says nothing of them."""
+        found = np.flatnonzero(np.isin(int64(rows.column("__k")), keys))
+        if not self.schema.value or not len(found):
+            return found
+        return found[stable_order([hash_columns([rows.column(f.name) for f in self.schema.value])[found]])]
 
-    def _side(self, rows: pa.RecordBatch, side: int) -> Iterator[pa.RecordBatch]:
-        weights = int64(rows.column("__w"))
+    def _side(self, rows: pa.RecordBatch, places: np.ndarray, side: int) -> Iterator[pa.RecordBatch]:
+        weights = int64(rows.column("__w"))[places]
         if len(weights) and weights.min() < 0:
             raise HeadraceError(f"operator {self.operator} was told to remove a row that it does not have")
-        positions = np.repeat(np.arange(len(weights)), weights)
+        positions = np.repeat(places, weights)
 
         def make(s: slice) -> pa.RecordBatch:
             part = rows.take(pa.array(positions[s]))

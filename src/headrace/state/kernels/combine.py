@@ -46,8 +46,8 @@ def combine_groups(
     diffs = None if single else _combined(batch, schema, groups)
     alive = None if keep_zeros else _alive(batch, schema, groups, diffs)
     if alive is None:
-        if single and groups.order is None:
-            return batch
+        if single:
+            return batch  # where it does not bring equal rows together, the order within one hash says nothing
         rows = groups.firsts
     else:
         rows = groups.firsts[alive]
