@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from importlib import import_module
+from zipimport import zipimporter
 
 from pyspark.daemon import manager
 
@@ -29,6 +30,9 @@ def load() -> None:
         os.environ.setdefault(key, value)
     for name in _LOADED:
         import_module(name)
+    # Every worker starts with `importlib.invalidate_caches()`, which reads the directories of PySpark's own archives
+    # anew, once for each of its packages: a tenth of a second, for files that do not change.
+    zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
     # Python's own generator is seeded again in every child, numpy's is not.
     os.register_at_fork(after_in_child=import_module("numpy.random").seed)
     gc.freeze()
