@@ -9,6 +9,7 @@ from world import World
 
 from headrace.coordinator.commit import GroupEpoch, ahead_of, dues_after, lookup_refs, next_work, note_step, open_epoch
 from headrace.coordinator.machine import caught_up, may_join, next_epoch
+from headrace.coordinator.steps import END_OF_KEYS, LOWEST_KEY
 
 
 @pytest.fixture
@@ -104,7 +105,34 @@ def test_what_is_looked_up_changes_nothing_and_is_kept_for_the_next_epoch(world:
     part = open_epoch([job], epoch).parts[0]
     work = next_work(world, world.state, GroupEpoch(epoch, [part]), part, [], 10)
     assert work is not None and set(work.inputs) == {1} and work.step.last
-    assert len(lookup_refs(world, world.state, GroupEpoch(epoch, [part]), job, other)) == 1
+    assert len(lookup_refs(world, world.state, GroupEpoch(epoch, [part]), part, other)) == 1
+
+
+def test_a_shared_side_is_not_read_at_first_and_then_known_as_far_as_it_is_taken_in(world: World) -> None:
+    """The content is looked up; of a change each step knows what those before it have taken."""
+    other = world.create("table")
+    job = world.jobs[view(world, None, 1, other)]
+    job.changes_only = frozenset((other,))
+    for table, row in ((1, 1), (other, 2)):
+        epoch = world.begin()
+        world.write(table, Counter((row,)), epoch)
+        world.under_way.clear()
+    first = open_epoch([job], epoch)
+    work = next_work(world, world.state, first, first.parts[0], [], 10)
+    assert work is not None and set(work.inputs) == {1} and work.step.last and not work.taken
+    assert lookup_refs(world, world.state, first, first.parts[0], other)
+    job.committed, job.exact = epoch, ((epoch, epoch),)
+    epoch = world.begin()
+    world.write(other, Counter(range(3, 9)), epoch)
+    world.under_way.clear()
+    later = open_epoch([job], epoch)
+    until: list[int] = []
+    while (work := next_work(world, world.state, later, later.parts[0], [], 2)) is not None and len(until) < 9:
+        until.append(work.taken.get(other, LOWEST_KEY))
+        low, high = work.inputs[other].keys or (LOWEST_KEY, END_OF_KEYS)
+        assert low == until[-1] < high
+        note_step(later.parts[0], work, [], None)
+    assert until == sorted(until) and len(until) >= 3
 
 
 def test_a_view_of_the_time_has_work_when_something_is_due(world: World) -> None:
