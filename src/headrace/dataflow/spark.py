@@ -51,7 +51,10 @@ def has_ended(session: SparkSession, wait_s: float = 0.0) -> bool:
 
     What a call to a dying JVM raises may come before its exit code: `wait_s` is how long to wait for that.
     """
-    context = session.sparkContext
+    return _has_ended(session.sparkContext, wait_s)
+
+
+def _has_ended(context: SparkContext, wait_s: float = 0.0) -> bool:
     process = getattr(context._gateway, "proc", None)
     if process is not None:
         with suppress(TimeoutExpired):
@@ -77,21 +80,27 @@ def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSes
     with _starting:
         if not has_ended(lost):
             return lost
-        context = lost.sparkContext
-        if SparkContext._active_spark_context is context:
-            context._jsc = None  # there is nobody to tell to stop
-            context.stop()
-        if SparkSession._instantiatedSession is not None and SparkSession._instantiatedSession._sc is context:
-            SparkSession._instantiatedSession = SparkSession._activeSession = None
-        gateway = context._gateway
-        process = getattr(gateway, "proc", None)
-        if SparkContext._gateway is gateway and process is not None and process.poll() is not None:
-            SparkContext._gateway = SparkContext._jvm = None
-            with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
-                gateway.shutdown()
-            if (scratch := _scratch_of.pop(context, None)) is not None:
-                shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
+        _forget_ended()
         return start()
+
+
+def _forget_ended() -> None:
+    """Clear PySpark's singletons of what has ended: a session that ran, or one whose JVM ended while it started."""
+    context = SparkContext._active_spark_context
+    if context is not None and _has_ended(context):
+        context._jsc = None  # there is nobody to tell to stop
+        context.stop()
+        if (scratch := _scratch_of.pop(context, None)) is not None:
+            shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
+    session = SparkSession._instantiatedSession
+    if session is not None and _has_ended(session._sc):
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is not None and process is not None and process.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
+            gateway.shutdown()
 
 
 def local_slots() -> int:
