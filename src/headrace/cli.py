@@ -100,7 +100,9 @@ def _serve_until(stop: threading.Event, database: Database, host: str, port: int
             f"(psql -h {shown} -p {running.port} -d dev -U root)",
             flush=True,
         )
-        stop.wait()
+        # Handlers run in this thread only, and a signal that was delivered to another one does not wake it.
+        while not stop.wait(0.5):
+            pass
 
 
 @app.command()
