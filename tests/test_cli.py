@@ -28,13 +28,18 @@ class FakeDatabase(Database):
     def close(self):
         print("closed", self.opened, self.closed, flush=True)
 
-def connect(path, *, master=None, state=None, settings=None):
+def spark_start(settings, master, log_file):
     assert settings.barrier_interval_ms == 250 or "sql" in sys.argv
+
+def open_on(start, settings):
     return FakeDatabase()
 
-module = types.ModuleType("headrace.session.database")
-module.connect, module.Database = connect, FakeDatabase
-sys.modules[module.__name__] = module
+def replace(name, **content):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__dict__.update(content)
+
+replace("headrace.dataflow.spark", spark_start=spark_start)
+replace("headrace.session.database", open_on=open_on, Database=FakeDatabase)
 from headrace.cli import main
 main()
 """

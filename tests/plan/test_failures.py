@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkValueError
 
 from headrace.errors import FunctionFailed, JobFailed, SparkLost
 from headrace.plan.failures import translate
@@ -45,11 +46,24 @@ def test_an_operator_that_fails_is_no_users_function() -> None:
     assert isinstance(error, JobFailed) and not isinstance(error, FunctionFailed)
 
 
+def unparsed() -> PySparkValueError:
+    """What PySpark makes of a schema that it does not get."""
+    try:
+        try:
+            raise ConnectionRefusedError(111, "Connection refused")
+        except Exception as error:
+            raise PySparkValueError(errorClass="CANNOT_PARSE_DATATYPE", messageParameters={"msg": str(error)})  # noqa: B904
+    except PySparkValueError as error:
+        return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        unparsed(),
         Py4JNetworkError("Error while sending or receiving"),
         Py4JError("An error occurred while calling o17.count"),
+        Py4JError("org.apache.spark.sql.classic does not exist in the JVM"),
         ConnectionRefusedError(111, "Connection refused"),
         EOFError(),
     ],

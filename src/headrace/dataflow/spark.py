@@ -8,17 +8,25 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headrace.dataflow import class_archive
 from headrace.errors import OperationalError
+
+if TYPE_CHECKING:
+    from headrace.config import Settings
 
 _POOLS = """<?xml version="1.0"?>
 <allocations>
@@ -51,7 +59,10 @@ def has_ended(session: SparkSession, wait_s: float = 0.0) -> bool:
 
     What a call to a dying JVM raises may come before its exit code: `wait_s` is how long to wait for that.
     """
-    context = session.sparkContext
+    return _has_ended(session.sparkContext, wait_s)
+
+
+def _has_ended(context: SparkContext, wait_s: float = 0.0) -> bool:
     process = getattr(context._gateway, "proc", None)
     if process is not None:
         with suppress(TimeoutExpired):
@@ -77,21 +88,27 @@ def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSes
     with _starting:
         if not has_ended(lost):
             return lost
-        context = lost.sparkContext
-        if SparkContext._active_spark_context is context:
-            context._jsc = None  # there is nobody to tell to stop
-            context.stop()
-        if SparkSession._instantiatedSession is not None and SparkSession._instantiatedSession._sc is context:
-            SparkSession._instantiatedSession = SparkSession._activeSession = None
-        gateway = context._gateway
-        process = getattr(gateway, "proc", None)
-        if SparkContext._gateway is gateway and process is not None and process.poll() is not None:
-            SparkContext._gateway = SparkContext._jvm = None
-            with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
-                gateway.shutdown()
-            if (scratch := _scratch_of.pop(context, None)) is not None:
-                shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
+        _forget_ended()
         return start()
+
+
+def _forget_ended() -> None:
+    """Clear PySpark's singletons of what has ended: a session that ran, or one whose JVM ended while it started."""
+    context = SparkContext._active_spark_context
+    if context is not None and _has_ended(context):
+        context._jsc = None  # there is nobody to tell to stop
+        context.stop()
+        if (scratch := _scratch_of.pop(context, None)) is not None:
+            shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
+    session = SparkSession._instantiatedSession
+    if session is not None and _has_ended(session._sc):
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is not None and process is not None and process.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
+            gateway.shutdown()
 
 
 def local_slots() -> int:
@@ -107,11 +124,16 @@ def cores_of(session: SparkSession) -> int:
 
 
 def local_session(
-    master: str | None = None, *, driver_memory: str = "2g", log_file: Path | None = None
+    master: str | None = None,
+    *,
+    driver_memory: str = "2g",
+    log_file: Path | None = None,
+    java_options: str | None = None,
 ) -> SparkSession:
     """A classic session, configured for short jobs on one machine (or on `master`).
 
     What the JVM and the Python workers write to their standard error goes to `log_file`, or to a scratch file.
+    `java_options` are further ones of the JVM, by default those that let it use the archive of classes if there is one.
     Raises `OperationalError` where Spark does not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -119,39 +141,82 @@ def local_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log_file = log_file or scratch / "spark.log"
-    builder = SparkSession.builder.master(master or f"local[{local_slots()}]").appName("headrace")
-    conf = _conf(scratch, driver_memory)
+    archive = class_archive.using() if java_options is None else ""
+    conf = _conf(scratch, driver_memory, archive or java_options or "")
+    conf |= {"spark.master": master or f"local[{local_slots()}]", "spark.app.name": "headrace"}
     if master is None or master.startswith("local"):
         # Elsewhere the package may reach the workers only after their daemon has started.
         conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
         conf["spark.shuffle.compress"] = "false"  # what is shuffled stays in this machine's memory
-    for key, value in conf.items():
-        builder = builder.config(key, value)
     # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     # So does py4j, on the root logger, for each call that a JVM that has ended does not answer.
     logging.getLogger().addFilter(_no_failed_calls)
-    with _stderr_to(log_file):
+    try:
         try:
-            session = builder.getOrCreate()
-            _scratch_of.setdefault(session.sparkContext, scratch)
-            return session
-        except Exception as error:
-            raise OperationalError(
-                f"Spark did not start: {error}", hint=f"see {log_file}", detail=_tail(log_file)
-            ) from error
+            _launch(conf, log_file)
+        except PySparkRuntimeError:
+            if not archive:
+                raise
+            # Java does without an archive that does not fit, but not without one that is damaged.
+            _launch(conf | _conf(scratch, driver_memory, ""), log_file)
+        session = SparkSession.builder.config(map=conf).getOrCreate()
+        _scratch_of.setdefault(session.sparkContext, scratch)
+        return session
+    except Exception as error:
+        if log_file.parent != scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise OperationalError(
+            f"Spark did not start: {error}", hint=f"see {log_file}", detail=_tail(log_file)
+        ) from error
+
+
+def _launch(conf: Mapping[str, str], log_file: Path) -> None:
+    """Start this process's JVM, unless it runs."""
+    if SparkContext._gateway is None:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as log:
+            gateway = launch_gateway(SparkConf(False).setAll(list(conf.items())), {"stderr": log})
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+class SparkStart:
+    """Starts the sessions of one database: the first one at once, beside whatever the caller goes on with."""
+
+    def __init__(self, start: Callable[[], SparkSession]):
+        self.another = start
+        """Makes one more, after its predecessor has ended. Raises `OperationalError`."""
+        self._first: Future[SparkSession] = Future()
+        threading.Thread(target=self._run, name="headrace-spark-start", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._first.set_result(self.another())
+        except BaseException as error:
+            self._first.set_exception(error)
+
+    def first(self) -> SparkSession:
+        """The first session, once it is there. Raises `OperationalError` where Spark does not start."""
+        return self._first.result()
+
+
+def spark_start(settings: Settings, master: str | None, log_file: Path | None) -> SparkStart:
+    """Begin to start Spark as a database's settings say. Makes the directory of its data, for the log."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    memory = f"{settings.spark_driver_memory_mb}m"
+    return SparkStart(lambda: local_session(master or settings.master, driver_memory=memory, log_file=log_file))
 
 
 def _no_failed_calls(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
 
 
-def _conf(scratch: Path, driver_memory: str) -> dict[str, str]:
+def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str]:
     pools, log_conf = scratch / "pools.xml", scratch / "log4j2.properties"
     pools.write_text(_POOLS)
     log_conf.write_text(_LOGGING)
     return {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_conf.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": driver_memory,
@@ -174,21 +239,6 @@ def _conf(scratch: Path, driver_memory: str) -> dict[str, str]:
         "spark.ui.retainedTasks": "200",
         "spark.cleaner.periodicGC.interval": "5min",
     }
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Let processes that start inside the block write their standard error to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    saved = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.dup2(target, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(target)
 
 
 def _tail(path: Path, most: int = 2000) -> str:

@@ -25,6 +25,8 @@ _OPERATOR = re.compile(r'File "[^"]*/headrace/(?:dataflow|state|connectors|sessi
 
 _STOPPED = re.compile(r"Cannot call methods on a stopped SparkContext|SparkContext (was|has been) shut ?down")
 _CALL_FAILED = "An error occurred while calling "
+# Whoever runs knows each name: what is no class is taken for a package.
+_NAME_UNKNOWN = " does not exist in the JVM"
 
 _ADVICE = re.compile(r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.")
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
@@ -55,6 +57,7 @@ def translate(error: BaseException) -> HeadraceError:
         return errors.SparkLost(
             "Spark ended while this was running, and is being started again",
             hint="run it again; a DataFrame that was made before has to be made again",
+            detail=str(error) if type(error) is Py4JError else None,
         )
     text = _text(error)
     raised = _RAISED.search(text)
@@ -82,6 +85,11 @@ def _is_of_a_lost_application(error: BaseException) -> bool:
     """Whether there was nobody at the other end of a call to the JVM, or a SparkContext that has been stopped."""
     if isinstance(error, (Py4JNetworkError, ConnectionError, EOFError)):
         return True
+    if isinstance(error, PySparkException):
+        # Whatever fails while the schema of a DataFrame is fetched, PySpark calls a data type that cannot be parsed.
+        within = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if within is not None and _is_of_a_lost_application(within):
+            return True
     if isinstance(error, (Py4JJavaError, PySparkException)):
         try:
             return _STOPPED.search(_text(error)) is not None
@@ -91,7 +99,8 @@ def _is_of_a_lost_application(error: BaseException) -> bool:
         return False
     # A call that Java refuses comes with a trace of Java's; one that nobody answers does not.
     text = str(error)
-    return _STOPPED.search(text) is not None or (text.startswith(_CALL_FAILED) and "Trace:" not in text)
+    unanswered = text.startswith(_CALL_FAILED) or text.endswith(_NAME_UNKNOWN)
+    return _STOPPED.search(text) is not None or (unanswered and "Trace:" not in text)
 
 
 def _raised_by_user(text: str) -> errors.FunctionFailed | None:

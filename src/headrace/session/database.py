@@ -25,7 +25,7 @@ from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.core import state_root
-from headrace.dataflow.spark import cores_of, local_session
+from headrace.dataflow.spark import SparkStart, cores_of, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
 from headrace.plan.stored import ON_WINDOW_CLOSE
@@ -409,20 +409,37 @@ def connect(
     chosen = (settings or Settings()).model_copy(
         update={"data_dir": directory, **({} if state is None else {"state_url": str(state)})}
     )
-    directory.mkdir(parents=True, exist_ok=True)
+    if spark is not None:
+        return _opened(chosen, spark, None, scratch)
     log_file = None if path is None else Path(chosen.data_dir) / "spark.log"
+    return open_on(spark_start(chosen, master, log_file), chosen, scratch)
 
-    def start() -> SparkSession:
-        memory = f"{chosen.spark_driver_memory_mb}m"
-        return local_session(master or chosen.master, driver_memory=memory, log_file=log_file)
 
-    session = spark or start()
+def open_on(start: SparkStart, settings: Settings, scratch: Path | None = None) -> Database:
+    """Open the database that the settings name, on a Spark that is being started. `scratch` is removed in the end."""
     try:
-        own = start if spark is None else None
-        return Database(chosen, session, start_spark=own, scratch=scratch, clock=SystemClock())
+        session = start.first()
     except BaseException:
-        if spark is None:
-            session.stop()
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
         raise
+    try:
+        return _opened(settings, session, start.another, scratch)
+    except BaseException:
+        session.stop()
+        raise
+
+
+def _opened(
+    settings: Settings, session: SparkSession, another: Callable[[], SparkSession] | None, scratch: Path | None
+) -> Database:
+    try:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        return Database(settings, session, start_spark=another, scratch=scratch, clock=SystemClock())
+    except BaseException:
+        _remove(scratch)
+        raise
+
+
+def _remove(scratch: Path | None) -> None:
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -17,14 +18,22 @@ from headrace.plan.failures import translate
 if TYPE_CHECKING:
     from headrace.coordinator.coordinator import Coordinator
 
-LOOK_S = 0.5
-"""Seconds between two looks whether the JVM still runs."""
-DYING_S = 1.0
-"""Seconds that a JVM which does not answer is given to be gone."""
-READY_S = 120.0
-"""Seconds that a statement waits for Spark at most."""
-RETRY_S = (1.0, 30.0)
-"""Seconds between two tries to start Spark: at first, and at most."""
+
+@dataclass(frozen=True)
+class Pace:
+    """How long what takes, in seconds."""
+
+    look_s: float = 0.5
+    """Between two looks whether the JVM still runs."""
+    dying_s: float = 1.0
+    """That a JVM which does not answer is given to be gone."""
+    ready_s: float = 120.0
+    """That a statement waits for Spark at most."""
+    retry_s: float = 1.0
+    """Before Spark is tried to be started again; twice as long after each failure."""
+    retry_most_s: float = 30.0
+
+
 _WAIT_SLICE_S = 0.1
 
 
@@ -32,15 +41,28 @@ class SparkKeeper:
     """Holds the Spark session that everything else is made of.
 
     `start` makes another one like it; None where it was given from outside, so that nobody here can replace it: then
-    its end is the end of the database. `renew` moves what is made of it to another one. Thread-safe.
+    its end is the end of the database. `renew` moves what is made of it to another one. `ended`, `successor` and
+    `pause` are how to find out, to replace, and to wait for an event. Thread-safe.
     """
 
     def __init__(
-        self, session: SparkSession, start: Callable[[], SparkSession] | None, renew: Callable[[SparkSession], None]
+        self,
+        session: SparkSession,
+        start: Callable[[], SparkSession] | None,
+        renew: Callable[[SparkSession], None],
+        *,
+        pace: Pace = Pace(),
+        ended: Callable[[SparkSession, float], bool] = has_ended,
+        successor: Callable[[SparkSession, Callable[[], SparkSession]], SparkSession] = successor,
+        pause: Callable[[threading.Event, float], object] = threading.Event.wait,
     ):
         self.session = session
         self._start = start
         self._renew = renew
+        self._pace = pace
+        self._ended = ended
+        self._successor = successor
+        self._pause = pause
         self._coordinator: Coordinator | None = None
         self._ready = threading.Event()
         self._ready.set()
@@ -64,20 +86,21 @@ class SparkKeeper:
         """Whether Spark has ended; what is to be done about it is begun. Asked by who met `SparkLost`."""
         session = self.session
         if not self._lost.is_set():
-            if not has_ended(session, DYING_S):
+            if not self._ended(session, self._pace.dying_s):
                 return False
             if session is self.session:
                 self._suspend()
         return True
 
     def wait_ready(self, check: Callable[[], None]) -> None:
-        """Return once Spark runs. `check` raises what should end the wait. Raises `SparkLost` after `READY_S`."""
-        until_s = time.monotonic() + READY_S
+        """Return once Spark runs. `check` raises what should end the wait. Raises `SparkLost` after a bound."""
+        until_s = time.monotonic() + self._pace.ready_s
         while not self._ready.wait(_WAIT_SLICE_S):
             check()
             if time.monotonic() > until_s:
                 raise SparkLost(
-                    f"Spark has ended, and could not be started again for {READY_S:.0f} s", hint="see its log"
+                    f"Spark has ended, and could not be started again for {self._pace.ready_s:.0f} s",
+                    hint="see its log",
                 )
 
     def explained(self, error: HeadraceError, began_on: SparkSession) -> HeadraceError:
@@ -92,7 +115,7 @@ class SparkKeeper:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            if self._lost.wait(LOOK_S) or has_ended(self.session):
+            if self._lost.wait(self._pace.look_s) or self._ended(self.session, 0.0):
                 if self._closed.is_set():
                     return
                 self._suspend()
@@ -113,23 +136,27 @@ class SparkKeeper:
 
     def _replace(self, start: Callable[[], SparkSession]) -> None:
         """Start Spark, however often that takes."""
-        wait_s, most_s = RETRY_S
+        wait_s = self._pace.retry_s
         while not self._closed.is_set():
             try:
                 self._try_to_replace(start)
                 return
             except Exception as error:
+                if self._closed.is_set():
+                    return
                 found = error if isinstance(error, HeadraceError) else translate(error)
                 get_logger("headrace").error("Spark cannot be started again", error=found.message, detail=found.detail)
-                self._closed.wait(wait_s)
-                wait_s = min(2 * wait_s, most_s)
+                self._pause(self._closed, wait_s)
+                wait_s = min(2 * wait_s, self._pace.retry_most_s)
 
     def _try_to_replace(self, start: Callable[[], SparkSession]) -> None:
         assert self._coordinator is not None
         with self._changing:
             if self._closed.is_set():
                 return
-            self.session = successor(self.session, start)
+            self.session = self._successor(self.session, start)
             self._lost.clear()
+        if self._closed.is_set():
+            return
         self._coordinator.renew(lambda: self._renew(self.session))
         self._ready.set()

@@ -1,0 +1,35 @@
+"""`headrace prepare`: later starts take Spark's classes from an archive."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server import Server
+
+
+@pytest.mark.soak
+def test_servers_start_from_the_archive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is made once, and used; one that is damaged is done without."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command = [sys.executable, "-m", "headrace.cli", "prepare"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (archive,) = (tmp_path / "cache" / "headrace").iterdir()
+    assert str(archive) in done.stdout and archive.stat().st_size > 2**20
+    server = Server(tmp_path)
+    try:
+        for damaged in (False, True):
+            if damaged:
+                os.truncate(archive, 5000)
+            server.start()
+            maps = Path(f"/proc/{server.java_process()}/maps")
+            assert not maps.exists() or (str(archive) in maps.read_text()) is not damaged
+            assert server.rows("SELECT count(*) FROM (SELECT 1 AS a UNION SELECT 2) q GROUP BY a > 0") == [(2,)]
+            assert server.stop() == 0
+    finally:
+        server.close()

@@ -1,0 +1,229 @@
+"""What becomes of a database when its Spark ends, without any Spark: a session is a name here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError, JobFailed, QueryCanceled, SparkLost
+from headrace.session.keeper import Pace, SparkKeeper
+
+WAIT_S = 30.0
+"""How long what must happen is waited for; nothing here takes that long."""
+QUICK = Pace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, retry_s=1.0, retry_most_s=3.0)
+
+
+class Scene:
+    """A keeper of sessions that are named s0, s1 ..., and its coordinator: both note what they are asked for."""
+
+    def __init__(self, pace: Pace = QUICK, given: bool = False) -> None:
+        self.said: list[str] = []
+        self.aborted: HeadraceError | None = None
+        self.ended: set[Any] = set()
+        self.failing_starts = 0
+        self.failing_renewals = 0
+        self.at_start: Callable[[], None] = lambda: None
+        self._started = 0
+        self._suspended = False
+        self.keeper = SparkKeeper(
+            "s0",  # type: ignore[arg-type]
+            None if given else self._start,  # type: ignore[arg-type]
+            lambda session: self.said.append(f"renew {session}"),
+            pace=pace,
+            ended=lambda session, wait_s: session in self.ended,
+            successor=lambda lost, start: start(),
+            pause=lambda closed, seconds: self.said.append(f"pause {seconds:g}"),
+        )
+        self.keeper.watch(self)  # type: ignore[arg-type]
+
+    def _start(self) -> str:
+        self.at_start()
+        if self.failing_starts:
+            self.failing_starts -= 1
+            raise OSError("no memory")
+        self._started += 1
+        self.said.append(f"start s{self._started}")
+        return f"s{self._started}"
+
+    def end(self) -> None:
+        """The session that is there ends."""
+        self.ended.add(self.keeper.session)
+
+    def wait_for(self, what: str) -> None:
+        """Wait until something was said."""
+        pause = threading.Event()
+        for _ in range(int(WAIT_S / 0.001)):
+            if what in self.said:
+                return
+            pause.wait(0.001)
+        raise AssertionError(f"{what} is not among {self.said}")
+
+    # ---- what a coordinator does
+
+    def watch_spark(self, is_lost: Callable[[], bool]) -> None:
+        self.is_lost = is_lost
+
+    def suspend(self, reason: HeadraceError) -> None:
+        if not self._suspended:
+            self.said.append("suspend")
+        self._suspended = True
+
+    def renew(self, begin: Callable[[], None]) -> None:
+        begin()
+        if self.failing_renewals:
+            self.failing_renewals -= 1
+            raise SparkLost("ended again")
+        assert not self._is_ready(), "statements go on before the views are planned"
+        self.said.append("resume")
+        self._suspended = False
+
+    def abort(self, error: HeadraceError) -> None:
+        self.aborted = error
+        self.said.append("abort")
+
+    def _is_ready(self) -> bool:
+        class NotReadyError(Exception):
+            pass
+
+        def check() -> None:
+            raise NotReadyError
+
+        try:
+            self.keeper.wait_ready(check)
+        except NotReadyError:
+            return False
+        return True
+
+
+Make = Callable[..., Scene]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes scenes, and ends them after the test."""
+    scenes: list[Scene] = []
+
+    def made(pace: Pace = QUICK, given: bool = False) -> Scene:
+        scenes.append(Scene(pace, given))
+        return scenes[-1]
+
+    yield made
+    for scene in scenes:
+        scene.keeper.close()
+
+
+def nothing() -> None:
+    """A check that finds nothing."""
+
+
+def test_the_order_of_things(make: Make) -> None:
+    """PC-42: work stops, another Spark is started, everything moves there, and only then statements go on."""
+    scene = make()
+    scene.keeper.wait_ready(nothing)
+    scene.end()
+    scene.wait_for("resume")
+    scene.keeper.wait_ready(nothing)
+    assert scene.said == ["suspend", "start s1", "renew s1", "resume"]
+    assert scene.keeper.session == "s1" and not scene.is_lost()
+    assert scene.keeper.close() == "s1"
+
+
+def test_whoever_meets_the_loss_first_finds_it_for_all(make: Make) -> None:
+    """An epoch that fails does not wait for the next look; a running Spark is not lost."""
+    scene = make(Pace(look_s=WAIT_S, dying_s=0.0))
+    assert not scene.is_lost()
+    scene.end()
+    may_start = threading.Event()
+    scene.at_start = lambda: may_start.wait(WAIT_S) and None
+    assert scene.is_lost() and scene.is_lost()
+    assert scene.said[0] == "suspend"
+    may_start.set()
+    scene.wait_for("resume")
+    scene.keeper.wait_ready(nothing)
+    assert not scene.is_lost() and [s for s in scene.said if s.startswith("start")] == ["start s1"]
+
+
+def test_starts_that_fail_are_repeated_with_growing_pauses(make: Make) -> None:
+    """PC-42: however often that takes."""
+    scene = make()
+    scene.failing_starts = 3
+    scene.end()
+    scene.wait_for("resume")
+    assert scene.said == ["suspend", "pause 1", "pause 2", "pause 3", "start s1", "renew s1", "resume"]
+
+
+def test_spark_ends_again_while_views_are_planned(make: Make) -> None:
+    """PC-44: the one after the next takes over."""
+    scene = make()
+    scene.failing_renewals = 1
+    scene.end()
+    scene.wait_for("resume")
+    scene.keeper.wait_ready(nothing)
+    assert scene.said == ["suspend", "start s1", "renew s1", "pause 1", "start s2", "renew s2", "resume"]
+
+
+def test_closed_while_spark_is_started(make: Make) -> None:
+    """Whoever closes gets the session that has just come up, to stop it; nothing is built on it."""
+    scene = make()
+    starting, may_start = threading.Event(), threading.Event()
+    found: list[object] = []
+    scene.at_start = lambda: starting.set() or (may_start.wait(WAIT_S) and None)
+    scene.end()
+    assert starting.wait(WAIT_S)
+    closing = threading.Thread(target=lambda: found.append(scene.keeper.close()))
+    closing.start()
+    closing.join(0.01)
+    assert closing.is_alive() and not found
+    may_start.set()
+    closing.join(WAIT_S)
+    assert found == ["s1"] and scene.said == ["suspend", "start s1"]
+
+
+def test_a_given_session_is_not_replaced(make: Make) -> None:
+    """The database ends with it, and says what to do."""
+    scene = make(given=True)
+    scene.end()
+    scene.wait_for("abort")
+    assert scene.said[:2] == ["suspend", "abort"] and not [s for s in scene.said if s.startswith("start")]
+    assert isinstance(scene.aborted, SparkLost) and "open the database again" in (scene.aborted.hint or "")
+
+
+def test_statements_wait_for_spark_only_so_long(make: Make) -> None:
+    """A statement that is cancelled stops waiting, and so does one for which it takes too long."""
+    scene = make(Pace(look_s=0.001, dying_s=0.0, ready_s=0.0))
+    may_start = threading.Event()
+    scene.at_start = lambda: may_start.wait(WAIT_S) and None
+    scene.end()
+    scene.wait_for("suspend")
+
+    def cancelled() -> None:
+        raise QueryCanceled("by its user")
+
+    with pytest.raises(QueryCanceled, match="by its user"):
+        scene.keeper.wait_ready(cancelled)
+    with pytest.raises(SparkLost, match="could not be started again"):
+        scene.keeper.wait_ready(nothing)
+    may_start.set()
+
+
+def test_errors_are_explained_by_the_loss_only_if_there_was_one(make: Make) -> None:
+    """What a dying JVM makes of a statement is no fault of the statement; what else fails, is."""
+    scene = make(Pace(look_s=WAIT_S, dying_s=0.0))
+    began_on = scene.keeper.session
+    failed, other = JobFailed("no answer"), SparkLost("no answer")
+    assert scene.keeper.explained(failed, began_on) is failed
+    assert scene.keeper.explained(other, began_on) is other and scene.said == []
+    may_start = threading.Event()
+    scene.at_start = lambda: may_start.wait(WAIT_S) and None
+    scene.end()
+    assert scene.keeper.explained(other, began_on) is other and scene.said == ["suspend"]
+    assert isinstance(scene.keeper.explained(failed, began_on), SparkLost)
+    cancelled = QueryCanceled("by its user")
+    assert scene.keeper.explained(cancelled, began_on) is cancelled
+    may_start.set()
+    scene.wait_for("resume")
+    assert isinstance(scene.keeper.explained(failed, began_on), SparkLost)
+    assert scene.keeper.explained(failed, scene.keeper.session) is failed
