@@ -453,11 +453,13 @@ def _advance(
     elif created:
         exact = ((target, target),)
     joined = job.joined and (job.joining or not record.joined)
-    found.moves[job.id] = Move(target, exact, created, joined, due)
+    # One that only joins may have been taken along beyond this epoch by views of another group.
+    reached = max(record.committed_epoch, target)
+    found.moves[job.id] = Move(reached, exact, created, joined, due)
     found.edits += _commit_tables(graph, state, job, target)
     status = "created" if created and record.status == "creating" else record.status
     moved: JobRecord = replace(
-        record, status=status, committed_epoch=target, frontier=max(record.frontier, target), exact=exact,
+        record, status=status, committed_epoch=reached, frontier=max(record.frontier, reached), exact=exact,
         joined=record.joined or joined, due_epoch=record.due_epoch if due is None else due,
     )  # fmt: skip
     found.edits.append(Put(moved))
