@@ -47,6 +47,15 @@ def test_groups_must_not_read_one_another_in_a_circle(world: World) -> None:
     assert world.cycle_of(b, "z", (a,)) is None and world.cycle_of(c, "x", (b,)) == ["x", "y", "x"]
 
 
+def test_whoever_is_being_created_in_a_group_keeps_its_inputs_out(world: World) -> None:
+    """In the group an input would wait for the checkpoint of what waits for it."""
+    a = view(world, None, 1)
+    b = view(world, "g", a)
+    assert world.filling(a, "g") is world.jobs[b] and world.filling(a, "h") is None and world.filling(1, "g") is None
+    world.jobs[b].exact = ((65536, 65536),)
+    assert world.filling(a, "g") is None
+
+
 def test_what_is_left_out_after_a_restart(world: World) -> None:
     """PC-46: who cannot be planned, and whoever reads it in the group; the oldest begins the group anew."""
     a, b, c = view(world, "g", 1), view(world, "g", 1), view(world, "g", 1)

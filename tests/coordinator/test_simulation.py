@@ -147,7 +147,8 @@ class Simulation:
             world.alter(view, status="created" if world.state.jobs[view].exact else "creating")
         elif what == "move":
             group = r.choice([f"job-{view}", "g", "h"])
-            if group != job.group and world.cycle_of(view, group, job.upstreams) is None:
+            refused = world.cycle_of(view, group, job.upstreams) or world.filling(view, group)
+            if group != job.group and not refused:
                 world.alter(view, group=group)
         elif what in ("poison", "heal"):
             job.poisoned = what == "poison"

@@ -344,6 +344,11 @@ class Graph(ABC, Generic[R, J]):
         """The jobs of a group that move in step, each after those it is built on. (Ids only grow along edges.)"""
         return [j for _, j in sorted(self.jobs.items()) if j.group == group and j.joined and not j.stopping]
 
+    def filling(self, job_id: int, group: str) -> J | None:
+        """A job of a group that is being created over this one: it would be waited for, and wait itself, in there."""
+        readers = (j for _, j in sorted(self.jobs.items()) if j.group == group and job_id in j.upstreams)
+        return next((j for j in readers if not j.created), None)
+
     def lane_of(self, job: J) -> list[J]:
         """The jobs that step together with one; it alone while it has not joined its group."""
         return self.lane(job.group) if job.joined else [job]

@@ -30,6 +30,7 @@ from headrace.errors import (
     InvalidParameter,
     JobFailed,
     SparkLost,
+    StatementError,
     UndefinedObject,
     UndefinedTable,
     WrongObjectType,
@@ -352,6 +353,16 @@ class Lifecycle:
             )
         return group
 
+    def _check_move(self, job: Job, group: str) -> None:
+        """Raises `StatementError` (55006) where a job of the group is still being created over this one."""
+        with self._core.lock:
+            reader = None if group == job.group else self._core.filling(job.id, group)
+        if reader is not None:
+            raise StatementError(
+                f'"{job.name}" cannot move to checkpoint group "{group}" now: "{reader.name}" is being created over it',
+                sqlstate="55006", hint="try again when that is there, or drop it",
+            )  # fmt: skip
+
     # ---- alter, drop
 
     def alter(self, job_id: int, paused: bool | None, options: Mapping[str, str] | None) -> None:
@@ -365,6 +376,7 @@ class Lifecycle:
             wanted = given.pop(GROUP, None)
             group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
             with core.committing:
+                self._check_move(job, group)
                 self._alter(job, paused, given, group)
             core.notify()
 
