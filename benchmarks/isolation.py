@@ -296,6 +296,7 @@ def recovery(spark: SparkSession, options: argparse.Namespace) -> None:
                 db.sql("CREATE TABLE t (k bigint, v bigint)")
                 fill(db, "t", size)
                 db.sql("CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS c, sum(k) AS s FROM t GROUP BY v")
+                db.sql("CREATE INDEX m_v ON m (v)")  # a read of one row: a scan would measure the size of the view
             times: list[tuple[float, float, float]] = []
             served = ends.enter_context(Served(path))
             for number in range(options.repeat):
