@@ -95,22 +95,22 @@ class EpochPlan(Builder):
 
     def _still_placed(self, named: Sequence[JExpr], flow: Flow) -> Placed:
         """What decides where rows are, in the columns that a projection leaves."""
-        new = {}
-        for e in named:
-            inner = e if self.bridge.is_attribute(e) else self.bridge.children(e)[0]
-            if self.bridge.is_attribute(inner):
-                new[self.bridge.attribute_id(e)] = self.bridge.attribute_id(inner)
-        kept = tuple(frozenset(i for i, old in new.items() if old in same) for same in flow.placed)
+        sources = self._sources(named) if flow.placed else {}
+        kept = tuple(frozenset(new for new, old in sources.items() if old in same) for same in flow.placed)
         return kept if all(kept) else ()
 
     def _renamed(self, named: Sequence[JExpr]) -> dict[int, int] | None:
         """For expressions that are nothing but attributes under another name: new id to old id."""
-        b, found = self.bridge, {}
+        found = self._sources(named)
+        renamed = {new: old for new, old in found.items() if old is not None}
+        return renamed if len(renamed) == len(found) else None
+
+    def _sources(self, named: Sequence[JExpr]) -> dict[int, int | None]:
+        """For each named expression's id that of the attribute that it is; None for one that is computed."""
+        b, found = self.bridge, dict[int, int | None]()
         for e in named:
             inner = e if b.is_attribute(e) else b.children(e)[0]
-            if not b.is_attribute(inner):
-                return None
-            found[b.attribute_id(e)] = b.attribute_id(inner)
+            found[b.attribute_id(e)] = b.attribute_id(inner) if b.is_attribute(inner) else None
         return found
 
     def flow(self, op: Operator) -> Flow:

@@ -29,6 +29,11 @@ IdOfLeaf = Callable[[JNode], int | None]
 """The id of the relation that a leaf of a plan stands for, if it stands for one."""
 
 
+def closing_payload(on_window_close: bool) -> dict[str, object]:
+    """What a view's payload says of when its rows come out."""
+    return {ON_WINDOW_CLOSE: True} if on_window_close else {}
+
+
 def snapshot_relation(bridge: Bridge, node: JNode) -> int | None:
     """The id of the relation whose snapshot a node reads."""
     if bridge.kind(node) != "MapInArrow":

@@ -28,7 +28,7 @@ from headrace.coordinator.core import state_root
 from headrace.dataflow.spark import SparkStart, cores_of, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
-from headrace.plan.stored import ON_WINDOW_CLOSE
+from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, show
@@ -194,7 +194,7 @@ class Database:
         With `on_window_close` its rows come out when the watermark has passed them, as `EMIT ON WINDOW CLOSE` says.
         """
         target = _table_name(name)
-        closing: dict[str, object] = {ON_WINDOW_CLOSE: True} if on_window_close else {}
+        closing = closing_payload(on_window_close)
         with self._lock:
             if isinstance(query, DataFrame):
                 frames.create_view(self._main, target, query, dict(options or {}), on_window_close)

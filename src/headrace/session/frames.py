@@ -13,7 +13,7 @@ from headrace.errors import NotSupported, SyntaxFault
 from headrace.plan.bridge import JNode
 from headrace.plan.failures import translated
 from headrace.plan.python import names_called
-from headrace.plan.stored import ON_WINDOW_CLOSE, leaf_ids, to_payload
+from headrace.plan.stored import closing_payload, leaf_ids, to_payload
 from headrace.session.execution import ddl
 from headrace.sql.statements import TableName
 
@@ -46,8 +46,7 @@ def create_view(
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error
         depends_on = _functions_in(session, analyzed)
-    if on_window_close:
-        payload[ON_WINDOW_CLOSE] = True
+    payload |= closing_payload(on_window_close)
     ddl.create_planned(session, name, frame, payload, definition, options, depends_on)
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataflow.operators.task import Task, int64, state_batch
+from headrace.dataflow.operators.task import Task, as_type, int64, state_batch
 from headrace.dataflow.params import EpochParams
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import concat
+from headrace.state.kernels import concat, stable_order
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
@@ -42,7 +42,7 @@ class SharedRows:
     def hashes(self, rows: pa.RecordBatch) -> Ints:
         """The relation's `__k` for rows with the keys of the join."""
         names = [f"k{self.keys.index(f.name)}" for f in self.schema.key]
-        found = hash_columns([_as(rows.column(n), f.type) for n, f in zip(names, self.schema.key)])
+        found = hash_columns([as_type(rows.column(n), f.type) for n, f in zip(names, self.schema.key)])
         return found if self.weak_hash is None else found % self.weak_hash
 
     def by_key(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -50,7 +50,7 @@ class SharedRows:
         if not rows.num_rows:
             return rows
         found = self.hashes(rows)
-        order = np.argsort(found, kind="stable")
+        order = stable_order([found])
         place = rows.schema.get_field_index("__k")
         return rows.set_column(place, rows.schema.field(place), pa.array(found)).take(pa.array(order))
 
@@ -71,7 +71,7 @@ class SharedRows:
 
     def _laid_out(self, rows: pa.RecordBatch, side: TableSchema) -> pa.RecordBatch:
         columns = {"__k": rows.column("__k"), "__w": rows.column("__w")}
-        data = [_as(rows.column(n), f.type) for n, f in zip((*self.keys, *self.columns), side.data_fields)]
+        data = [as_type(rows.column(n), f.type) for n, f in zip((*self.keys, *self.columns), side.data_fields)]
         columns |= {f.name: column for f, column in zip(side.data_fields, data)}
         if side.has_row_hash:
             columns["__h"] = pa.array(hash_columns(data))
@@ -90,7 +90,3 @@ def row_hashes(rows: pa.RecordBatch, side: TableSchema) -> pa.RecordBatch:
 def unique(rows: pa.RecordBatch) -> Ints:
     """The `__k` of rows, sorted, each once."""
     return np.unique(int64(rows.column("__k")))
-
-
-def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    return array if array.type == kind else array.cast(kind)

@@ -342,8 +342,9 @@ def int64(array: pa.Array) -> np.ndarray:
 def state_batch(schema: TableSchema, columns: dict[str, pa.Array]) -> pa.RecordBatch:
     """A batch in a state table's layout, from columns by name."""
     target = schema.arrow()
-    return pa.RecordBatch.from_arrays([_as(columns[f.name], f.type) for f in target], schema=target)
+    return pa.RecordBatch.from_arrays([as_type(columns[f.name], f.type) for f in target], schema=target)
 
 
-def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in that type; itself if it has it."""
     return array if array.type == kind else array.cast(kind)

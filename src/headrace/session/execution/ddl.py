@@ -27,7 +27,7 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
-from headrace.plan.stored import ON_WINDOW_CLOSE
+from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
 from headrace.session.execution import routines, sharing, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
@@ -183,16 +183,12 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
         session,
         statement.name,
         text,
-        {"spark_sql": text, **_closing(statement)},
+        {"spark_sql": text, **closing_payload(statement.emit_on_window_close)},
         statement.text,
         options,
         bound.dependencies(),
     )
     return Result(tag)
-
-
-def _closing(statement: st.CreateMaterializedView | st.CreateSink) -> dict[str, object]:
-    return {ON_WINDOW_CLOSE: True} if statement.emit_on_window_close else {}
 
 
 def create_sink(session: Session, statement: st.CreateSink) -> Result:
@@ -202,7 +198,7 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
         return taken
     bound = sink_query(session, statement)
     text, options = planned_text(bound, None), dict(statement.options)
-    payload = {"spark_sql": text, **_closing(statement)}
+    payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
     create_planned(session, statement.name, text, payload, statement.text, options, bound.dependencies(), "sink")
     return Result("CREATE SINK")
 

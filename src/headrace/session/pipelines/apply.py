@@ -14,7 +14,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
 from headrace.coordinator.changes import TableChange
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
-from headrace.plan.stored import ON_WINDOW_CLOSE
+from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
 from headrace.session.execution import ddl, routines
 from headrace.session.names import Bound, label
@@ -167,7 +167,7 @@ class Plan:
         if node.sql is not None:
             bound = Bound(session.localized(parse_query(node.sql)), session.names())
             text = ddl.planned_text(bound, None)
-            payload = {"spark_sql": text, **({ON_WINDOW_CLOSE: True} if closing else {})}
+            payload = {"spark_sql": text, **closing_payload(closing)}
             ddl.create_planned(session, name, text, payload, node.sql, options, bound.dependencies())
             return
         with self._pipeline.reading(self._read):

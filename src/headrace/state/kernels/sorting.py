@@ -41,15 +41,20 @@ def stable_order(keys: Sequence[Ints]) -> Ints:
 
 def _within_ties(order: Ints, tied: npt.NDArray[np.bool_], key: Ints) -> Ints:
     """Sort each stretch of `order` whose rows are tied by one more key."""
-    inside = np.zeros(len(order), dtype=np.bool_)
+    places, stretch = _stretches(tied)
+    rows = order[places]
+    order[places] = rows[_by_word(key[rows], stretch)]
+    return order
+
+
+def _stretches(tied: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Places that are tied with a neighbour, given which pairs of neighbours are; their stretches, numbered from 0."""
+    inside = np.zeros(len(tied) + 1, dtype=np.bool_)
     inside[1:] = tied
     begins = ~inside
     inside[:-1] |= tied
     places = np.flatnonzero(inside)
-    rows = order[places]
-    stretch = np.cumsum(begins[places]) - 1
-    order[places] = rows[_by_word(key[rows], stretch)]
-    return order
+    return places, np.cumsum(begins[places]) - 1
 
 
 def _by_word(word: Ints, group: Ints | None = None) -> Ints:
@@ -84,13 +89,9 @@ def _mend(order: Ints, word: Ints, leading: npt.NDArray[np.uint64]) -> None:
     sorted_word = word[order]
     if not (same & (sorted_word[1:] < sorted_word[:-1])).any():
         return
-    inside = np.zeros(len(order), dtype=np.bool_)
-    inside[1:] = same
-    stretch = np.cumsum(~inside)
-    inside[:-1] |= same
-    places = np.flatnonzero(inside)
+    places, stretch = _stretches(same)
     rows = order[places]
-    order[places] = rows[np.lexsort((word[rows], stretch[places]))]
+    order[places] = rows[np.lexsort((word[rows], stretch))]
 
 
 def _plain(word: Ints, group: Ints | None) -> Ints:
