@@ -13,15 +13,13 @@ from headrace.common.columns import Column
 from headrace.connectors.base import open_source
 from headrace.dataflow.operators.spill import WORKING_FACTOR
 from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task, Unkeyed
-from headrace.dataflow.params import SourceInput, TableInput
+from headrace.dataflow.params import END_OF_KEYS, SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 from headrace.state.watermark import not_below, times_us
 
-K_HIGHEST = (1 << 63) - 1
-"""The largest `__k`."""
 ERROR_SAMPLES = 20
 """Row errors that a task reports in full; all are counted."""
 PIECES_AT_MOST = 256
@@ -39,7 +37,7 @@ def slice_numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
 def _part(keys: tuple[int, int], i: int, p: int) -> tuple[int, int | None]:
     """The i-th (from 0) of p parts of a range of keys, [low, high); None where it reaches to the end of all keys."""
     low, high = (keys[0] + (n * (keys[1] - keys[0])) // p for n in (i, i + 1))
-    return low, None if high > K_HIGHEST else high
+    return low, None if high >= END_OF_KEYS else high
 
 
 @dataclass(frozen=True)
