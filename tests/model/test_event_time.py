@@ -12,6 +12,7 @@ from engine import Engine, Row, Table, bag
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
+from headrace.sql.parser import parse_query
 from headrace.state.arrangement import Arrangement
 from headrace.state.watermark import event_times
 
@@ -19,6 +20,12 @@ ORIGIN = datetime(2024, 1, 1)
 DELAY_S = 4
 COLUMNS = (Column("id", "int"), Column("t", "timestamp_ntz"), Column("x", "int"))
 WINDOWED = "(SELECT id, x, window(t, '10 seconds') AS w FROM {}) "
+
+
+def sessions(query: str) -> str:
+    """A query with SESSION as Spark runs it: over window functions."""
+    return parse_query(query).to_spark(lambda table: f"`{table.name}`")
+
 
 CLOSING = {
     "tumble": f"SELECT w.start AS ws, w.end AS we, id, count(*) AS c, sum(x) AS s, max(x) AS m "
@@ -33,6 +40,11 @@ CLOSING = {
     "window as one column": "SELECT w.end AS we, sum(x) AS s FROM (SELECT x, window(t, '10 seconds') AS w FROM a) "
     "GROUP BY w",
     "sort": "SELECT t, x FROM a WHERE x > 1",
+    "sessions": sessions("SELECT id, window_start, window_end, count(*) AS c, sum(x) AS s FROM "
+                         "SESSION(a, t, INTERVAL '4 seconds', id) GROUP BY 1, 2, 3"),
+    "rows of sessions": sessions("SELECT * FROM SESSION(a, t, INTERVAL '2 seconds', id, x) WHERE id < 2 OR x = 1"),
+    "sessions of all": sessions("WITH both AS (SELECT * FROM a UNION ALL SELECT * FROM b) SELECT window_end, "
+                                "max(x) - min(x) AS d FROM SESSION(both, t, INTERVAL '1 second') GROUP BY 1"),
     "minutes": "SELECT date_trunc('minute', t) AS m, id, avg(x) AS v FROM a GROUP BY 1, 2",
 }  # fmt: skip
 RUNNING = {
@@ -128,6 +140,11 @@ def _run(spark: SparkSession, query: str, seed: int, closing: bool, steps: int) 
 def test_what_is_emitted_on_window_close_is_the_batch_answer_of_closed_windows(spark: SparkSession) -> None:
     """FS-21: rows come out once, when the watermark has passed them, whatever epochs take in; state goes with them."""
     _run(spark, CLOSING["most in a window"], 1, True, 5)
+
+
+def test_sessions_are_emitted_once_they_are_closed(spark: SparkSession) -> None:
+    """FS-21: a session comes out once, when nothing can prolong it any more; its rows go from the state after it."""
+    _run(spark, CLOSING["sessions"], 3, True, 4)
 
 
 def test_joins_whose_state_expires_equal_the_batch_answer(spark: SparkSession) -> None:

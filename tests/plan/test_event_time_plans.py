@@ -9,6 +9,8 @@ from headrace.common.columns import Column
 from headrace.errors import NotSupported
 from headrace.plan import tree
 from headrace.plan.planner import Planner, Relation, ViewPlan
+from headrace.plan.sessions import is_session, marked
+from headrace.sql.parser import parse_query
 
 COLUMNS = [Column("id", "int"), Column("t", "timestamp_ntz"), Column("z", "timestamp"), Column("x", "int")]
 S = 1_000_000
@@ -131,3 +133,71 @@ def test_sessions_of_spark_are_refused(planner: Planner) -> None:
     with pytest.raises(NotSupported, match="session_window") as caught:
         planner.plan("SELECT id, count(*) AS n FROM a GROUP BY id, session_window(t, '10 seconds')")
     assert "SESSION" in str(caught.value.hint)
+
+
+def sessions(query: str) -> str:
+    return parse_query(query).to_spark(lambda table: f"`{table.name}`")
+
+
+COUNTED = "SELECT id, window_start, window_end, count(*) AS n FROM SESSION(a, t, INTERVAL '10 s', id) GROUP BY 1, 2, 3"
+
+
+def test_sessions_are_one_operator(planner: Planner) -> None:
+    """What SESSION stands for is found again, keeps key and time only, and is bounded by the watermark."""
+    plan = planner.plan(sessions(COUNTED), on_window_close=True)
+    kinds = [op.kind for op in tree.walk(plan.root)]
+    assert kinds == ["window close", "aggregate", "rowwise", "session", "rowwise", "input"]
+    session = next(op for op in tree.walk(plan.root) if isinstance(op, tree.Session))
+    assert (session.gap_us, session.columns, session.values) == (10 * S, ["k0"], [])
+    # What ends at the watermark is closed; rows are kept until a time that is not before their session's end.
+    marks = {name: mark.value(lambda *_: 7 * S) for name, mark in plan.event_time.expiry.items()}
+    assert marks == {"0/open": 7 * S + 1, "0.0/groups": 7 * S + 1, "0.0.0.0/rows": 7 * S}
+    assert plan.event_time.column == "window_end"
+    text = "\n".join(plan.explain())
+    assert "session: of t with a gap of 10 s" in text and "until the watermark passes until" in text
+    assert plan.fingerprint == planner.plan(sessions(COUNTED), on_window_close=True).fingerprint
+    running = planner.plan(sessions(COUNTED))
+    assert not running.event_time.expiry and "until" not in "\n".join(running.explain())
+    with pytest.raises(NotSupported, match="EMIT ON WINDOW CLOSE"):
+        planner.plan(sessions("SELECT t, window_start FROM SESSION(a, t, INTERVAL '1 s')"), on_window_close=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("SELECT * FROM SESSION(a, t, INTERVAL '1 s', id, x) WHERE window_end > '2024-01-01' AND x = 1", 1),
+        ("WITH s AS (SELECT window_start AS w, x FROM SESSION(a, t, INTERVAL '1 s') AS v) SELECT l.w, r.x FROM s l "
+         "JOIN s r ON l.w = r.w AND l.x < r.x", 2),
+        ("WITH q AS (SELECT id + 1 AS k, CAST(t AS timestamptz) AS u FROM a) "
+         "SELECT * FROM SESSION(q, u, INTERVAL '1 d', k)", 1),
+        ("SELECT * FROM (SELECT x, window_end AS e FROM SESSION(a, t, INTERVAL '1 s', x)) q ORDER BY e LIMIT 1", 1),
+        ("SELECT x FROM SESSION(a, t, INTERVAL '1 s', x)", 0),
+        ("SELECT * FROM SESSION(a, t, INTERVAL '1 month', x)", 0),
+        ("SELECT * FROM SESSION(a, t, INTERVAL '0 s', x)", 0),
+    ],
+)  # fmt: skip
+def test_where_sessions_are_found(planner: Planner, query: str, found: int) -> None:
+    """In any place of a query; what is not shown is not computed, and a gap without a fixed length is left to Spark."""
+    kinds = [op.kind for op in tree.walk(planner.plan(sessions(query)).root)]
+    assert kinds.count("session") == found
+    assert "recompute" not in kinds or "0 s" in query or "month" in query or "LIMIT" in query
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LAG(`__time`)", "LAG(`__time`, 2)"), ("LAG(`__time`)", "LEAD(`__time`)"), ("MAX(`__time`)", "MIN(`__time`)"),
+        ("MAX(`__first`)", "MIN(`__first`)"), ("> `__time`", ">= `__time`"), ("ELSE `__time`", "ELSE `t`"),
+        ("NOT `t` IS NULL", "NOT `id` IS NULL"), ("ORDER BY `__time` NULLS LAST", "ORDER BY `__time` DESC"),
+        ("PARTITION BY `id` ORDER", "PARTITION BY `x` ORDER"), ("'0 00:00:10.000000'", "'0 00:00:11.000000'"),
+        ("(PARTITION BY `id`, `window_start`)", "(PARTITION BY `id`, `window_start` ORDER BY `__time`)"),
+        ("PARTITION BY `id`, `window_start`", "PARTITION BY `window_start`"), ("THEN NULL", "THEN `t`"),
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_sessions_is_left_to_spark(planner: Planner, old: str, new: str) -> None:
+    text = sessions(COUNTED)
+    changed = text.replace(old, new, 1)
+    assert changed != text
+    b = planner.bridge
+    analyzed = [b.analyzed(b.spark.sql(query)) for query in (text, changed)]
+    assert [any(is_session(b, n) for n in b.nodes(marked(b, node))) for node in analyzed] == [True, False]

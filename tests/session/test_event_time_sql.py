@@ -16,6 +16,7 @@ from headrace.session.database import Database, connect
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
 ORIGIN = datetime(2024, 1, 1)
+SESSIONS = "SELECT window_start, count(*) AS n, window_end FROM SESSION(e, t, INTERVAL '7 s') GROUP BY 1, 3"
 COUNTS = "SELECT window_start, count(*) AS n FROM TUMBLE({}, t, INTERVAL '10 seconds') GROUP BY window_start"
 
 
@@ -25,7 +26,7 @@ def at(second: float) -> str:
 
 def counted(database: Database, view: str) -> list[tuple[int, int]]:
     rows = database.sql(f"SELECT * FROM {view}").rows()
-    return sorted((round((start.replace(tzinfo=None) - ORIGIN).total_seconds()), n) for start, n in rows)
+    return sorted((round((start.replace(tzinfo=None) - ORIGIN).total_seconds()), n) for start, n, *_ in rows)
 
 
 def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_path: Path) -> None:
@@ -34,6 +35,7 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
         database.sql(
             "CREATE TABLE e (id int, t timestamp, WATERMARK FOR t AS t - INTERVAL '5 seconds') APPEND ONLY; "
             f"CREATE MATERIALIZED VIEW v AS {COUNTS.format('e')} EMIT ON WINDOW CLOSE; "
+            f"CREATE MATERIALIZED VIEW s AS {SESSIONS} EMIT ON WINDOW CLOSE; "
             "CREATE MATERIALIZED VIEW w AS SELECT window_start, n FROM v WHERE n > 1 EMIT ON WINDOW CLOSE; "
             f"INSERT INTO e VALUES (1, '{at(1)}'), (2, '{at(9)}'), (3, '{at(14.9)}'), (4, NULL); FLUSH"
         )
@@ -43,7 +45,7 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
             return database.table("e").where("id % 2 = 1").select("t", "id")
 
         database.run_pipeline()
-        assert counted(database, "v") == [] and counted(database, "odd") == [(1, 1)]
+        assert counted(database, "v") == [] and counted(database, "odd") == counted(database, "s") == [(1, 1)]
         assert database.sql(f"INSERT INTO e VALUES (5, '{at(15)}')").notices == []
         database.flush()
         assert counted(database, "v") == counted(database, "w") == [(0, 2)]
@@ -51,6 +53,7 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
         assert late.tag == "INSERT 0 1" and "1 rows were left out" in late.notices[0]
         database.flush()
         assert counted(database, "v") == [(0, 2), (10, 2)]
+        assert counted(database, "s") == [(1, 1), (9, 3)]
         assert database.sql("SELECT count(*) FROM e").rows() == [(6,)]
         assert database.sql("SELECT value FROM headrace_catalog.metrics WHERE name = 'late_rows'").rows()[0][0] == 1
         marks = [database.sql(f"DESCRIBE {name}").rows()[i][4] for name, i in (("e", 1), ("v", 0), ("v", 1))]
@@ -61,6 +64,7 @@ def test_a_table_with_a_watermark_and_views_that_close(spark: SparkSession, tmp_
         database.flush()
         assert counted(database, "v") == [(0, 2), (10, 2), (30, 1)]
         assert counted(database, "w") == [(0, 2), (10, 2)]
+        assert counted(database, "s") == [(1, 1), (9, 3), (36, 1)]
         assert counted(database, "odd") == [(1, 1), (15, 3), (15, 5), (36, 7)]
 
 
@@ -123,6 +127,8 @@ def test_state_does_not_grow_over_a_long_stream(spark: SparkSession, tmp_path: P
             + NEXMARK.format("auction", "id bigint")
             + "CREATE MATERIALIZED VIEW closed AS SELECT window_start, auction, count(*) AS n FROM TUMBLE(bid, "
             "date_time, INTERVAL '10 seconds') GROUP BY 1, 2 EMIT ON WINDOW CLOSE; "
+            "CREATE SINK visits AS SELECT window_end, auction, count(*) AS n FROM SESSION(bid, date_time, "
+            "INTERVAL '3 seconds', auction) GROUP BY 1, 2 EMIT ON WINDOW CLOSE WITH (connector = 'blackhole'); "
             "CREATE SINK joined AS SELECT b.price FROM bid b JOIN auction a ON b.auction = a.id AND b.date_time "
             "BETWEEN a.date_time AND a.date_time + INTERVAL '10 seconds' WITH (connector = 'blackhole')"
         )

@@ -353,3 +353,33 @@ def test_first_rows(epochs: list[Any], wanted: set[int], need: int, by_code: boo
                     expected[row, None] = w
         assert counted([batch]) == expected
         assert _sorted([batch])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(DELTAS, st.integers(1, 3), MERGES), min_size=1, max_size=6),
+    st.dictionaries(KEYS, st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1),
+    st.none() | st.integers(1, 6),
+)
+def test_between(epochs: list[Any], wanted: dict[int, tuple[int, int]], as_of: int | None) -> None:
+    """Against all that is there: of each key the rows from one `__h` to another, both included."""
+    with tempfile.TemporaryDirectory() as root:
+        model = Model(Path(root))
+        for epoch, (deltas, p, merges) in enumerate(epochs, start=1):
+            model.write(deltas, epoch, p)
+            for chosen, safe in merges:
+                if model.refs:
+                    model.merge(chosen, min(safe, epoch, 6 if as_of is None else as_of), 30)
+        live = model.expected(0, len(epochs) if as_of is None else as_of, wanted.__contains__)
+        places = sorted({-(2**63), *(hash_of(row) for row, _ in live), 2**63 - 1})
+        keys = sorted(wanted)
+        ends = [sorted(places[i % len(places)] for i in wanted[k]) for k in keys]
+        low, high = ([end[i] for end in ends] for i in (0, 1))
+        read = Arrangement(SCHEMA, model.refs, root, as_of=as_of, cache=RunCache(3))
+        batch = read.between(*(np.array(values, dtype=np.int64) for values in (keys, low, high)))
+        bounds = {k: (a, z) for k, a, z in zip(keys, low, high)}
+        assert counted([batch]) == Counter({
+            row: w for row, w in live.items()
+            if bounds[key_of(row[0][0])][0] <= hash_of(row[0]) <= bounds[key_of(row[0][0])][1]
+        })  # fmt: skip
+        assert _sorted([batch])

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.connectors.sinks import drops_retractions, open_sink
-from headrace.dataflow import aggregates, joins, python, recompute, waiting
+from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
 from headrace.dataflow.flow import Builder, Flow, Made, Placed, arrow, stage_output, struct
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
@@ -33,6 +33,7 @@ from headrace.plan.tree import (
     Operator,
     Recompute,
     Rowwise,
+    Session,
     TemporalFilter,
     Union,
     WindowClose,
@@ -88,7 +89,9 @@ class EpochPlan(Builder):
             if sources is None:
                 return None, ()
             ids = [sources[i] for i in ids]
-        elif not isinstance(op, (Input, Join, WindowClose)) or (isinstance(op, Join) and not joins.is_plain(op)):
+        elif not isinstance(op, (Input, Join, Session, WindowClose)) or (
+            isinstance(op, Join) and not joins.is_plain(op)
+        ):
             return None, ()
         places = {a.id: i for i, a in enumerate(stage_output(op))}
         return op, tuple(places[i] for i in ids)
@@ -124,6 +127,7 @@ class EpochPlan(Builder):
             Recompute: partial(recompute.recompute, self),
             TemporalFilter: partial(waiting.timed, self),
             Lookup: self._looked_up,
+            Session: self.staged,
             WindowClose: self.staged,
         }
         flow: Flow = makers[type(op)](op)
@@ -136,6 +140,7 @@ class EpochPlan(Builder):
             Constant: self._constant,
             Join: partial(joins.join, self),
             Aggregate: partial(aggregates.aggregate, self),
+            Session: partial(sessions.sessions, self),
             WindowClose: partial(waiting.window_close, self),
         }
         made: Made = makers[type(op)](op)

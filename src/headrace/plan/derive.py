@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
-from headrace.plan import aggregates, joins, lookups, python, temporal, windows
+from headrace.plan import aggregates, joins, lookups, python, sessions, temporal, windows
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of
@@ -177,6 +177,8 @@ def _input(d: Derivation, node: JNode, needed: set[int]) -> Operator:
 
 def _map_in_arrow(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """A leaf that reads a snapshot of a relation stands for the relation itself; its function's name says which."""
+    if sessions.is_session(d.bridge, node):
+        return sessions.derive_session(d, node, needed)
     name = str(node.functionExpr().name())
     wanted = name.removeprefix(SNAPSHOT_PREFIX)
     if name == wanted:
@@ -233,6 +235,11 @@ def rowwise(
 
 
 def _filter(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+    below = d.bridge.children(node)[0]
+    if sessions.is_session(d.bridge, below):
+        lowered = sessions.below_sessions(d.bridge, node.condition(), below)
+        if lowered is not None:
+            return d.derive(lowered, needed)
     return temporal.derive_timed_filter(d, node, needed) or windows.derive_filter(d, node, needed)
 
 

@@ -21,6 +21,7 @@ from headrace.plan.tree import (
     Operator,
     Recompute,
     Rowwise,
+    Session,
     Union,
     WindowClose,
 )
@@ -119,6 +120,8 @@ class _Pass:
             return self._aggregate(op, below[0])
         if isinstance(op, Recompute):
             return self._recompute(op, below[0])
+        if isinstance(op, Session):
+            return self._session(op, below[0])
         if isinstance(op, Join):
             return self._join(op, below[0], below[1])
         if isinstance(op, Lookup):
@@ -177,6 +180,22 @@ class _Pass:
         if op.label == "Aggregate":
             return _named(b, b.items(op.node.aggregateExpressions()), Reader(b, keys))
         return {p: m for p, m in keys.items() if op.label == "Window" and p in {a.id for a in op.output}}
+
+    def _session(self, op: Session, below: Marks) -> Marks:
+        """Rows of a session change with one that is less than the gap before its end: later than the mark.
+
+        So sessions that end at the mark or before are closed. Of a start, and of a row's own time, nothing is known: a
+        session may have gone on for long. What changes has the key of the row that changed.
+        """
+        reader = Reader(self.bridge, below)
+        places = dict(zip(op.columns, op.output))
+        found = {f"k{i}": reader.mark(key) for i, key in enumerate(op.keys)}
+        marks: Marks = {places[name].id: mark for name, mark in found.items() if mark is not None and name in places}
+        mark = reader.mark(op.time)
+        if mark is not None:
+            op.expire(op.TABLE, "until", mark)
+            marks[op.output[-1].id] = mark.then(Shift(1))
+        return marks
 
     def _join(self, op: Join, left: Marks, right: Marks) -> Marks:
         b = self.bridge

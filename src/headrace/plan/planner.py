@@ -19,6 +19,7 @@ from headrace.plan.distinct import hidden
 from headrace.plan.event_time import with_event_time
 from headrace.plan.failures import translated
 from headrace.plan.python import nondeterministic_call
+from headrace.plan.sessions import marked
 from headrace.plan.temporal import Clock
 from headrace.plan.types import arrow_of, spark_of
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
@@ -176,7 +177,8 @@ class Planner:
         with self._lock, translated():
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
-            return self._plan(analyzed, self._optimized(analyzed), on_window_close, arrangements)
+            optimized = self._optimized(marked(self.bridge, analyzed))
+            return self._plan(analyzed, optimized, on_window_close, arrangements)
 
     def optimized(self, query: str) -> JNode:
         """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
@@ -185,8 +187,8 @@ class Planner:
 
     def _optimized(self, analyzed: JNode) -> JNode:
         self._refuse_nondeterministic(analyzed)
-        marked = self._clock.marked(analyzed)
-        return self.bridge.optimized(self.bridge.frame(hidden(self.bridge, marked)))
+        timed = self._clock.marked(analyzed)
+        return self.bridge.optimized(self.bridge.frame(hidden(self.bridge, timed)))
 
     def relation_of(self, leaf: JNode) -> int | None:
         """The id of the relation that a leaf of a plan stands for; None for any other node."""

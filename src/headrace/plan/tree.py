@@ -399,6 +399,43 @@ class Recompute(Operator):
 
 
 @dataclass
+class Session(Operator):
+    """Session windows: each row with the start and the end of its session, the last two columns of the output.
+
+    A session of a key is rows whose times follow each other at less than the gap; it ends a gap after the last.
+    """
+
+    keys: list[JExpr]
+    key_types: list[pa.DataType]
+    time: JExpr
+    """Never null: a timestamp with or without zone."""
+    gap_us: int
+    values: list[Attr]
+    """Columns of the input that are kept beside key and time."""
+    columns: list[str]
+    """Where in the state each column of the output is, but for the last two."""
+    kind = "session"
+    TABLE = "rows"
+
+    def detail(self) -> str:
+        return f"of {self.time.toString()} with a gap of {self.gap_us / 1e6:g} s"
+
+    def distribution(self) -> str | None:
+        return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"
+
+    def tables(self) -> dict[str, TableSchema]:
+        until = [pa.field("until", pa.int64(), nullable=False)] if self.TABLE in self.expires else []
+        values = [pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)]
+        return {
+            self.TABLE: TableSchema(
+                key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
+                value=(pa.field("t", pa.int64(), nullable=False), *until, *values),
+                diffs=WEIGHT,
+            )
+        }
+
+
+@dataclass
 class WindowClose(Operator):
     """Holds rows back until the watermark has passed them: what it puts out never changes."""
 

@@ -140,6 +140,23 @@ class Arrangement:
         rows = concat(found, self._stored)
         return sort_rows(rows, self.schema) if len(found) > 1 else rows
 
+    def between(self, keys: Ints, low: Ints, high: Ints) -> pa.RecordBatch:
+        """The rows of every key (sorted, unique) whose `__h` lies from its `low` to its `high`, both included.
+
+        Consolidated, sorted by `__k`, `__h`. The table has a `__h`. Costs what is read, and a binary search by key.
+        """
+        assert self.schema.has_row_hash, "rows without a hash are in no order"
+        assert (low <= high).all()
+        parts, final = [], True
+        for run in self._cache.get_all(self._root, [ref for ref in self.refs if _holds(ref, keys)]):
+            start, stop = run.between(keys, low, high)
+            rows = self._shown(run, expand_ranges(start, stop - start))
+            if len(rows):
+                final = final and not self._has_epochs(run)
+                parts.append(self._gather(run, rows))
+        rows = concat(parts, self._stored)
+        return rows if len(parts) < 2 and final else consolidate(rows, self.schema)
+
     def _prefix(
         self, ranges: Sequence[tuple[Run, Ints, Ints]], which: Ints, quota: Ints
     ) -> tuple[pa.RecordBatch, Ints, Bools]:

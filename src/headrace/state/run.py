@@ -418,6 +418,22 @@ class Run:
         end[bounded] = self.access.lower_bounds(following, self._block_first_k, self.index_stride, self.ref.rows)
         return begin, end
 
+    def between(self, keys: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """The same for the rows of each key whose `__h` lies from `low` to `high` (one for each key), both included."""
+        begin, end = self.ranges(keys)
+        return self._bound(begin, end, low, above=False), self._bound(begin, end, high, above=True)
+
+    def _bound(self, begin: Ints, end: Ints, h: Ints, *, above: bool) -> Ints:
+        """Where in each range, sorted by `__h`, the first row is that is not below `h`; or with `above`, above it."""
+        begin, end = begin.copy(), end.copy()
+        while len(left := np.flatnonzero(begin < end)):
+            middle = (begin[left] + end[left]) // 2
+            values = int64_values(self.gather(1, middle))
+            before = values <= h[left] if above else values < h[left]
+            begin[left[before]] = middle[before] + 1
+            end[left[~before]] = middle[~before]
+        return begin
+
     def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows `start` to `stop`, exclusive, as views of the batches."""
         while start < stop:
