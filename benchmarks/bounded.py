@@ -1,10 +1,11 @@
-"""Does state stay bounded while a stream goes on? Windowed counts emitted on window close, and an interval join.
+"""Does state stay bounded while a stream goes on? Windows and sessions emitted on window close, and interval joins.
 
     python benchmarks/bounded.py [--events 10000000] [--rows-per-epoch 200000] [--every 500000]
 
-Runs three jobs over one Nexmark stream of that many events (10,000 for each second of event time):
+Runs four jobs over one Nexmark stream of that many events (10,000 for each second of event time):
 
 - `counts`: bids by auction and window of ten seconds, EMIT ON WINDOW CLOSE;
+- `visits`: bids by bidder and session with a gap of ten seconds, EMIT ON WINDOW CLOSE into a blackhole sink;
 - `joined`: bids with the auction that they are for, within twenty seconds of it: into a blackhole sink, which keeps the
   state of the join and drops its rows;
 - `both`: windows of bids joined with the windows of auctions, the same way.
@@ -38,6 +39,10 @@ JOBS = {
         CREATE MATERIALIZED VIEW counts WITH (max_rows_per_epoch = {rows}) AS
         SELECT window_start, auction, count(*) AS bids, max(price) AS best
         FROM TUMBLE(bid, date_time, INTERVAL '10 seconds') GROUP BY window_start, auction EMIT ON WINDOW CLOSE""",
+    "visits": """
+        CREATE SINK visits AS SELECT bidder, window_start, window_end, count(*) AS bids
+        FROM SESSION(bid, date_time, INTERVAL '10 seconds', bidder) GROUP BY bidder, window_start, window_end
+        EMIT ON WINDOW CLOSE WITH (connector = 'blackhole', max_rows_per_epoch = {rows})""",
     "joined": """
         CREATE SINK joined AS SELECT b.auction, b.price, a.seller FROM bid b JOIN auction a ON b.auction = a.id
         AND b.date_time BETWEEN a.date_time AND a.date_time + INTERVAL '20 seconds'
@@ -65,7 +70,7 @@ class Look:
 def create(db: Database, events: int, rows: int) -> None:
     """The sources and jobs."""
     for kind, columns in (
-        ("bid", "auction bigint, price bigint, date_time timestamp"),
+        ("bid", "auction bigint, bidder bigint, price bigint, date_time timestamp"),
         ("auction", "id bigint, seller bigint, date_time timestamp"),
     ):
         db.sql(SOURCE.format(kind=kind, table=kind, columns=columns, events=events, rows=rows))

@@ -40,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from nexmark_queries import LOOKED_UP, QUERIES, SIDE_INPUT_ROWS
+from nexmark_queries import LOOKED_UP, QUERIES, SIDE_INPUT_ROWS, SPARKS_OWN
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -110,6 +110,8 @@ def columns() -> dict[str, list[Column]]:
 
 def spark_sql(name: str) -> str:
     """A query as Spark runs it."""
+    if name in SPARKS_OWN:
+        return SPARKS_OWN[name]
     schema = {TableName(None, t): {c.name: c.type for c in cs} for t, cs in columns().items()}
     return parse_query(QUERIES[name]).to_spark(lambda table: f"`{table.name}`", schema)
 
@@ -297,7 +299,7 @@ def _reads(sql: str, tables: dict[str, Any]) -> dict[str, list[str]]:
     """The columns that a query reads, by table: all that have a name that occurs in it."""
     found = {}
     for name, table in tables.items():
-        if re.search(rf"(FROM|JOIN|TUMBLE\(|HOP\() *{name}\b", sql):
+        if re.search(rf"(FROM|JOIN|TUMBLE\(|HOP\(|SESSION\() *{name}\b", sql):
             columns = [c for c, _ in table["columns"] if "*" in sql.replace("(*)", "") or re.search(rf"\b{c}\b", sql)]
             found[name] = columns
     return found
