@@ -10,6 +10,7 @@ from headrace.errors import NotSupported
 from headrace.plan import tree
 from headrace.plan.planner import Planner, Relation, ViewPlan
 from headrace.plan.sessions import is_session, marked
+from headrace.plan.stored import stored_query, to_payload
 from headrace.sql.parser import parse_query
 
 COLUMNS = [Column("id", "int"), Column("t", "timestamp_ntz"), Column("z", "timestamp"), Column("x", "int")]
@@ -181,6 +182,13 @@ def test_where_sessions_are_found(planner: Planner, query: str, found: int) -> N
     kinds = [op.kind for op in tree.walk(planner.plan(sessions(query)).root)]
     assert kinds.count("session") == found
     assert "recompute" not in kinds or "0 s" in query or "month" in query or "LIMIT" in query
+
+
+def test_sessions_of_a_dataframe_are_found_when_it_is_read_again(planner: Planner) -> None:
+    b = planner.bridge
+    payload = to_payload(b, b.analyzed(b.spark.sql(sessions(COUNTED))), planner.relation_of)
+    plan = planner.plan(stored_query(planner, payload), on_window_close=True)
+    assert "session" in [op.kind for op in tree.walk(plan.root)]
 
 
 @pytest.mark.parametrize(

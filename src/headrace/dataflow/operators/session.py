@@ -207,5 +207,6 @@ def _groups(rows: pa.RecordBatch, schema: TableSchema) -> Ints:
 def _begins(group: Ints, time: Ints, gap_us: int) -> Bools:
     """Which rows, sorted by group and time, begin a session."""
     begins = np.ones(len(time), dtype=np.bool_)
-    begins[1:] = (group[1:] != group[:-1]) | (time[1:] - time[:-1] >= gap_us)
+    # Differences of sorted times need all 64 bits: they are right modulo 2**64.
+    begins[1:] = (group[1:] != group[:-1]) | ((time[1:] - time[:-1]).view(np.uint64) >= np.uint64(gap_us))
     return begins
