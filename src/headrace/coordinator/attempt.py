@@ -208,6 +208,7 @@ def run_steps(core: Core, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]
     Raises the error of the first that failed; then none of them counts.
     """
     with ExitStack() as ends:
+        ends.callback(_ended, core)
         names = [core.attempt_name(part.job.id) for part, _ in steps]
         attempts = [
             ends.enter_context(_attempt(core, now, part, work, name, names))
@@ -218,6 +219,12 @@ def run_steps(core: Core, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]
             check_result(a.part.job, a.params, result)
     for a, result in zip(attempts, results, strict=True):
         _note(core, now, a, result)
+
+
+def _ended(core: Core) -> None:
+    """Nothing of a Spark job is under way any more: once for all of its attempts."""
+    with core.changed:
+        core.changed.advanced()
 
 
 def _run(attempts: Sequence[_Attempt]) -> list[EpochResult]:
@@ -243,7 +250,7 @@ def _attempt(
             used += params.lookups.values()
             core.pins.hold(pin, {ref.path for refs in used for ref in refs})
         at_hand = frozenset(i for i, t in params.tables.items() if all(core.store.copied(ref) for ref in t.refs))
-        with core.changed:
+        with core.lock:
             job.attempt, job.attempt_since_s = name, core.clock.monotonic_s()
         if not part.committed:
             fault_point("backfill.slice.before")
@@ -252,9 +259,8 @@ def _attempt(
             yield _Attempt(part, work, job.runner, params, parallelism, at_hand)
     finally:
         core.pins.unpin(pin)
-        with core.changed:
+        with core.lock:
             job.attempt = None
-            core.changed.notify_all()
 
 
 def _note(core: Core, now: UnderWay, attempt: _Attempt, result: EpochResult) -> None:
