@@ -139,7 +139,7 @@ def test_views_follow_tables_and_survive_a_restart(spark: SparkSession, tmp_path
 
 
 def test_views_of_a_group_share_a_job(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PC-1, I4: a group of views, one of them on another; one that fails is told from those that share its job."""
+    """I3, I4: a group of views, one of them on another; one that fails is told from those that share its job."""
     jobs: list[int] = []
     run_with = EpochRunner.run_with
 

@@ -47,7 +47,7 @@ def chosen(parts: list[Part[JobState]], apart: bool = False, **works: Work | Non
 
 
 def test_views_that_do_not_read_one_another_share_a_job() -> None:
-    """PC-1: in levels, each after what it reads."""
+    """In levels, each after what it reads."""
     parts = [part(1, 50), part(2, 50, 51), part(3, 1, 50), part(4, 51), part(5, 3, 2)]
     assert chosen(parts) == [1, 2, 4]
     for p in (parts[0], parts[1], parts[3]):
@@ -174,7 +174,7 @@ def db(tmp_path: Path) -> Iterator[Shared]:
 
 
 def test_a_group_runs_in_as_few_jobs_as_it_is_deep(db: Shared) -> None:
-    """PC-1: views that do not read one another share a job, and one that reads them is given what they have written."""
+    """Views that do not read one another share a job, and one that reads them is given what they have written."""
     t = db.table("t")
     views = [db.grouped(name, "g", t) for name in "abc"]
     top = db.grouped("top", "g", *views)
@@ -187,7 +187,7 @@ def test_a_group_runs_in_as_few_jobs_as_it_is_deep(db: Shared) -> None:
 
 
 def test_the_view_that_is_to_blame_is_told_from_the_others(db: Shared) -> None:
-    """PC-41, PC-42: the shared job fails, then each view runs by itself: one of them fails, under its own name. As
+    """The shared job fails, then each view runs by itself: one of them fails, under its own name. As
     long as it does it shares no job; when it no longer does, all are exact."""
     t = db.table("t")
     a, b, c = (db.grouped(name, "g", t) for name in "abc")
