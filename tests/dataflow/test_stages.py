@@ -405,6 +405,43 @@ def _top(values: list[tuple[int, Any]], need: int, by_value: bool) -> Counter[An
     return kept
 
 
+TOP = TableSchema((pa.field("k0", I32),), tuple(pa.field(n, I32) for n in ("v0", "v1", "v2")), WEIGHT)
+TOP_OUTPUT = pa.schema([("v0", I32), ("v1", I32), ("v2", I32), ("__side", I32)])
+
+
+def _top_batch(delta: list[tuple[int, int, Any, int]], weak: int) -> pa.RecordBatch | None:
+    """Rows (partition, row, value, weight) as input of a stage."""
+    columns = {
+        "__k": _int64(k % weak for k, *_ in delta),
+        "__w": _int64(w for *_, w in delta),
+        "k0": pa.array([k for k, *_ in delta], I32),
+        "v0": pa.array([k for k, *_ in delta], I32),
+        "v1": pa.array([row for _, row, *_ in delta], I32),
+        "v2": pa.array([v for _, _, v, _ in delta], I32),
+    }
+    return pa.RecordBatch.from_pydict(columns) if delta else None
+
+
+def _take_top(view: Counter[Any], batches: list[pa.RecordBatch], need: int, by_value: bool) -> None:
+    """Take a stage's output into the view, as a rank and its filter over it would."""
+    sides: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
+    for b in batches:
+        for out in b.to_pylist():
+            sides[out["v0"], out["__side"]].append((out["v1"], out["v2"]))
+    for (k, side), rows in sides.items():
+        for row, count in _top(rows, need, by_value).items():
+            view[(k, *row)] += count if side == NEW else -count
+
+
+def _all_tops(content: Counter[tuple[int, int, Any]], need: int, by_value: bool) -> Counter[Any]:
+    """What the view must hold."""
+    wanted: Counter[Any] = Counter()
+    for k in {k for k, *_ in content}:
+        rows = [(row, v) for (k2, row, v), w in content.items() if k2 == k for _ in range(w)]
+        wanted.update({(k, *row): n for row, n in _top(rows, need, by_value).items()})
+    return wanted
+
+
 @unhurried
 @given(
     st.lists(
@@ -421,10 +458,8 @@ def _top(values: list[tuple[int, Any]], need: int, by_value: bool) -> Counter[An
 )
 def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by_value: bool) -> None:
     """Ranks within the bound, taken over what comes out, change as those taken over everything."""
-    schema = TableSchema((pa.field("k0", I32),), tuple(pa.field(n, I32) for n in ("v0", "v1", "v2")), WEIGHT)
     first = FirstRows(need, by_value, (("v2", SortKey(True, False)),))
-    output = pa.schema([("v0", I32), ("v1", I32), ("v2", I32), ("__side", I32)])
-    stage, task = RecomputeStage("0", schema, False, output, first), MemoryTask()
+    stage, task = RecomputeStage("0", TOP, False, TOP_OUTPUT, first), MemoryTask()
     content: Counter[tuple[int, int, Any]] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
@@ -433,28 +468,8 @@ def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by
             weight = 1 if add or not content[k, row, v] else -1
             content[k, row, v] += weight
             delta.append((k, row, v, weight))
-        batch = pa.RecordBatch.from_pydict(
-            {
-                "__k": _int64(k % weak for k, *_ in delta),
-                "__w": _int64(w for *_, w in delta),
-                "k0": pa.array([k for k, *_ in delta], I32),
-                "v0": pa.array([k for k, *_ in delta], I32),
-                "v1": pa.array([row for _, row, *_ in delta], I32),
-                "v2": pa.array([v for _, _, v, _ in delta], I32),
-            }
-        )
-        sides: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
-        for b in task.epoch(stage, batch if delta else None):
-            for out in b.to_pylist():
-                sides[out["v0"], out["__side"]].append((out["v1"], out["v2"]))
-        for (k, side), rows in sides.items():
-            for row, count in _top(rows, need, by_value).items():
-                view[(k, *row)] += count if side == NEW else -count
-        wanted: Counter[Any] = Counter()
-        for k in range(3):
-            rows = [(row, v) for (k2, row, v), w in content.items() if k2 == k for _ in range(w)]
-            wanted.update({(k, *row): n for row, n in _top(rows, need, by_value).items()})
-        assert {r: n for r, n in view.items() if n} == wanted
+        _take_top(view, task.epoch(stage, _top_batch(delta, weak)), need, by_value)
+        assert {r: n for r, n in view.items() if n} == _all_tops(content, need, by_value)
 
 
 def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType
 from headrace.dataflow import python
 from headrace.dataflow.flow import Builder, Flow, arrow, struct
 from headrace.dataflow.operators import calls
+from headrace.dataflow.operators.leading import LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
@@ -38,7 +39,11 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
     extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
     schema = struct([*fields, *extra.items()])
-    stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
+    stage: RecomputeStage | LeadingStage
+    if first is not None and op.first is not None and op.first.kept:
+        stage = LeadingStage(op.id, op.state()["rows"], arrow(schema), first)
+    else:
+        stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
     node, mapping, handles = plan.named(plan.map(frame, [stage], schema), op.values, list(extra))
     return _recomputed(plan, op, Flow(node, handles[0], mapping), handles)
 
