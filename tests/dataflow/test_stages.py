@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import random
 import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_task import MemoryTask
+from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
@@ -394,54 +395,6 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
             assert ghosts == Counter({NEW: 1} if i == 0 else {OLD: 1, NEW: 1} if changed else {})
 
 
-def _top(values: list[tuple[int, Any]], need: int, by_value: bool) -> Counter[Any]:
-    """The rows of one partition whose rank, or dense rank, is at most `need`: nulls last, descending."""
-    order = sorted({v for _, v in values}, key=lambda v: (v is None, -(v or 0)))
-    kept: Counter[Any] = Counter()
-    for i, v in enumerate(order):
-        before = sum(order.index(other) < i for _, other in values)
-        if (i if by_value else before) < need:
-            kept.update((row, v) for row, other in values if other == v)
-    return kept
-
-
-TOP = TableSchema((pa.field("k0", I32),), tuple(pa.field(n, I32) for n in ("v0", "v1", "v2")), WEIGHT)
-TOP_OUTPUT = pa.schema([("v0", I32), ("v1", I32), ("v2", I32), ("__side", I32)])
-
-
-def _top_batch(delta: list[tuple[int, int, Any, int]], weak: int) -> pa.RecordBatch | None:
-    """Rows (partition, row, value, weight) as input of a stage."""
-    columns = {
-        "__k": _int64(k % weak for k, *_ in delta),
-        "__w": _int64(w for *_, w in delta),
-        "k0": pa.array([k for k, *_ in delta], I32),
-        "v0": pa.array([k for k, *_ in delta], I32),
-        "v1": pa.array([row for _, row, *_ in delta], I32),
-        "v2": pa.array([v for _, _, v, _ in delta], I32),
-    }
-    return pa.RecordBatch.from_pydict(columns) if delta else None
-
-
-def _take_top(view: Counter[Any], batches: list[pa.RecordBatch], need: int, by_value: bool) -> None:
-    """Take a stage's output into the view, as a rank and its filter over it would."""
-    sides: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
-    for b in batches:
-        for out in b.to_pylist():
-            sides[out["v0"], out["__side"]].append((out["v1"], out["v2"]))
-    for (k, side), rows in sides.items():
-        for row, count in _top(rows, need, by_value).items():
-            view[(k, *row)] += count if side == NEW else -count
-
-
-def _all_tops(content: Counter[tuple[int, int, Any]], need: int, by_value: bool) -> Counter[Any]:
-    """What the view must hold."""
-    wanted: Counter[Any] = Counter()
-    for k in {k for k, *_ in content}:
-        rows = [(row, v) for (k2, row, v), w in content.items() if k2 == k for _ in range(w)]
-        wanted.update({(k, *row): n for row, n in _top(rows, need, by_value).items()})
-    return wanted
-
-
 @unhurried
 @given(
     st.lists(
@@ -468,8 +421,8 @@ def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by
             weight = 1 if add or not content[k, row, v] else -1
             content[k, row, v] += weight
             delta.append((k, row, v, weight))
-        _take_top(view, task.epoch(stage, _top_batch(delta, weak)), need, by_value)
-        assert {r: n for r, n in view.items() if n} == _all_tops(content, need, by_value)
+        take_top(view, task.epoch(stage, top_batch(delta, weak)), need, by_value)
+        assert {r: n for r, n in view.items() if n} == all_tops(content, need, by_value)
 
 
 def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:

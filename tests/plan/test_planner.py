@@ -185,9 +185,7 @@ def test_first_rows_of_an_input_that_only_grows(planner: Planner) -> None:
     assert " keeps the first 2 rows by [a DESC" in shown(
         query.format("(SELECT l.a, r.z AS b FROM log l JOIN log r ON l.a = r.a)")
     )
-    assert " from the first 2 rows by [a DESC" in shown(
-        query.format("(SELECT a, count(*) AS b FROM log GROUP BY a)")
-    )
+    assert " from the first 2 rows by [a DESC" in shown(query.format("(SELECT a, count(*) AS b FROM log GROUP BY a)"))
     assert " keeps the first 3 rows" in shown("SELECT a FROM log LIMIT 3")
 
 
