@@ -113,6 +113,8 @@ class FakeRunner:
         assert self.gate.wait(WAIT_S)
         if self.error is not None:
             raise self.error
+        if params.attempt in self.cancelled:
+            raise RuntimeError("cancelled")
         read = {i: list(self._table(params, i)) for i in params.tables}
         read |= {i: list(self._source(params, i)) for i in params.sources}
         counts = {i: sum(b.num_rows for b in found) for i, found in read.items()}
@@ -148,7 +150,6 @@ class FakeRunner:
 
     def cancel(self, attempt: str) -> None:
         self.cancelled.append(attempt)
-        self.error = self.error or RuntimeError("cancelled")
         self.gate.set()
 
 

@@ -29,7 +29,7 @@ from headrace.coordinator.commit import (
     source_rests,
 )
 from headrace.coordinator.exact import intersect_all, newest
-from headrace.coordinator.machine import may_join, may_run_ahead, next_epoch
+from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.errors import DataError
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "1200"))
@@ -285,6 +285,7 @@ class Simulation:
         decision = next_epoch(world, jobs, self.limit, ahead_of(before), dues_after(before))
         if not decision.run:
             return False
+        assert not idle(world, jobs), "who is left asleep has nothing to do"
         up = min((world.frontier(i) for i in world.external(jobs)), default=world.complete)
         assert decision.target <= up, "PC-16: never above an input"
         self.ran_ahead += bool(before)

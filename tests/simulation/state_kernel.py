@@ -141,6 +141,7 @@ class SwitchingCondition(Condition):
     def __init__(self, kernel: Kernel, lock: Any):
         super().__init__(lock)
         self._kernel = kernel
+        self._asleep: dict[object, Callable[[], bool]] = {}
 
     def wait(self, timeout: float | None = None) -> bool:
         saved = self._release_save()  # type: ignore[attr-defined]
@@ -154,6 +155,23 @@ class SwitchingCondition(Condition):
         while not predicate():
             self.wait()
         return True
+
+    def sleep(self, idle: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """As of `Waiters`, where whoever has no time-out sleeps until it is woken."""
+        me = object()
+        self._asleep[me] = idle
+        self.wait()
+        while timeout_s is None and me in self._asleep:
+            self.wait()
+        self._asleep.pop(me, None)
+
+    def advanced(self) -> None:
+        for sleeper in [s for s, idle in self._asleep.items() if not idle()]:
+            del self._asleep[sleeper]
+
+    def notify_all(self) -> None:
+        super().notify_all()
+        self._asleep.clear()
 
 
 class FaultyOs:

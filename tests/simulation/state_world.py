@@ -317,6 +317,8 @@ class World:
         job = self.core.jobs.get(relation)
         if job is not None:
             job.stopping = True
+            with self.core.changed:
+                self.core.changed.notify_all()
             while any(t.name == f"job {relation}" for t in self.kernel.tasks):
                 self.kernel.switch()
         try:

@@ -18,7 +18,7 @@ from headrace.state import arrangement as arrangement_module
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
 from headrace.state.kernels import consolidate
-from headrace.state.merge import choose_compaction, merge
+from headrace.state.merge import choose_compaction, least_runs, merge
 from headrace.state.run import RunCache, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 
@@ -277,9 +277,10 @@ def _ref(i: int, length: int) -> RunRef:
     return RunRef(1, str(i), 0, length, 1, i, i, 0, 1)
 
 
-@given(st.lists(st.integers(1, 10**9), max_size=200))
-def test_compaction_chooses_disjoint_groups_and_bounds_the_runs(sizes: list[int]) -> None:
+@given(st.lists(st.integers(1, 10**9), max_size=200), st.integers(2, 60))
+def test_compaction_chooses_disjoint_groups_and_bounds_the_runs(sizes: list[int], fan_in: int) -> None:
     refs = [_ref(i, size) for i, size in enumerate(sizes)]
+    assert len(refs) >= least_runs(fan_in) or not choose_compaction(refs, fan_in=fan_in)
     groups = choose_compaction(refs)
     names = [r.path for g in groups for r in g]
     assert len(names) == len(set(names))

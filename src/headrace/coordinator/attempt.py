@@ -212,7 +212,7 @@ def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
         core.pins.unpin(pin)
         with core.changed:
             job.attempt = None
-            core.changed.notify_all()
+            core.changed.advanced()
     note_step(part, work, result.runs, result.due_us)
     rows = result.rows_by_input.items()
     now.results.append(

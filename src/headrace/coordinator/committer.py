@@ -150,7 +150,7 @@ class Committer:
                 self._count(now)
                 for job in now.lane:
                     job.retry_at_s = 0.0
-                core.changed.notify_all()
+                core.changed.advanced()
 
     def _finish(self, due: Sequence[UnderWay]) -> None:
         """The commit that makes epochs visible."""
@@ -174,7 +174,7 @@ class Committer:
                 for now in due:
                     self._note(now)
                     self._end(now)
-                core.changed.notify_all()
+                core.changed.advanced()
         for now in due:
             now.holds.close()
         for job_id in commit.late:
@@ -227,7 +227,6 @@ class Committer:
             self._note_times(ran.result)
         now.committed += now.results
         now.results.clear()
-        self._core.changed.notify_all()
 
     def _note_times(self, result: EpochResult) -> None:
         """The next binding of a source raises its watermark by what has been read of it."""

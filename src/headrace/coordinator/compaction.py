@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.catalog.edits import Delete, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RunRecord, StateTableRecord, run_id
+from headrace.catalog.state import CatalogState
 from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.targets import safe_epoch
 from headrace.errors import CorruptObject, HeadraceError, JobFailed
-from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels
+from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels, least_runs
 from headrace.state.schema import RunRef
 from headrace.state.watermark import expired_runs
 
@@ -63,7 +65,7 @@ class Compactor:
         A table that cannot be merged is left as it is. Raises `Fenced`, `StorageError`, `DiskFull`.
         """
         with self._core.catalog.reading() as state:
-            tables = sorted(state.state_tables)
+            tables = [i for i, record in sorted(state.state_tables.items()) if self._may_be_due(state, record)]
         merges = 0
         for table in tables:
             if self._core.stopping:
@@ -71,6 +73,11 @@ class Compactor:
             merges += self.compact(table)
         self._prune()
         return merges
+
+    def _may_be_due(self, state: CatalogState, record: StateTableRecord) -> bool:
+        """Whether it is worth while to look at the runs of a table: most have few, and none that expires."""
+        least = least_runs(self._core.settings.compaction_trigger_runs)
+        return record.watermark is not None or state.run_count(record.id) >= least
 
     def compact(self, table_id: int) -> int:
         """Merge what is due in one table."""
@@ -178,13 +185,14 @@ class Compactor:
         edits: list[Edit] = []
         with core.lock:
             relations = list(core.relations.values())
+            needed: defaultdict[int, list[int]] = defaultdict(list)
+            for job in core.jobs.values():
+                if not core.lost_logs(job):
+                    for i in job.upstreams:
+                        needed[i].append(core.needs(job, i) if i in job.lookups else job.committed)
             lowest: dict[int, int] = {}
             for relation in relations:
-                readers = [
-                    core.needs(j, relation.id) if relation.id in j.lookups else j.committed
-                    for j in core.consumers(relation.id)
-                    if not core.lost_logs(j)
-                ]
+                readers = needed[relation.id]
                 low = lowest[relation.id] = min([retention, *core.pins.epochs(relation.id), *readers])
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:

@@ -21,6 +21,7 @@ from headrace.coordinator.graph import Graph, JobState, RelationState
 from headrace.coordinator.history import History
 from headrace.coordinator.pins import Pins
 from headrace.coordinator.progress import ProgressBook
+from headrace.coordinator.waiting import Waiters
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import Fenced, HeadraceError, InvalidParameter, JobFailed, ShuttingDown, StorageError
@@ -242,7 +243,7 @@ class Core(Graph[Relation, Job]):
         self.root = state_root(settings)
         self.store = store_of(self.root)
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = Waiters(self.lock)
         """Notified when an epoch becomes complete, a group commits or fails, or a job is altered."""
         self.committing = threading.Lock()
         self.epochs = EpochClock(catalog, clock, self.changed)

@@ -9,13 +9,14 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.coordinator.attempt import UnderWay, max_rows, run_step, step_rows, work_of
 from headrace.coordinator.commit import GroupEpoch, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
-from headrace.coordinator.machine import MAX_HELD, checkpoint_due, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
@@ -105,7 +106,12 @@ class Driver:
                     return True
                 held_s = self._held_s(lane)
                 if held_s is None or held_s > 0:
-                    core.changed.wait(min((s for s in (delay_s, held_s) if s is not None), default=None))
+                    wait_s = min((s for s in (delay_s, held_s) if s is not None), default=None)
+                    core.changed.sleep(partial(self._idle, lane), wait_s)
+
+    def _idle(self, lane: list[Job]) -> bool:
+        """Whether it goes on waiting, though epochs have become complete. The caller holds the lock."""
+        return not self._commits.waiting and idle(self._core, lane)
 
     def _checkpoint(self) -> None:
         """Commit the epochs that are held, once that is due."""

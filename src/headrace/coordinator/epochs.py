@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SetConfig
 from headrace.common.clock import Clock
 from headrace.common.epoch import COUNTER_BITS, EpochAllocator
+from headrace.coordinator.waiting import Waiters
 
 EPOCH_BOUND = "epoch_bound"
 """Config key: no epoch above it has been given out, by this process or an earlier one."""
@@ -25,7 +25,7 @@ class EpochClock:
     increasing over restarts, also where the clock goes back. `changed` is notified when more becomes complete.
     """
 
-    def __init__(self, catalog: Catalog, clock: Clock, changed: threading.Condition) -> None:
+    def __init__(self, catalog: Catalog, clock: Clock, changed: Waiters) -> None:
         state = catalog.state
         self._catalog = catalog
         self._changed = changed
@@ -67,7 +67,7 @@ class EpochClock:
             complete = min(self._under_way) - 1 if self._under_way else self._allocator.last
             if complete > self._complete:
                 self._complete = complete
-                self._changed.notify_all()
+                self._changed.advanced()
 
     @contextmanager
     def epoch(self) -> Iterator[int]:

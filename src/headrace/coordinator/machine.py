@@ -65,6 +65,21 @@ def next_epoch(
     return Decision(target, True, found.first_change)
 
 
+def idle(graph: Graph[R, J], lane: Sequence[J]) -> bool:
+    """Whether a lane has nothing to do however many epochs become complete, until an input changes or it is altered.
+
+    A lane of which a job cannot run has not; one that waits for anything but a change is not idle.
+    """
+    return not all(j.runnable for j in lane) or all(_idle(graph, j) for j in lane)
+
+
+def _idle(graph: Graph[R, J], job: J) -> bool:
+    waits = not job.created or not job.joined or job.position is not None or job.pending or job.failures or job.due
+    return not waits and all(
+        graph.first_change(i, job.committed) is None for i in job.upstreams if i not in job.lookups
+    )  # fmt: skip
+
+
 def may_run_ahead(graph: Graph[R, J], lane: Sequence[J], in_flight: int, most: int) -> bool:
     """Whether a lane may begin an epoch while `in_flight` earlier ones of it have been run and are not committed.
 

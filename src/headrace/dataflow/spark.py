@@ -142,7 +142,9 @@ def local_session(
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log_file = log_file or scratch / "spark.log"
     archive = class_archive.using() if java_options is None else ""
-    conf = _conf(scratch, driver_memory, archive or java_options or "")
+    # Where Java itself crashes it leaves a report, by default in the working directory.
+    always = f'"-XX:ErrorFile={log_file.parent.absolute()}/java-crash-%p.log"'
+    conf = _conf(scratch, driver_memory, f"{always} {archive or java_options or ''}")
     conf |= {"spark.master": master or f"local[{local_slots()}]", "spark.app.name": "headrace"}
     if master is None or master.startswith("local"):
         # Elsewhere the package may reach the workers only after their daemon has started.
@@ -159,7 +161,7 @@ def local_session(
             if not archive:
                 raise
             # Java does without an archive that does not fit, but not without one that is damaged.
-            _launch(conf | _conf(scratch, driver_memory, ""), log_file)
+            _launch(conf | _conf(scratch, driver_memory, always), log_file)
         session = SparkSession.builder.config(map=conf).getOrCreate()
         _scratch_of.setdefault(session.sparkContext, scratch)
         return session

@@ -48,6 +48,11 @@ def choose_compaction(
     return [[ref for level in group for ref in level] for group in groups]
 
 
+def least_runs(fan_in: int, max_runs: int = MAX_RUNS) -> int:
+    """With fewer runs than this, `choose_compaction` has nothing to merge."""
+    return min(fan_in, max_runs)
+
+
 def part_path(name: str, part: int) -> str:
     """The path of one part of a merge that is split by keys, whose paths all begin with `name`."""
     return f"{name}.p{part}.run"

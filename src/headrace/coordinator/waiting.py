@@ -1,0 +1,47 @@
+"""Who waits for the coordinator to get on, and who is woken when it does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Waiters(threading.Condition):
+    """A condition of which threads can say that epochs becoming complete do not concern them, for the time being.
+
+    There may be hundreds of lanes of which one has something to do: waking a thread costs a hundred times what asking
+    on its behalf does.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:  # type: ignore[valid-type]
+        super().__init__(lock)
+        self._guard = lock
+        self._asleep: dict[threading.Condition, Callable[[], bool]] = {}
+
+    def sleep(self, idle: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait until `notify_all`, or `advanced` while `idle` says no, or the time is over. The caller holds the lock.
+
+        `idle` is called with the lock held, by any thread: it must be quick and must not raise.
+        """
+        alarm = threading.Condition(self._guard)
+        self._asleep[alarm] = idle
+        try:
+            alarm.wait(timeout_s)
+        finally:
+            del self._asleep[alarm]
+
+    def notify_all(self) -> None:
+        """Wake everybody. The caller holds the lock."""
+        super().notify_all()
+        for alarm in self._asleep:
+            alarm.notify()
+
+    def advanced(self) -> None:
+        """Epochs have become complete, or have been committed: wake whom that may concern. The caller holds the lock.
+
+        Not for anything else that somebody may wait for.
+        """
+        super().notify_all()
+        for alarm, idle in self._asleep.items():
+            if not idle():
+                alarm.notify()
