@@ -55,6 +55,10 @@ class Look:
     jvm: float
     heap: float
     workers: float
+    largest: float
+    """Of the workers."""
+    count: int
+    """Of the workers, the daemons that fork them included."""
 
 
 def processes_below(root: int) -> Iterator[int]:
@@ -86,9 +90,9 @@ def look(db: Database, seconds: float) -> Look:
     runtime.gc()
     heap = (runtime.totalMemory() - runtime.freeMemory()) / 2**20
     jvm = context._gateway.proc.pid  # type: ignore[union-attr]
-    workers = sum(memory_mb(p) for p in processes_below(jvm))
+    workers = [memory_mb(p) for p in processes_below(jvm)]
     epochs = sum(j.epochs for j in db.coordinator.jobs())
-    return Look(seconds, epochs, memory_mb(os.getpid()), memory_mb(jvm), heap, workers)
+    return Look(seconds, epochs, memory_mb(os.getpid()), memory_mb(jvm), heap, sum(workers), max(workers), len(workers))
 
 
 def load(db: Database, seconds: float, every_s: float) -> Iterator[Look]:
@@ -125,7 +129,7 @@ def report(looks: list[Look]) -> str:
     lines += ["| " + " | ".join(f"{value:,.0f}" for value in astuple(each)) + " |" for each in looks]
     lines.append("")
     quarter = max(1, len(looks) // 4)
-    for name in names[2:]:
+    for name in names[2:-1]:
         second, last = (
             statistics.median(getattr(each, name) for each in part)
             for part in (looks[quarter : 2 * quarter], looks[-quarter:])

@@ -34,11 +34,13 @@ from headrace.errors import DataError
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "1200"))
 CHUNKS = 10
-FOUND = (12220,)
+FOUND = (8744, 12220)
 """Seeds that have found faults."""
 ACTIONS = 60
 LIVELY = 4000
 """Rounds within which everything healthy must have reached the newest epoch once nothing disturbs it."""
+LOADED, LOADED_MOST = 150, 600
+"""Rounds that are played under load; as many as these may be needed until every view has gone on."""
 
 
 @dataclass
@@ -442,13 +444,27 @@ class Simulation:
         self.settle()
 
     def keep_up(self) -> None:
-        """Liveness under load: inputs change all the time and lanes are of different speed, yet every view goes on."""
+        """Liveness under load: inputs change all the time and lanes are of different speed, yet every view goes on.
+
+        A view whose inputs are views of very different speed may wait long for an epoch at which all are exact.
+        """
         world, r = self.world, self.random
         self.limit = 1000
         speeds = {key: r.choice([0.2, 0.5, 1.0]) for key in self.keys()}
         before = {j.id: j.committed for j in world.jobs.values()}
         middle = 0
-        for n in range(150):
+
+        def waiting() -> list[str]:
+            found = []
+            for job in world.jobs.values():
+                first = min(world.relations[i].changes.first_after(before[job.id]) or middle for i in job.upstreams)
+                if job.committed == before[job.id] and first < middle:
+                    found.append(job.name)
+            return found
+
+        for n in range(LOADED_MOST):
+            if n >= LOADED and not waiting():
+                break
             middle = world.newest if n == 60 else middle
             self.change(r.choice(sorted(self.bound)), 2)
             if r.random() < 0.3:
@@ -456,9 +472,7 @@ class Simulation:
             for key in self.keys():
                 if r.random() < speeds[key]:
                     self.act(key)
-        for job in world.jobs.values():
-            first = min(world.relations[i].changes.first_after(before[job.id]) or middle for i in job.upstreams)
-            assert job.committed > before[job.id] or first >= middle, f"liveness under load: {job.name}"
+        assert not waiting(), f"liveness under load: {waiting()}"
         self.settle()
 
 
