@@ -212,6 +212,24 @@ def test_the_cache_holds_a_bounded_number_of_runs(tmp_path: Path) -> None:
     assert batch.column("id").to_pylist() == [0, 1, 2, 3, 4]
 
 
+def test_the_cache_lets_go_of_what_is_merged_away_or_not_asked_for(tmp_path: Path) -> None:
+    """Else files that have been deleted would keep their place on the disk for as long as the process lives."""
+    refs = [_write(tmp_path, str(i), 5) for i in range(3)]
+    now_s = 0.0
+    cache = RunCache(idle_s=30, now_s=lambda: now_s)
+    first, *others = [cache.get(tmp_path, ref) for ref in refs]
+    cache.tidy(tmp_path / "elsewhere", {7: []})
+    cache.tidy(tmp_path, {8: []})
+    assert len(cache) == 3, "of other tables nothing is said"
+    cache.tidy(tmp_path, {7: refs[1:]})
+    assert [cache.get(tmp_path, ref) for ref in refs[1:]] == others and len(cache) == 2
+    now_s = 20.0
+    assert cache.get(tmp_path, refs[0]) is not first, "for who still reads an older version"
+    now_s = 40.0
+    cache.tidy(tmp_path, {7: refs})
+    assert len(cache) == 1 and cache.get(tmp_path, refs[1]) is not others[0]
+
+
 def test_an_open_run_outlives_its_object(tmp_path: Path) -> None:
     ref = _write(tmp_path)
     run = Run.open(tmp_path, ref)

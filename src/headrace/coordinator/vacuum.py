@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core
 from headrace.errors import StorageError
 from headrace.state.objects import visible_name
+from headrace.state.run import OPEN_RUNS
+from headrace.state.schema import RunRef
 
 
 @dataclass
@@ -44,8 +47,12 @@ class Vacuum:
         found = {o.path: o.modified_s for o in core.store.list() if o.path.endswith((".run", ".tmp"))}
         # In this order: what is being written is either still so here, or in the catalog below.
         writing, pinned = core.pins.prefixes(), core.pins.paths()
+        versions: defaultdict[int, list[RunRef]] = defaultdict(list)
         with core.catalog.reading() as state:
-            referenced = {run.ref.path for run in state.runs.values()}
+            for run in state.runs.values():
+                versions[run.ref.table_id].append(run.ref)
+        OPEN_RUNS.tidy(core.root, versions)
+        referenced = {ref.path for refs in versions.values() for ref in refs}
         referenced |= pinned | core.pins.paths()
         now = Moment(core.clock.monotonic_s(), core.clock.now_ms() / 1000)
         before = self._unreferenced

@@ -19,9 +19,10 @@ from __future__ import annotations
 import json
 import struct
 import threading
+import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -428,11 +429,18 @@ class Run:
 
 
 class RunCache:
-    """The most recently used open runs, at most `capacity` of them. Safe to share between threads."""
+    """The most recently used open runs, at most `capacity` of them. Safe to share between threads.
 
-    def __init__(self, capacity: int = 512) -> None:
+    A file that is mapped keeps its place on the disk also once it is deleted, and a run some memory: so `tidy` lets go
+    of those that have been merged away, and of those that nobody has asked for in `idle_s`.
+    """
+
+    def __init__(self, capacity: int = 512, idle_s: float = 30.0, now_s: Callable[[], float] = time.monotonic) -> None:
         self._capacity = capacity
+        self._idle_s = idle_s
+        self._now_s = now_s
         self._runs: OrderedDict[tuple[Root, str, int], Run] = OrderedDict()
+        self._used_s: dict[tuple[Root, str, int], float] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -445,14 +453,32 @@ class RunCache:
             run = self._runs.get(name)
             if run is not None and run.ref == ref and not run.damaged:
                 self._runs.move_to_end(name)
+                self._used_s[name] = self._now_s()
                 return run
         run = Run.open(root, ref)
         with self._lock:
             self._runs[name] = run
             self._runs.move_to_end(name)
+            self._used_s[name] = self._now_s()
             while len(self._runs) > self._capacity:
-                self._runs.popitem(last=False)
+                self._forget(next(iter(self._runs)))
         return run
+
+    def tidy(self, root: Root, versions: Mapping[int, Collection[RunRef]]) -> None:
+        """Let go of what is not needed any more; `versions` are the runs that some tables have now.
+
+        A run that a reader of an older version asks for again is opened again.
+        """
+        kept = {(root, ref.path, ref.offset) for refs in versions.values() for ref in refs}
+        with self._lock:
+            before_s = self._now_s() - self._idle_s
+            for name, run in list(self._runs.items()):
+                merged = name[0] == root and run.ref.table_id in versions and name not in kept
+                if merged or self._used_s[name] < before_s:
+                    self._forget(name)
+
+    def _forget(self, name: tuple[Root, str, int]) -> None:
+        del self._runs[name], self._used_s[name]
 
     def get_all(self, root: Root, refs: Sequence[RunRef]) -> list[Run]:
         """The runs, in order; those of an object store are opened side by side. Raises what `Run.open` does."""
@@ -467,6 +493,7 @@ class RunCache:
         """Forget all runs. Batches handed out stay valid."""
         with self._lock:
             self._runs.clear()
+            self._used_s.clear()
 
 
 OPEN_RUNS = RunCache()

@@ -14,7 +14,7 @@ from headrace.dataflow.operators.spill import run_bounded
 from headrace.dataflow.params import PROPERTY, EpochParams, decode
 from headrace.state.arrangement import Arrangement
 from headrace.state.memory import MemoryController
-from headrace.state.run import Section, write_run
+from headrace.state.run import OPEN_RUNS, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import TaskSpool
 from headrace.state.stores import store_of
@@ -42,6 +42,7 @@ class Worker:
         self.spool = TaskSpool(self.params.spool_root, self.params.attempt, int(context.taskAttemptId()))
         self.memory = MemoryController(self.params.memory_bytes)
         self.buffer = Buffer(self.spool, self.memory if self.params.memory_bytes else None)
+        OPEN_RUNS.tidy(self.params.root, {s.table_id: s.refs for s in self.params.state.values()})
         self._io = store_of(self.params.root).metrics
         self._io_before = self._io.as_dict()
 
