@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,24 @@ def change_s(db: headrace.Database, view: str, table: str, change: TableChange) 
     started = time.perf_counter()
     wait_for(db, view, epoch)
     return time.perf_counter() - started
+
+
+def cpu_s(spark: SparkSession) -> tuple[float, float, float]:
+    """Processor seconds used so far by this process, by Spark's JVM, and by the Python workers below it."""
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    ticks, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            # Of children that have ended the daemon knows as well.
+            ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
+            parents[int(path.parent.name)] = int(fields[1])
+
+    def below(process: int) -> int:
+        return sum(ticks[p] + below(p) for p, parent in parents.items() if parent == process)
+
+    own = os.times()
+    return own.user + own.system, *(t / os.sysconf("SC_CLK_TCK") for t in (ticks[jvm], below(jvm)))
 
 
 class Stream:

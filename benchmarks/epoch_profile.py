@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from headrace.catalog.catalog import Catalog
 from headrace.coordinator import driver
 from headrace.dataflow import runner
+from headrace.plan.bridge import Bridge
 
 WARM_UP = 15
 STEPS = (
@@ -62,21 +63,6 @@ class Clocks:
         return bench.median([e.get(step, 0.0) for e in self.epochs])
 
 
-def execute_epoch(clocks: Clocks) -> Callable[[Any], int]:
-    """The runner's own, in two parts."""
-
-    def execute(plan: Any) -> int:
-        started = time.perf_counter()
-        rdd = plan._rdd if plan._rdd is not None else plan._plan.clone().execute()
-        made = time.perf_counter()
-        rows = int(rdd.count())
-        clocks.now["clone"] += (made - started) * 1e3
-        clocks.now["job"] += (time.perf_counter() - made) * 1e3
-        return rows
-
-    return execute
-
-
 def stages_of_last_job(spark: SparkSession) -> list[list[str]]:
     """What Spark says of the stages of its newest job: run time, time of the processor, and what lies around them."""
     store = spark.sparkContext._jsc.sc().statusStore()
@@ -99,11 +85,12 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     spark = bench.session()
     clocks = Clocks()
-    clocks.around(driver, "work_of", "work")
-    clocks.around(driver, "run_step", "step")
+    clocks.around(driver, "next_steps", "work")
+    clocks.around(driver, "run_steps", "step")
     clocks.around(runner.EpochRunner, "run", "run")
     clocks.around(Catalog, "transact", "commit")
-    runner._PhysicalPlan.execute_epoch = execute_epoch(clocks)  # type: ignore[method-assign]
+    clocks.around(runner._PhysicalPlan, "rdd", "clone")
+    clocks.around(Bridge, "count_rows", "job")
     rng = np.random.default_rng(1)
 
     def facts(rows: int) -> dict[str, np.ndarray]:

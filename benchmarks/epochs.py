@@ -1,20 +1,25 @@
 """Epochs beside Structured Streaming's micro-batches, in one Spark.
 
-`python benchmarks/epochs.py [overhead] [join] [state]`, all three by default:
+`python benchmarks/epochs.py [overhead] [join] [state] [group]`, all by default:
 
 overhead  1,000 changed rows: a join and an aggregate here, one aggregate there (RocksDB state store)
 join      two streams of 100,000 rows an epoch over a million distinct keys, joined
 state     1,000 changed rows over 10^5, 10^6, 10^7 rows of state, join and aggregate
+group     100 changed rows for 5 and 20 views that commit together, with a Spark job each and with shared ones
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import bench
 import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+
+from headrace.coordinator import driver
+from headrace.coordinator.together import MOST_TOGETHER, next_steps
 
 ROUNDS, PER_ROUND, WARM_UP = 3, 10, 8
 JOIN_AND_AGGREGATE = "SELECT u.g, count(*) AS n, sum(t.v) AS s FROM t JOIN u ON t.a = u.a GROUP BY u.g"
@@ -116,11 +121,48 @@ def state(spark: SparkSession) -> None:
     bench.show(title, ["rows of state", "median ms", "ratio"], rows)
 
 
+GROUP_TURNS, PER_TURN, FIRST_OF_TURN = 4, 10, 3
+
+
+def _views(db: object, count: int) -> None:
+    """Small views of one table, half of them with state."""
+    db.sql("CREATE TABLE t (a bigint, v bigint); INSERT INTO t VALUES (1, 1)")  # type: ignore[attr-defined]
+    for i in range(count):
+        grouped = f"SELECT a, count(*) AS n, sum(v) AS s FROM t WHERE v <> {-i - 1} GROUP BY a"
+        query = grouped if i % 2 else f"SELECT a, v + {i} AS v FROM t WHERE v <> {-i - 1}"
+        db.sql(f"CREATE MATERIALIZED VIEW m{i} AS {query}")  # type: ignore[attr-defined]
+
+
+def group(spark: SparkSession) -> None:
+    rng, rows = np.random.default_rng(4), []
+    for count in (5, 20):
+        times = {1: list[float](), MOST_TOGETHER: list[float]()}
+        used = dict.fromkeys(times, 0.0)
+        with bench.database(spark, default_checkpoint_group="shared") as db:
+            _views(db, count)
+            for turn in range(GROUP_TURNS + 1):  # the first one warms up
+                for most in times:
+                    driver.next_steps = partial(next_steps, most=most)  # type: ignore[assignment]
+                    for _ in range(FIRST_OF_TURN):
+                        bench.epoch_s(db, "m0", [("t", _facts(rng, 1000, 100))])
+                    before = sum(bench.cpu_s(spark))
+                    took = [bench.epoch_s(db, "m0", [("t", _facts(rng, 1000, 100))]) for _ in range(PER_TURN)]
+                    if turn:
+                        times[most] += took
+                        used[most] += sum(bench.cpu_s(spark)) - before
+        for most, name in ((1, "a job each"), (MOST_TOGETHER, "shared jobs")):
+            cpu_s = used[most] / len(times[most])
+            rows.append([f"{count} views, {name}", f"{bench.median(times[most]) * 1e3:.0f}", f"{cpu_s * 1e3:.0f}"])
+            print(*rows[-1], flush=True)
+    title = "An epoch of 100 changed rows for a group of small views"
+    bench.show(title, ["", "median ms from write to commit", "processor ms an epoch"], rows)
+
+
 def main() -> None:
     spark = bench.session()
-    chosen = sys.argv[1:] or ["overhead", "join", "state"]
+    chosen = sys.argv[1:] or ["overhead", "join", "state", "group"]
     for name in chosen:
-        {"overhead": overhead, "join": join, "state": state}[name](spark)
+        {"overhead": overhead, "join": join, "state": state, "group": group}[name](spark)
     spark.stop()
 
 

@@ -319,24 +319,6 @@ def recovery(spark: SparkSession, options: argparse.Namespace) -> None:
     bench.show("From SIGKILL to", ["rows of state", "ready s", "first read s", "first new commit s"], rows)
 
 
-def cpu_s(spark: SparkSession) -> tuple[float, float, float]:
-    """Processor seconds used so far by this process, by Spark's JVM, and by the Python workers below it."""
-    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    ticks, parents = {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            # Of children that have ended the daemon knows as well.
-            ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
-            parents[int(path.parent.name)] = int(fields[1])
-
-    def below(process: int) -> int:
-        return sum(ticks[p] + below(p) for p, parent in parents.items() if parent == process)
-
-    own = os.times()
-    return own.user + own.system, *(t / os.sysconf("SC_CLK_TCK") for t in (ticks[jvm], below(jvm)))
-
-
 def many(db: headrace.Database, count: int) -> None:
     """So many views over one table, created in the background."""
     db.sql("CREATE TABLE t (k bigint, v bigint); INSERT INTO t VALUES (1, 1); SET background_ddl = true")
@@ -353,9 +335,9 @@ def idle(spark: SparkSession, options: argparse.Namespace) -> None:
         with bench.database(spark, barrier_interval_ms=1000) as db:
             many(db, count)
             time.sleep(SETTLE_IDLE_S)
-            since, before = time.monotonic(), cpu_s(spark)
+            since, before = time.monotonic(), bench.cpu_s(spark)
             time.sleep(options.seconds)
-            took, after = time.monotonic() - since, cpu_s(spark)
+            took, after = time.monotonic() - since, bench.cpu_s(spark)
             db.sql("INSERT INTO t VALUES (2, 2)")
             began = time.monotonic()
             db.flush()
@@ -375,14 +357,14 @@ def busy(spark: SparkSession, options: argparse.Namespace) -> None:
         bench.write(db, "t", {"k": np.arange(20), "v": np.arange(20)})
         db.flush()  # from here on all plans are made
         before = {j.id: j.epochs for j in db.coordinator.jobs()}
-        since, looked, used = time.monotonic(), time.monotonic(), sum(cpu_s(spark))
+        since, looked, used = time.monotonic(), time.monotonic(), sum(bench.cpu_s(spark))
         while time.monotonic() < since + 3 * options.seconds:
             bench.write(db, "t", {"k": rng.integers(0, KEYS, 20), "v": rng.integers(0, 100, 20)})
             if time.monotonic() - looked > 1.0:
                 looked = time.monotonic()
                 lags += [j.lag_ms / 1e3 for j in db.coordinator.jobs()]
             time.sleep(PAUSE_S)
-        took, used = time.monotonic() - since, sum(cpu_s(spark)) - used
+        took, used = time.monotonic() - since, sum(bench.cpu_s(spark)) - used
         epochs = [j.epochs - before[j.id] for j in db.coordinator.jobs()]
     each = took / np.array(epochs)
     cost = used / sum(epochs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,11 @@ class FakeRunner:
         ]
         refs = write_run(params.root, f"{params.prefix}/0.run", sections, fsync=False)
         return EpochResult(refs, sum(counts.values()), counts, rows.num_rows)
+
+    def run_with(
+        self, params: EpochParams, parallelism: int, others: Sequence[tuple[FakeRunner, EpochParams, int]]
+    ) -> list[EpochResult]:
+        return [self.run(params, parallelism), *(r.run(p, n) for r, p, n in others)]
 
     def _table(self, params: EpochParams, i: int) -> Iterator[pa.RecordBatch]:
         schema = self.relations[i]

@@ -21,6 +21,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
+from headrace.dataflow.runner import EpochRunner
 from headrace.errors import JobFailed
 from headrace.plan.planner import Planner
 from headrace.state.arrangement import Arrangement
@@ -33,10 +34,11 @@ EVENTS = (Column("k", "int"), Column("v", "int"))
 class Database:
     """A coordinator on a directory, and what a session would do with it."""
 
-    def __init__(self, spark: SparkSession, folder: Path):
+    def __init__(self, spark: SparkSession, folder: Path, **settings: Any):
         self.settings = Settings(
-            data_dir=folder, barrier_interval_ms=100, run_fsync=False, catalog_commit_sync=False, parallelism=2
-        )
+            data_dir=folder, barrier_interval_ms=100, run_fsync=False, catalog_commit_sync=False, parallelism=2,
+            **settings,
+        )  # fmt: skip
         self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
         self.planner = Planner(spark)
         self.c = Coordinator(self.settings, self.catalog, self.planner)
@@ -132,6 +134,45 @@ def test_views_follow_tables_and_survive_a_restart(spark: SparkSession, tmp_path
         assert db.read(joined) == [
             Counter({(o, t, 2): n for o, t, n in [("ann", 90, 2), ("bob", 110, 2), ("dee", 1, 2)]})
         ]
+    finally:
+        db.close()
+
+
+def test_views_of_a_group_share_a_job(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3, I4: a group of views, one of them on another; one that fails is told from those that share its job."""
+    jobs: list[int] = []
+    run_with = EpochRunner.run_with
+
+    def counted(self: EpochRunner, params: Any, parallelism: int, others: Any) -> Any:
+        jobs.append(1 + len(others))
+        return run_with(self, params, parallelism, others)
+
+    monkeypatch.setattr(EpochRunner, "run_with", counted)
+    db = Database(spark, tmp_path, default_checkpoint_group="shared", group_retry_initial_ms=1)
+    try:
+        log = db.table("log", LOG)
+        db.write(log, [("a", 1)])
+        plain = db.view("plain", f"SELECT word, 10 div n AS q FROM r{log}")
+        words = db.view("words", f"SELECT word, count(*) AS c FROM r{log} GROUP BY word")
+        sums = db.view("sums", f"SELECT sum(n) AS s FROM r{log}")
+        top = db.view("top", f"SELECT c, count(*) AS n FROM r{words} GROUP BY c")
+        db.c.flush(60)
+        jobs.clear()
+        db.write(log, [("a", 2), ("b", 5)])
+        db.c.flush(60)
+        assert jobs == [3, 1]
+        before = [Counter({("a", 10): 1, ("a", 5): 1, ("b", 2): 1}), Counter({("a", 2): 1, ("b", 1): 1}),
+                  Counter({(8,): 1}), Counter({(2, 1): 1, (1, 1): 1})]  # fmt: skip
+        assert db.read(plain, words, sums, top) == before
+        jobs.clear()
+        db.write(log, [("b", 0)])
+        with pytest.raises(JobFailed, match='"plain" is failing') as caught:
+            db.c.flush(60)
+        assert caught.value.sqlstate == "22012" and jobs[:2] == [3, 1]
+        assert {j.name for j in db.c.jobs() if j.error is not None} == {"plain"}
+        db.write(log, [], [("b", 0)])
+        db.c.flush(60)
+        assert db.read(plain, words, sums, top) == before
     finally:
         db.close()
 

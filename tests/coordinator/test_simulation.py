@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,6 +17,8 @@ from world import JOINS, KINDS, Ranges, SimJob, World, source_row
 from headrace.coordinator.commit import (
     Commit,
     GroupEpoch,
+    Part,
+    Work,
     ahead_of,
     dues_after,
     next_work,
@@ -30,6 +32,7 @@ from headrace.coordinator.commit import (
 )
 from headrace.coordinator.exact import intersect_all, newest
 from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.together import next_steps
 from headrace.errors import DataError
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "1200"))
@@ -50,6 +53,7 @@ class Lane:
     epoch: GroupEpoch[SimJob]
     jobs: list[SimJob]
     stepwise: bool = False
+    apart: bool = False
     before: tuple[Lane, ...] = ()
     given_up: bool = False
 
@@ -65,6 +69,8 @@ class Simulation:
     waiting: dict[tuple[str, int | None], list[Lane]] = field(default_factory=dict)
     """Those that have been run and are not committed yet, oldest first."""
     ran_ahead: int = 0
+    shared: int = 0
+    """Jobs of several steps."""
     open_writes: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
     stuck: set[tuple[str, int | None]] = field(default_factory=set)
 
@@ -231,27 +237,10 @@ class Simulation:
             return True
         if held is None:
             return bool(waiting) or self.open(key)
-        part = held.epoch.current
-        while part is not None and held.epoch.due == "step":
-            sources = source_rests(
-                self.world, self.world.state, held.epoch, part, Ranges(self.world), self.rows_of(part.committed), 1
-            )
-            limit = self.rows_of(part.committed)
-            work = next_work(self.world, self.world.state, held.epoch, part, sources, limit)
-            if work is None:
-                part.finished = True
-                part = held.epoch.current
-                continue
-            if not part.job.whole:
-                assert sum([s.rows for s in work.step.slices.values()][:-1]) <= limit, "a step is bounded"
-            held.stepwise = held.stepwise or part.begun or not work.step.last
-            try:
-                note_step(part, work, *self.world.run_step(held.epoch, part, work))
-            except DataError:
-                self.fail(key, held, expression=True)
-            except RuntimeError:
-                self.fail(key, held, expression=False)
-            return True
+        while held.epoch.due == "step":
+            if steps := next_steps(held.epoch, lambda p: self.work_of(held, p), apart=held.apart):
+                self.run_steps(key, held, steps)
+                return True
         if held.epoch.due == "finish":
             self.waiting.setdefault(key, []).append(self.lanes.pop(key))
         elif waiting:
@@ -259,6 +248,33 @@ class Simulation:
         else:
             self.store(key, held)
         return True
+
+    def work_of(self, held: Lane, part: Part[SimJob]) -> Work | None:
+        """What a part does next."""
+        world, limit = self.world, self.rows_of(part.committed)
+        sources = source_rests(world, world.state, held.epoch, part, Ranges(world), limit, 1)
+        work = next_work(world, world.state, held.epoch, part, sources, limit)
+        if work is not None and not part.job.whole:
+            assert sum([s.rows for s in work.step.slices.values()][:-1]) <= limit, "a step is bounded"
+        return work
+
+    def run_steps(self, key: tuple[str, int | None], held: Lane, steps: Sequence[tuple[Part[SimJob], Work]]) -> None:
+        """Run steps as one job: if any of them fails, none counts, and each is run by itself."""
+        self.shared += len(steps) > 1
+        for part, work in steps:
+            held.stepwise = held.stepwise or part.begun or not work.step.last
+            up = {p.job.id for p in held.epoch.parts if not p.finished}
+            assert up.isdisjoint(part.job.upstreams), "what it reads of the epoch is there"
+        try:
+            written = [self.world.run_step(held.epoch, part, work) for part, work in steps]
+        except (DataError, RuntimeError) as error:
+            if len(steps) > 1:
+                held.apart = True
+            else:
+                self.fail(key, held, expression=isinstance(error, DataError))
+            return
+        for (part, work), (runs, due_us) in zip(steps, written, strict=True):
+            note_step(part, work, runs, due_us)
 
     def rows_of(self, committed: int) -> int:
         """Most rows of a step."""
@@ -508,4 +524,6 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert first.world.transactions == second.world.transactions
     assert first.world.rows == second.world.rows and first.world.shown == second.world.shown
     assert source_row(3) == 21
-    assert sum(run(seed).ran_ahead for seed in range(12)) > 10, "epochs begin over those that are not committed"
+    found = [run(seed) for seed in range(12)]
+    assert sum(s.ran_ahead for s in found) > 10, "epochs begin over those that are not committed"
+    assert sum(s.shared for s in found) > 10, "views of a group share jobs"

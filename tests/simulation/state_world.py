@@ -176,6 +176,11 @@ class CopyRunner:
             self._world.wrong = error  # the driver would only try again
             raise
 
+    def run_with(
+        self, params: EpochParams, parallelism: int, others: Sequence[tuple[CopyRunner, EpochParams, int]]
+    ) -> list[EpochResult]:
+        return [self.run(params, parallelism), *(r.run(p, n) for r, p, n in others)]
+
     def _run(self, params: EpochParams) -> EpochResult:
         world = self._world
         own = params.state[STATE]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.connectors.base import Offsets, Source
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
-from headrace.coordinator.core import Core, Job, Progress
+from headrace.coordinator.core import Core, Job, Progress, Runner
 from headrace.coordinator.history import EdgeReads
 from headrace.coordinator.targets import choose_parallelism
 from headrace.coordinator.watermarks import mark_at
@@ -45,6 +45,8 @@ class UnderWay:
     """What has been committed of the epoch."""
     holds: ExitStack = field(default_factory=ExitStack)
     current: Job | None = None
+    apart: bool = False
+    """Parts that were run as one Spark job have failed: each is run by itself, which tells the one that is to blame."""
     stepwise: bool = False
     """Some step of it takes in only a part of the epoch."""
     before: tuple[UnderWay, ...] = ()
@@ -127,9 +129,10 @@ def prefix_of(attempt: str, job: Job, target: int) -> str:
 
 
 def params_of(
-    core: Core, state: CatalogState, epoch: GroupEpoch[Job], part: Part[Job], work: Work, attempt: str
-) -> tuple[EpochParams, int]:
-    """The parameters of a step, and its parallelism."""
+    core: Core, state: CatalogState, epoch: GroupEpoch[Job], part: Part[Job], work: Work, attempt: str,
+    together: int = 1,
+) -> tuple[EpochParams, int]:  # fmt: skip
+    """The parameters of a step, and its parallelism. `together` is how many steps run as one Spark job with it."""
     job = part.job
     tables = {
         i: TableInput(work.inputs[i].refs, work.inputs[i].keys) if i in work.inputs else TableInput(())
@@ -157,7 +160,7 @@ def params_of(
         prefix=prefix_of(attempt, job, epoch.target),
         sync=core.settings.run_fsync,
         spool=str(core.settings.spool_location),
-        memory_bytes=task_share_bytes(core.budget_bytes(), core.tasks_at_once),
+        memory_bytes=task_share_bytes(core.budget_bytes(), max(core.tasks_at_once, together)),
         budget_bytes=core.budget_bytes(),
         progress=core.progress.address,
         tables=tables,
@@ -186,38 +189,89 @@ def check_result(job: Job, params: EpochParams, result: EpochResult) -> None:
             raise JobFailed(f'a task of job "{job.name}" acknowledged the object {ref.path}, which is not of its epoch')
 
 
-def run_step(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
-    """Run one step on Spark. What it writes is kept from vacuum until it is committed or given up."""
+@dataclass(frozen=True)
+class _Attempt:
+    """An attempt at a step that is about to run, or runs."""
+
+    part: Part[Job]
+    work: Work
+    runner: Runner
+    params: EpochParams
+    parallelism: int
+    at_hand: frozenset[int]
+    """Inputs of which all that it reads is in this host's cache."""
+
+
+def run_steps(core: Core, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]) -> None:
+    """Run steps of several parts as one Spark job. What they write is kept from vacuum until it is committed or not.
+
+    Raises the error of the first that failed; then none of them counts.
+    """
+    with ExitStack() as ends:
+        ends.callback(_ended, core)
+        names = [core.attempt_name(part.job.id) for part, _ in steps]
+        attempts = [
+            ends.enter_context(_attempt(core, now, part, work, name, names))
+            for (part, work), name in zip(steps, names, strict=True)
+        ]
+        results = _run(attempts)
+        for a, result in zip(attempts, results, strict=True):
+            check_result(a.part.job, a.params, result)
+    for a, result in zip(attempts, results, strict=True):
+        _note(core, now, a, result)
+
+
+def _ended(core: Core) -> None:
+    """Nothing of a Spark job is under way any more: once for all of its attempts."""
+    with core.changed:
+        core.changed.advanced()
+
+
+def _run(attempts: Sequence[_Attempt]) -> list[EpochResult]:
+    first, *others = attempts
+    if not others:
+        return [first.runner.run(first.params, first.parallelism)]
+    return first.runner.run_with(first.params, first.parallelism, [(a.runner, a.params, a.parallelism) for a in others])
+
+
+@contextmanager
+def _attempt(
+    core: Core, now: UnderWay, part: Part[Job], work: Work, name: str, beside: Sequence[str]
+) -> Iterator[_Attempt]:
+    """An attempt at a step, with all that it reads pinned while it runs; `beside` are those of the same Spark job."""
     job, epoch = part.job, now.epoch
-    attempt = core.attempt_name(job.id)
     now.stepwise = now.stepwise or part.begun or not work.step.last
     pin = core.pins.pin((), 0)
-    now.holds.enter_context(core.pins.writing(prefix_of(attempt, job, epoch.target)))
+    now.holds.enter_context(core.pins.writing(prefix_of(name, job, epoch.target)))
     try:
         with core.catalog.reading() as state:
-            params, parallelism = params_of(core, state, epoch, part, work, attempt)
+            params, parallelism = params_of(core, state, epoch, part, work, name, len(beside))
             used = [*(t.refs for t in params.tables.values()), *(s.refs for s in params.state.values())]
             used += params.lookups.values()
             core.pins.hold(pin, {ref.path for refs in used for ref in refs})
-        at_hand = {i for i, t in params.tables.items() if all(core.store.copied(ref) for ref in t.refs)}
-        with core.changed:
-            job.attempt, job.attempt_since_s = attempt, core.clock.monotonic_s()
+        at_hand = frozenset(i for i, t in params.tables.items() if all(core.store.copied(ref) for ref in t.refs))
+        with core.lock:
+            job.attempt, job.attempt_since_s = name, core.clock.monotonic_s()
         if not part.committed:
             fault_point("backfill.slice.before")
         assert job.runner is not None
-        with core.progress.attempt(attempt, job.id, job.group, epoch.target):
-            result = job.runner.run(params, parallelism)
-        check_result(job, params, result)
+        with core.progress.attempt(name, job.id, job.group, epoch.target, beside):
+            yield _Attempt(part, work, job.runner, params, parallelism, at_hand)
     finally:
         core.pins.unpin(pin)
-        with core.changed:
+        with core.lock:
             job.attempt = None
-            core.changed.advanced()
+
+
+def _note(core: Core, now: UnderWay, attempt: _Attempt, result: EpochResult) -> None:
+    """A step has been run."""
+    part, work = attempt.part, attempt.work
     note_step(part, work, result.runs, result.due_us)
-    rows = result.rows_by_input.items()
-    now.results.append(
-        Ran(job, result, {i: reads_of(n, first=not part.committed, at_hand=i in at_hand) for i, n in rows})
-    )
+    reads = {
+        i: reads_of(rows, first=not part.committed, at_hand=i in attempt.at_hand)
+        for i, rows in result.rows_by_input.items()
+    }
+    now.results.append(Ran(part.job, result, reads))
     _note_progress(core, now, part, work)
 
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -36,6 +36,12 @@ class Runner(Protocol):
 
     def run(self, params: EpochParams, parallelism: int) -> EpochResult:
         """Run one attempt."""
+        ...
+
+    def run_with(
+        self, params: EpochParams, parallelism: int, others: Sequence[tuple[Any, EpochParams, int]]
+    ) -> list[EpochResult]:
+        """Run one attempt, and one of each of other runners like this one, as one job; the results in that order."""
         ...
 
     def cancel(self, attempt: str) -> None:

@@ -6,20 +6,21 @@ What to do is decided in `machine` and `commit`; here are the thread, the clock,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from headrace.catalog.edits import AddEvent, Edit, Put
-from headrace.coordinator.attempt import UnderWay, max_rows, run_step, step_rows, work_of
-from headrace.coordinator.commit import GroupEpoch, ahead_of, dues_after, open_epoch, plan_rewind
+from headrace.coordinator.attempt import UnderWay, max_rows, run_steps, step_rows, work_of
+from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
+from headrace.coordinator.together import next_steps
 from headrace.errors import DiskFull, Fenced, HeadraceError, LogLost, OutOfBudget, SparkLost
 from headrace.state.merge import levels
 
@@ -253,14 +254,28 @@ class Driver:
             self._failed(as_headrace_error(error))
 
     def _advance(self, now: UnderWay) -> None:
-        """Run the next step of the epoch, if there is any left to run."""
-        while (part := now.epoch.current) is not None:
+        """Run what is next of the epoch, if there is anything left to run."""
+
+        def work(part: Part[Job]) -> Work | None:
             now.current = part.job
-            work = work_of(self._core, now.epoch, part)
-            if work is not None:
-                run_step(self._core, now, part, work)
+            return work_of(self._core, now.epoch, part)
+
+        while now.epoch.current is not None:
+            steps = next_steps(now.epoch, work, apart=now.apart)
+            if steps:
+                self._run(now, steps)
                 return
-            part.finished = True
+
+    def _run(self, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]) -> None:
+        now.current = steps[0][0].job
+        try:
+            run_steps(self._core, now, steps)
+        except (Fenced, SparkLost):
+            raise
+        except Exception:
+            if len(steps) == 1:
+                raise
+            now.apart = True  # whoever is to blame will fail by itself
 
     def _open(self) -> UnderWay | None:
         core = self._core

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,6 +48,8 @@ class AttemptProgress:
     started_ms: int
     heard_s: float
     """Monotonic time of the last sign of life."""
+    beside: tuple[str, ...] = ()
+    """The attempts that run as one job with it."""
     tasks: dict[tuple[str, int], TaskProgress] = field(default_factory=dict)
     overdue: bool = False
 
@@ -74,9 +76,12 @@ class ProgressBook:
         """Reports of attempts that are not under way, and such that could not be understood."""
 
     @contextmanager
-    def attempt(self, name: str, job_id: int, group: str, epoch: int) -> Iterator[None]:
-        """An attempt is under way inside the block. Raises `JobFailed` if it was given up for want of progress."""
-        made = AttemptProgress(name, job_id, group, epoch, self._now_ms(), self._monotonic_s())
+    def attempt(self, name: str, job_id: int, group: str, epoch: int, beside: Sequence[str] = ()) -> Iterator[None]:
+        """An attempt is under way inside the block. Raises `JobFailed` if it was given up for want of progress.
+
+        `beside` are the attempts that run as one job with it: a sign of life of any is one of all.
+        """
+        made = AttemptProgress(name, job_id, group, epoch, self._now_ms(), self._monotonic_s(), tuple(beside))
         with self._lock:
             self._attempts[name] = made
         try:
@@ -105,7 +110,8 @@ class ProgressBook:
             if attempt is None or attempt.epoch != epoch:
                 self.ignored += 1
                 return False
-            attempt.heard_s = self._monotonic_s()
+            for each in (attempt, *(self._attempts[n] for n in attempt.beside if n in self._attempts)):
+                each.heard_s = self._monotonic_s()
             key = (found.operator, found.task)
             known = attempt.tasks.get(key)
             if known is not None and known.attempt_number > found.attempt_number:

@@ -115,6 +115,8 @@ def _of_attempt(progress: AttemptProgress | None) -> str:
     missing = progress.unfinished()
     if missing:
         return "; ".join(f"operator {o}: {done} of {n} tasks done" for o, (done, n) in sorted(missing.items()))
+    if progress.tasks and len(progress.beside) > 1:
+        return f"the end of the Spark job that it shares with {len(progress.beside) - 1} other views"
     return "its next tasks to start" if progress.tasks else "its first task to start"
 
 

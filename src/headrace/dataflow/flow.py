@@ -65,7 +65,8 @@ class Builder(ABC):
     """The pieces that plans of operators share, for one view and one parallelism.
 
     `weak_hash` keeps only that many different hash values: for tests, that collisions change nothing. `active` are the
-    relations that have changed (None: all may have): the others are planned as empty, which costs no task.
+    relations that have changed (None: all may have): the others are planned as empty, which costs no task. By `view`
+    the stages find their own parameters in a Spark job that runs several views.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Builder(ABC):
         relations: Mapping[int, TableSchema | None],
         weak_hash: int | None = None,
         active: frozenset[int] | None = None,
+        view: int = 0,
     ):
         self.bridge = bridge
         self.parallelism = parallelism
@@ -83,6 +85,7 @@ class Builder(ABC):
         self.relations = relations
         self.weak_hash = weak_hash
         self.active = active
+        self.view = view
         self.following: dict[str, Sequence[Any]] = {}
         """Operator -> stages that go on in the worker of its own, with the same columns."""
 
@@ -103,7 +106,7 @@ class Builder(ABC):
 
     def map(self, frame: DataFrame, stages: Sequence[Any], schema: StructType) -> DataFrame:
         """Stages that follow each other in one Python worker, over rows."""
-        function = partial(run_stages, tuple(stages), self.acknowledge)
+        function = partial(run_stages, self.view, tuple(stages), self.acknowledge)
         # Its name in Spark's plan: what `EpochParams.inner` is made of.
         function.__name__ = STAGE_PREFIX + stages[-1].label  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)

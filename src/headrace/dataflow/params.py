@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 from headrace.state.schema import RunRef
 from headrace.state.stores import Root, root_from_json, root_to_json
 
-PROPERTY = "headrace.epoch"
 LOWEST_KEY = -(1 << 63)
 """The smallest `__k`."""
 END_OF_KEYS = 1 << 63
 """Above the largest `__k`."""
+
+
+def property_of(view: int) -> str:
+    """The local property of a Spark job with a view's parameters: those of several views may run as one job."""
+    return f"headrace.epoch.{view}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ class EpochParams:
     """What must not be exceeded even by rows that cannot be spilled."""
     inner: tuple[str, ...] = ()
     """Stages that another Python stage follows in the same Spark task. The runner fills this in from its plan."""
+    last: tuple[str, ...] = ()
+    """Stages that run in the tasks of the last stage of the Spark job. The runner fills this in, too."""
+    partitions_before: int = 0
+    """Partitions that other views have in that stage, before those of this one."""
     tables: dict[int, TableInput] = field(default_factory=dict)
     sources: dict[int, SourceInput] = field(default_factory=dict)
     state: dict[str, StateInput] = field(default_factory=dict)
@@ -106,6 +114,10 @@ class EpochParams:
         """Whether inputs are read as their content at `to_epoch`: the job has no checkpoint yet."""
         return self.from_epoch == 0
 
+    def partition_of(self, stage: str, partition: int) -> int:
+        """Which task of a stage a partition of the Spark job is: views that come before it have partitions, too."""
+        return partition - self.partitions_before if stage in self.last else partition
+
     def taken_until(self, relation: int) -> int | None:
         """The smallest `__k` of which a relation's change is not taken in by earlier steps; None if all of it is.
 
@@ -122,7 +134,7 @@ class EpochParams:
                 "epochs": [self.from_epoch, self.to_epoch, self.first],
                 "out": [root_to_json(self.root), self.prefix, self.sync],
                 "bounds": [self.spool, self.memory_bytes, self.budget_bytes],
-                "inner": self.inner,
+                "stages": [self.inner, self.last, self.partitions_before],
                 "tables": {i: [[r.to_json() for r in t.refs], t.keys] for i, t in self.tables.items()},
                 "sources": {i: [s.tasks, s.options, s.columns, s.below_us] for i, s in self.sources.items()},
                 "state": {n: [s.table_id, [r.to_json() for r in s.refs], s.watermark] for n, s in self.state.items()},
@@ -145,6 +157,7 @@ def decode(text: str) -> EpochParams:
     from_epoch, to_epoch, first = data["epochs"]
     root, prefix, sync = data["out"]
     spool, memory_bytes, budget_bytes = data["bounds"]
+    inner, last, partitions_before = data["stages"]
     return EpochParams(
         attempt=data["attempt"],
         from_epoch=from_epoch,
@@ -156,7 +169,9 @@ def decode(text: str) -> EpochParams:
         spool=spool,
         memory_bytes=memory_bytes,
         budget_bytes=budget_bytes,
-        inner=tuple(data["inner"]),
+        inner=tuple(inner),
+        last=tuple(last),
+        partitions_before=partitions_before,
         tables={
             int(i): TableInput(_refs(refs), None if keys is None else (keys[0], keys[1]))
             for i, (refs, keys) in data["tables"].items()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,14 +16,15 @@ from pyspark import Accumulator, SparkContext
 from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.operators import deliver, materialize
-from headrace.dataflow.params import PROPERTY, EpochParams
+from headrace.dataflow.params import EpochParams, property_of
 from headrace.errors import JobFailed
-from headrace.plan.bridge import Bridge
+from headrace.plan.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_attempt
 
+_NUMBERS = itertools.count(1)
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
 
@@ -30,20 +32,18 @@ PLANS_AT_MOST = 32
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any, inner: frozenset[str], counts: bool):
+    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool):
         self._plan = executed_plan
         self.counts = counts
         """Whether its rows are what a sink took."""
-        self.inner = tuple(sorted(inner))
-        """Stages that another Python stage follows in the same Spark task."""
+        self.stages = stages
         # Without a shuffle the very same RDD can run again and again. With one, Spark would take the last epoch's
         # shuffle files for the next one's: so the plan is cloned, which makes new shuffles.
         self._rdd = None if "Exchange" in str(executed_plan.toString()) else executed_plan.execute()
 
-    def execute_epoch(self) -> int:
-        """Run the job, computing every row; how many there were."""
-        rdd = self._rdd if self._rdd is not None else self._plan.clone().execute()
-        return int(rdd.count())
+    def rdd(self) -> Any:
+        """The rows of an epoch, as an RDD of Java's; nothing runs yet."""
+        return self._rdd if self._rdd is not None else self._plan.clone().execute()
 
 
 @dataclass
@@ -93,6 +93,10 @@ class EpochRunner:
         self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
         self._running = threading.Lock()
+        self._number = next(_NUMBERS)
+        """What its stages in Spark are told apart by from those of other views."""
+        self._under_way = "", ""
+        """The attempt that runs, and the group of Spark's job."""
         self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
@@ -107,12 +111,13 @@ class EpochRunner:
                 if active is not None and len(self._physical) >= PLANS_AT_MOST:
                     return self.prepare(parallelism)
                 builder = EpochPlan(
-                    self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active
-                )
+                    self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active,
+                    self._number,
+                )  # fmt: skip
                 frame, counts = builder.build(self._plan)
                 executed = frame._jdf.queryExecution().executedPlan()
-                inner = self._bridge.inner_python_stages(executed)
-                physical = self._physical[key] = _PhysicalPlan(executed, inner, counts)
+                stages = self._bridge.python_stages(executed)
+                physical = self._physical[key] = _PhysicalPlan(executed, stages, counts)
             return physical
 
     def _active(self, params: EpochParams) -> frozenset[int] | None:
@@ -125,29 +130,67 @@ class EpochRunner:
 
         Raises the error of the operator or expression that failed; then nothing of the attempt may be used.
         """
-        with self._running:
+        return self.run_with(params, parallelism, [])[0]
+
+    def run_with(
+        self, params: EpochParams, parallelism: int, others: Sequence[tuple[EpochRunner, EpochParams, int]]
+    ) -> list[EpochResult]:
+        """Run an attempt at an epoch, and one of each of other views, as one Spark job; the results in that order.
+
+        Raises the error of the first that failed; then nothing of any of them may be used. Of several none may be a
+        sink that counts: of the job's rows it is not known whose they are.
+        """
+        attempts = [(self, params, parallelism), *others]
+        job_group = f"headrace-{params.attempt}"
+        with ExitStack() as held:
+            for runner in sorted((r for r, _, _ in attempts), key=lambda r: r._number):
+                held.enter_context(runner._running)
             try:
                 self._bridge.activate()
-                physical = self.prepare(parallelism, self._active(params))
-                params = replace(params, inner=physical.inner)
-                self._acknowledged.value = []
                 self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-                self._context.setLocalProperty(PROPERTY, params.encode())
-                self._context.setJobGroup(f"headrace-{params.attempt}", f"epoch {params.to_epoch}", True)
-                rows = physical.execute_epoch()
+                self._context.setJobGroup(job_group, f"epoch {params.to_epoch}", True)
+                rdds: list[Any] = []
+                before, counts = 0, False
+                for runner, own, tasks in attempts:
+                    physical, rdd = runner._begin(own, tasks, job_group, before)
+                    before += int(rdd.getNumPartitions())
+                    counts = counts or physical.counts
+                    rdds.append(rdd)
+                assert not (counts and others), "the rows of one view only can be counted"
+                rows = self._bridge.count_rows(rdds)
             except Exception as error:
                 raise translate(error) from error
             finally:
-                forget_attempt(params.spool_root, params.attempt)
-                with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
-                    self._context.setLocalProperty(PROPERTY, None)
-            result = self._result(params, self._acknowledged.value)
-            result.rows_out += rows if physical.counts else 0
-            return result
+                for runner, own, _ in attempts:
+                    runner._end(own)
+            results = [runner._result(own, runner._acknowledged.value) for runner, own, _ in attempts]
+            results[0].rows_out += rows if counts else 0
+            return results
+
+    def _begin(
+        self, params: EpochParams, parallelism: int, job_group: str, partitions_before: int
+    ) -> tuple[_PhysicalPlan, Any]:
+        """Make all ready for an attempt in a Spark job; returns its rows as an RDD."""
+        physical = self.prepare(parallelism, self._active(params))
+        rdd = physical.rdd()
+        told = replace(
+            params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
+        )
+        self._acknowledged.value = []
+        self._under_way = params.attempt, job_group
+        self._context.setLocalProperty(property_of(self._number), told.encode())
+        return physical, rdd
+
+    def _end(self, params: EpochParams) -> None:
+        forget_attempt(params.spool_root, params.attempt)
+        with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
+            self._context.setLocalProperty(property_of(self._number), None)
 
     def cancel(self, attempt: str) -> None:
-        """Stop an attempt that runs in another thread."""
-        self._context.cancelJobGroup(f"headrace-{attempt}")
+        """Stop an attempt that runs in another thread, and with it those that run in the same Spark job."""
+        under_way, job_group = self._under_way
+        if under_way == attempt:
+            self._context.cancelJobGroup(job_group)
 
     def _result(self, params: EpochParams, acknowledgements: list[dict[str, Any]]) -> EpochResult:
         result = EpochResult()

@@ -11,7 +11,7 @@ import base64
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -52,6 +52,15 @@ STAGE_PREFIX = "headrace_stage_"
 """What the name of a stage's function begins with."""
 
 
+class PythonStages(NamedTuple):
+    """Where the stages of a physical plan run, by label."""
+
+    inner: tuple[str, ...]
+    """Those whose output goes to another one within the same Spark task."""
+    last: tuple[str, ...]
+    """Those that no shuffle follows: they run in the tasks of the job's last stage."""
+
+
 class Bridge:
     """Catalyst's plans and expressions of one classic Spark session."""
 
@@ -88,24 +97,36 @@ class Bridge:
         """Make the session the calling thread's active one: physical plans ask for it when they are made or cloned."""
         getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(self._session)
 
-    def inner_python_stages(self, executed_plan: Any) -> frozenset[str]:
-        """The stages whose output goes to another one within the same Spark task.
-
-        A stage is a `mapInArrow` whose function is named `STAGE_PREFIX` and the stage's label; users' are none.
-        """
+    def python_stages(self, executed_plan: Any) -> PythonStages:
+        """The stages of a physical plan: what `mapInArrow` calls that is named `STAGE_PREFIX` and a label."""
         inner: set[str] = set()
-        left: list[tuple[Any, bool]] = [(executed_plan, False)]
+        last: set[str] = set()
+        left: list[tuple[Any, bool, bool]] = [(executed_plan, False, True)]
         while left:
-            node, followed = left.pop()
+            node, followed, at_end = left.pop()
             kind = str(node.nodeName())
             if "Exchange" in kind:
-                followed = False
+                followed = at_end = False
             elif kind == "MapInArrow" and (name := str(node.func().name())).startswith(STAGE_PREFIX):
+                label = name.removeprefix(STAGE_PREFIX)
                 if followed:
-                    inner.add(name.removeprefix(STAGE_PREFIX))
+                    inner.add(label)
+                if at_end:
+                    last.add(label)
                 followed = True
-            left += [(child, followed) for child in self.children(node)]
-        return frozenset(inner)
+            left += [(child, followed, at_end) for child in self.children(node)]
+        return PythonStages(tuple(sorted(inner)), tuple(sorted(last)))
+
+    def count_rows(self, rdds: Sequence[Any]) -> int:
+        """Run RDDs of Java's as one Spark job, computing every row; how many there are.
+
+        The partitions of the last stage are those of the first RDD, then those of the second, and so on.
+        """
+        if len(rdds) == 1:
+            return int(rdds[0].count())
+        # Not `SparkContext.union`, which puts partitions together where they are partitioned alike.
+        context = self._session.sparkContext()
+        return int(self.jvm.org.apache.spark.rdd.UnionRDD(context, self.seq(rdds), rdds[0].elementClassTag()).count())
 
     # -- plans ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.common.faults import fault_point
 from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.operators.spill import run_bounded
-from headrace.dataflow.params import PROPERTY, EpochParams, decode
+from headrace.dataflow.params import EpochParams, decode, property_of
 from headrace.state.arrangement import Arrangement
 from headrace.state.memory import MemoryController
 from headrace.state.run import OPEN_RUNS, Section, write_run
@@ -28,15 +28,15 @@ GATHER_ROWS = 1_048_576
 class Worker:
     """What the stages share that run in one Python worker for one Spark task: the epoch, its spool, its memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, view: int, stage: str) -> None:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "operators run inside Spark tasks"
-        text = context.getLocalProperty(PROPERTY)
+        text = context.getLocalProperty(property_of(view))
         assert text is not None, "the epoch's parameters travel as a local property"
         self.params: EpochParams = decode(text)
-        self.partition = int(context.partitionId())
+        self.partition = self.params.partition_of(stage, int(context.partitionId()))
         self.attempt_number = int(context.attemptNumber())
         # All Python workers of one Spark task see the same task attempt id.
         self.spool = TaskSpool(self.params.spool_root, self.params.attempt, int(context.taskAttemptId()))
@@ -242,14 +242,16 @@ class Stage(Protocol):
 
 
 def run_stages(
-    stages: Sequence[Stage], acknowledge: Any, batches: Iterator[pa.RecordBatch]
+    view: int, stages: Sequence[Stage], acknowledge: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The function that `mapInArrow` calls: one stage, or several that follow each other without Spark in between.
 
-    What they write goes into one object together with what earlier Python workers of the same Spark task have spooled.
-    If there is a later one it is spooled for that one: `EpochParams.inner` tells.
+    The epoch's parameters are those of `view` (see `property_of`). What the stages write goes into one object together
+    with what earlier Python workers of the same Spark task have spooled. If there is a later one it is spooled for that
+    one: `EpochParams.inner` tells.
     """
-    worker, last = Worker(), stages[-1].label
+    last = stages[-1].label
+    worker = Worker(view, last)
     params = worker.params
     inner = last in params.inner and any(stage.writes for stage in stages)
     if inner:
