@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import random
 import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_task import MemoryTask
+from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage, Sum
@@ -394,17 +395,6 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
             assert ghosts == Counter({NEW: 1} if i == 0 else {OLD: 1, NEW: 1} if changed else {})
 
 
-def _top(values: list[tuple[int, Any]], need: int, by_value: bool) -> Counter[Any]:
-    """The rows of one partition whose rank, or dense rank, is at most `need`: nulls last, descending."""
-    order = sorted({v for _, v in values}, key=lambda v: (v is None, -(v or 0)))
-    kept: Counter[Any] = Counter()
-    for i, v in enumerate(order):
-        before = sum(order.index(other) < i for _, other in values)
-        if (i if by_value else before) < need:
-            kept.update((row, v) for row, other in values if other == v)
-    return kept
-
-
 @unhurried
 @given(
     st.lists(
@@ -421,10 +411,8 @@ def _top(values: list[tuple[int, Any]], need: int, by_value: bool) -> Counter[An
 )
 def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by_value: bool) -> None:
     """Ranks within the bound, taken over what comes out, change as those taken over everything."""
-    schema = TableSchema((pa.field("k0", I32),), tuple(pa.field(n, I32) for n in ("v0", "v1", "v2")), WEIGHT)
     first = FirstRows(need, by_value, (("v2", SortKey(True, False)),))
-    output = pa.schema([("v0", I32), ("v1", I32), ("v2", I32), ("__side", I32)])
-    stage, task = RecomputeStage("0", schema, False, output, first), MemoryTask()
+    stage, task = RecomputeStage("0", TOP, False, TOP_OUTPUT, first), MemoryTask()
     content: Counter[tuple[int, int, Any]] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
@@ -433,28 +421,8 @@ def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by
             weight = 1 if add or not content[k, row, v] else -1
             content[k, row, v] += weight
             delta.append((k, row, v, weight))
-        batch = pa.RecordBatch.from_pydict(
-            {
-                "__k": _int64(k % weak for k, *_ in delta),
-                "__w": _int64(w for *_, w in delta),
-                "k0": pa.array([k for k, *_ in delta], I32),
-                "v0": pa.array([k for k, *_ in delta], I32),
-                "v1": pa.array([row for _, row, *_ in delta], I32),
-                "v2": pa.array([v for _, _, v, _ in delta], I32),
-            }
-        )
-        sides: dict[tuple[int, int], list[tuple[int, Any]]] = defaultdict(list)
-        for b in task.epoch(stage, batch if delta else None):
-            for out in b.to_pylist():
-                sides[out["v0"], out["__side"]].append((out["v1"], out["v2"]))
-        for (k, side), rows in sides.items():
-            for row, count in _top(rows, need, by_value).items():
-                view[(k, *row)] += count if side == NEW else -count
-        wanted: Counter[Any] = Counter()
-        for k in range(3):
-            rows = [(row, v) for (k2, row, v), w in content.items() if k2 == k for _ in range(w)]
-            wanted.update({(k, *row): n for row, n in _top(rows, need, by_value).items()})
-        assert {r: n for r, n in view.items() if n} == wanted
+        take_top(view, task.epoch(stage, top_batch(delta, weak)), need, by_value)
+        assert {r: n for r, n in view.items() if n} == all_tops(content, need, by_value)
 
 
 def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:

@@ -316,7 +316,7 @@ def _group_top(draw: Draw, rel: Rel, depth: int) -> Rel:
     order = ", ".join(f"{c}{draw(st.sampled_from(['', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST']))}" for c in by)
     items = [*((c, rel.token(c)) for c in rel.exact), (f"{rank} OVER ({partition}ORDER BY {order})", "int")]
     found = _select(items, f"FROM ({rel.sql})")
-    bound = draw(st.sampled_from(["= 1", "<= 2", "< 3", "BETWEEN 2 AND 3"]))
+    bound = draw(st.sampled_from(["= 1", "<= 2", "< 3", "BETWEEN 2 AND 3", "<= 5"]))
     return Rel(f"SELECT * FROM ({found.sql}) WHERE c{len(items) - 1} {bound}", found.columns)
 
 

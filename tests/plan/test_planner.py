@@ -172,6 +172,23 @@ def test_first_rows(planner: Planner, query: str, first: tuple[int, bool, int] |
     assert (" from the first " in "\n".join(plan.explain())) == bool(first and first[2])
 
 
+def test_first_rows_of_an_input_that_only_grows(planner: Planner) -> None:
+    """All that is kept, which the fingerprint says: state without the other rows serves no input that can shrink."""
+    query = "SELECT * FROM (SELECT a, rank() OVER (PARTITION BY b ORDER BY a DESC) AS r FROM {}) WHERE r <= 2"
+
+    def shown(text: str) -> str:
+        plan = planner.plan(text)
+        assert planner.plan(text).fingerprint == plan.fingerprint
+        return "\n".join(plan.explain())
+
+    assert " keeps the first 2 rows by [a DESC" in shown(query.format("(SELECT a, z AS b FROM log)"))
+    assert " keeps the first 2 rows by [a DESC" in shown(
+        query.format("(SELECT l.a, r.z AS b FROM log l JOIN log r ON l.a = r.a)")
+    )
+    assert " from the first 2 rows by [a DESC" in shown(query.format("(SELECT a, count(*) AS b FROM log GROUP BY a)"))
+    assert " keeps the first 3 rows" in shown("SELECT a FROM log LIMIT 3")
+
+
 def test_columns_that_nobody_reads_are_not_taken_in(planner: Planner) -> None:
     inputs = [op for op in tree.walk(planner.plan("SELECT count(b) AS c FROM t WHERE a > 1").root) if not op.children]
     assert [sorted(i.columns) for i in inputs if isinstance(i, tree.Input)] == [["a", "b"]]

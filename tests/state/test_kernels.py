@@ -18,6 +18,7 @@ from headrace.state.kernels import (
     conform,
     consolidate,
     group_rows,
+    in_row_order,
     match,
     rows_equal,
     sort_order,
@@ -201,6 +202,24 @@ def _order_key(value: Any) -> Any:
     if isinstance(value, float):
         return (value != value, value, math.copysign(1, value))
     return value
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 1), st.integers(0, 9)), max_size=30), st.randoms())
+def test_rows_that_tie_have_an_order_of_their_own(rows: list[tuple[int, int, int]], random: Any) -> None:
+    """However they come, and whether others are among them or not."""
+    schema = TableSchema((), (pa.field("v", pa.int64()),), ((pa.field("__w", pa.int64(), nullable=False), "add"),))
+
+    def ordered(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        columns = {n: pa.array([r[i] for r in rows], pa.int64()) for i, n in enumerate(("__k", "__h", "v"))}
+        batch = pa.RecordBatch.from_pydict({**columns, "__w": pa.array([1] * len(rows), pa.int64())})
+        found = take(batch, in_row_order(batch, sort_order(batch, schema), schema)).to_pylist()
+        return [(r["__k"], r["__h"], r["v"]) for r in found]
+
+    once = ordered(rows)
+    assert [r[:2] for r in once] == sorted(r[:2] for r in rows) and sorted(once) == sorted(rows)
+    assert ordered(random.sample(rows, len(rows))) == once
+    assert ordered([r for r in rows if r[2] % 2]) == [r for r in once if r[2] % 2]
 
 
 @settings(max_examples=200, deadline=None)

@@ -79,13 +79,13 @@ class EpochPlan(Builder):
         ids: list[int] = [a.id for a in root.output]
         op = root
         while isinstance(op, Rowwise):
-            sources = self._renamed(op.expressions) if op.label == "Project" else None
+            sources = self.renamed(op.expressions) if op.label == "Project" else None
             if sources is None or any(i not in sources for i in ids):
                 return None, ()
             ids = [sources[i] for i in ids]
             op = op.children[0]
         if isinstance(op, Aggregate):
-            sources = self._renamed(op.results)
+            sources = self.renamed(op.results)
             if sources is None:
                 return None, ()
             ids = [sources[i] for i in ids]
@@ -98,23 +98,9 @@ class EpochPlan(Builder):
 
     def _still_placed(self, named: Sequence[JExpr], flow: Flow) -> Placed:
         """What decides where rows are, in the columns that a projection leaves."""
-        sources = self._sources(named) if flow.placed else {}
+        sources = self.sources(named) if flow.placed else {}
         kept = tuple(frozenset(new for new, old in sources.items() if old in same) for same in flow.placed)
         return kept if all(kept) else ()
-
-    def _renamed(self, named: Sequence[JExpr]) -> dict[int, int] | None:
-        """For expressions that are nothing but attributes under another name: new id to old id."""
-        found = self._sources(named)
-        renamed = {new: old for new, old in found.items() if old is not None}
-        return renamed if len(renamed) == len(found) else None
-
-    def _sources(self, named: Sequence[JExpr]) -> dict[int, int | None]:
-        """For each named expression's id that of the attribute that it is; None for one that is computed."""
-        b, found = self.bridge, dict[int, int | None]()
-        for e in named:
-            inner = e if b.is_attribute(e) else b.children(e)[0]
-            found[b.attribute_id(e)] = b.attribute_id(inner) if b.is_attribute(inner) else None
-        return found
 
     def flow(self, op: Operator) -> Flow:
         makers: dict[type[Operator], Any] = {

@@ -86,6 +86,8 @@ class Builder(ABC):
         self.weak_hash = weak_hash
         self.active = active
         self.view = view
+        self.following: dict[str, Sequence[Any]] = {}
+        """Operator -> stages that go on in the worker of its own, with the same columns."""
 
     @abstractmethod
     def flow(self, op: Operator) -> Flow:
@@ -110,9 +112,24 @@ class Builder(ABC):
         return frame.mapInArrow(function, schema)
 
     def staged(self, op: Operator) -> Flow:
-        """An operator that is nothing but its stage."""
+        """An operator that is nothing but its stage, and what follows it in the same worker."""
         made = self.made(op)
-        return self.read_as(self.map(made.frame, [made.stage], made.schema), made.attrs)
+        stages = [made.stage, *self.following.get(op.id, ())]
+        return self.read_as(self.map(made.frame, stages, made.schema), made.attrs)
+
+    def renamed(self, named: Sequence[JExpr]) -> dict[int, int] | None:
+        """For expressions that are nothing but attributes under another name: new id to old id."""
+        found = self.sources(named)
+        renamed = {new: old for new, old in found.items() if old is not None}
+        return renamed if len(renamed) == len(found) else None
+
+    def sources(self, named: Sequence[JExpr]) -> dict[int, int | None]:
+        """For each named expression's id that of the attribute that it is; None for one that is computed."""
+        b, found = self.bridge, dict[int, int | None]()
+        for e in named:
+            inner = e if b.is_attribute(e) else b.children(e)[0]
+            found[b.attribute_id(e)] = b.attribute_id(inner) if b.is_attribute(inner) else None
+        return found
 
     def read_as(self, frame: DataFrame, attrs: Sequence[Attr]) -> Flow:
         """A stage's output, its columns and then `__w`, as a flow of the query's attributes."""

@@ -12,18 +12,21 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType
 from headrace.dataflow import python
 from headrace.dataflow.flow import Builder, Flow, arrow, struct
 from headrace.dataflow.operators import calls
+from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.python import AGGREGATE_CALL, APPLY
-from headrace.plan.tree import Recompute
+from headrace.plan.tree import Input, Recompute, Rowwise
 from headrace.plan.types import spark_of
 from headrace.state.kernels.order_code import SortKey
 
 
 def recompute(plan: Builder, op: Recompute) -> Flow:
     """The stage that finds both versions of the changed groups, and the operator over them."""
-    b, flow = plan.bridge, plan.flow(op.children[0])
+    b = plan.bridge
+    _reduce_at_leaf(plan, op)
+    flow = plan.flow(op.children[0])
     keys = [plan.column(k, flow) for k in op.keys]
     values = plan.columns(flow, op.values)
     first, orders = _first_rows(plan, op, flow)
@@ -38,7 +41,11 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
     extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
     schema = struct([*fields, *extra.items()])
-    stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
+    stage: RecomputeStage | LeadingStage
+    if first is not None and op.first is not None and op.first.kept:
+        stage = LeadingStage(op.id, op.state()["rows"], arrow(schema), first)
+    else:
+        stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
     node, mapping, handles = plan.named(plan.map(frame, [stage], schema), op.values, list(extra))
     return _recomputed(plan, op, Flow(node, handles[0], mapping), handles)
 
@@ -56,9 +63,40 @@ def _first_rows(plan: Builder, op: Recompute, flow: Flow) -> tuple[FirstRows | N
         if name is None:
             name = f"r{i}"
             columns.append(plan.column(by, flow).alias(name))
-        falls, nulls_last = b.direction(order)
-        orders.append((name, SortKey(falls, not nulls_last)))
+        orders.append((name, _sort_key(b, order)))
     return FirstRows(op.first.need, op.first.by_value, tuple(orders)), columns
+
+
+def _reduce_at_leaf(plan: Builder, op: Recompute) -> None:
+    """Where an input that only grows comes straight from a leaf, its tasks pass on only their own first rows."""
+    if op.first is None or not op.first.kept or not op.first.orders:
+        return
+    b = plan.bridge
+    wanted = [*op.keys, *(b.children(order)[0] for order in op.first.orders)]
+    child = op.children[0]
+    if not all(b.is_attribute(e) for e in wanted):
+        return
+    ids = [b.attribute_id(e) for e in wanted]
+    while isinstance(child, Rowwise) and child.label == "Project":
+        sources = plan.renamed(child.expressions)
+        if sources is None:  # what is computed for a row may fail, and has to
+            return
+        ids = [sources[i] for i in ids]
+        child = child.children[0]
+    if not isinstance(child, Input):
+        return
+    places = {a.id: f"c{i}" for i, a in enumerate(child.output)}
+    keys, ordering = ids[: len(op.keys)], ids[len(op.keys) :]
+    orders = tuple((places[i], _sort_key(b, order)) for i, order in zip(ordering, op.first.orders, strict=True))
+    first = FirstRows(op.first.need, op.first.by_value, orders)
+    stage = FirstOfInputStage(op.id, tuple(places[i] for i in keys), first, plan.weak_hash)
+    plan.following[child.id] = [stage]
+
+
+def _sort_key(b: Bridge, order: JExpr) -> SortKey:
+    """The direction of a sort order."""
+    falls, nulls_last = b.direction(order)
+    return SortKey(falls, not nulls_last)
 
 
 def _recomputed(plan: Builder, op: Recompute, flow: Flow, extra: list[JExpr]) -> Flow:

@@ -358,13 +358,24 @@ class First:
     """Sort orders of which the rows' order code is made; empty where the rows' hash is the order."""
     need: int
     by_value: bool = False
+    kept: bool = False
+    """The input only grows, so that no others are kept."""
+
+    def text(self) -> str:
+        """For people, and for the fingerprint; empty if all rows are kept, in the order of their hash."""
+        if not self.orders and not self.kept:
+            return ""
+        what = "values" if self.by_value else "rows"
+        order = f" by [{', '.join(str(o.toString()) for o in self.orders)}]" if self.orders else ""
+        return f" {'keeps' if self.kept else 'from'} the first {self.need} {what}{order}"
 
 
 @dataclass
 class Recompute(Operator):
     """Group recompute: Spark's own operator over the old and the new rows of every partition that changed.
 
-    With `first`, the state is kept in order, and only the first rows of a partition are read.
+    With `first`, the state is kept in order, and only the first rows of a partition are read; over an input that only
+    grows, they are all that is kept.
     """
 
     node: JNode
@@ -378,12 +389,12 @@ class Recompute(Operator):
     first: First | None = None
     kind = "recompute"
 
+    def __post_init__(self) -> None:
+        if self.first is not None:
+            self.first = replace(self.first, kept=self.children[0].append_only)
+
     def detail(self) -> str:
-        if self.first is None or not self.first.orders:
-            return f"{self.label} {self.text}"
-        what = "values" if self.first.by_value else "rows"
-        order = ", ".join(str(o.toString()) for o in self.first.orders)
-        return f"{self.label} {self.text} from the first {self.first.need} {what} by [{order}]"
+        return f"{self.label} {self.text}{'' if self.first is None else self.first.text()}"
 
     def distribution(self) -> str | None:
         return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"

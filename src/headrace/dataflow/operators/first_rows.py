@@ -34,36 +34,37 @@ def first_versions(
     np.add.at(removed, np.searchsorted(keys, int64(delta.column("__k"))), np.maximum(-weights, 0))
     wanted = need + removed
     rows = table.first_rows(keys, wanted, by_code=by_code)
-    shared = _shared([rows, owners], schema)
+    shared = shared_keys([rows, owners], schema)
     if len(shared):
         others = rows.filter(pa.array(~np.isin(int64(rows.column("__k")), shared)))
         rows = sort_rows(concat([others, table.fetch(shared)], rows.schema), schema)
         wanted[np.searchsorted(keys, shared)] = _ALL
-    k, code = int64(rows.column("__k")), _codes(rows, schema)
+    k, code = int64(rows.column("__k")), row_codes(rows, schema)
     place = np.searchsorted(keys, k)
     have = np.zeros(len(keys), dtype=np.int64)
     np.add.at(have, place, counted_units(k, code, int64(rows.column("__w")), by_code=by_code))
     bound = np.full(len(keys), _ALL)
     bound[place] = code  # of several the last: the highest
     bound[have < wanted] = _ALL
-    near = _codes(delta, schema) <= bound[np.searchsorted(keys, int64(delta.column("__k")))]
+    near = row_codes(delta, schema) <= bound[np.searchsorted(keys, int64(delta.column("__k")))]
     after = consolidate(concat([rows, delta.filter(pa.array(near))], rows.schema), schema)
     enough = np.where(wanted == _ALL, _ALL, need)
     return tuple(_leading(version, keys, enough, schema, by_code) for version in (rows, after))  # type: ignore[return-value]
 
 
-def _codes(rows: pa.RecordBatch, schema: TableSchema) -> Ints:
+def row_codes(rows: pa.RecordBatch, schema: TableSchema) -> Ints:
+    """The order code of every row: its `__h`; 0 where a table has none, since its rows have nothing but their key."""
     return int64(rows.column("__h")) if schema.has_row_hash else np.zeros(rows.num_rows, dtype=np.int64)
 
 
 def _leading(rows: pa.RecordBatch, keys: Ints, need: Ints, schema: TableSchema, by_code: bool) -> pa.RecordBatch:
-    k, code = int64(rows.column("__k")), _codes(rows, schema)
+    k, code = int64(rows.column("__k")), row_codes(rows, schema)
     units = counted_units(k, code, int64(rows.column("__w")), by_code=by_code)
     keep = leading(k, code, units, need[np.searchsorted(keys, k)])
     return rows if keep.all() else rows.filter(pa.array(keep))
 
 
-def _shared(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> Ints:
+def shared_keys(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> Ints:
     """Every `__k` under which the batches have rows of different keys."""
     k = np.concatenate([int64(b.column("__k")) for b in batches])
     columns = [pa.concat_arrays([b.column(f.name) for b in batches]) for f in schema.key]
@@ -73,4 +74,4 @@ def _shared(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> Ints:
     return np.unique(k[order[pairs[~equal]]])
 
 
-__all__ = ["first_versions"]
+__all__ = ["first_versions", "row_codes", "shared_keys"]

@@ -12,8 +12,7 @@ import pyarrow as pa
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, chunks, collect, int64, state_batch
 from headrace.errors import HeadraceError
-from headrace.state.kernels import concat, consolidate, stable_order
-from headrace.state.kernels.hashing import hash_columns
+from headrace.state.kernels import concat, consolidate, in_row_order
 from headrace.state.kernels.order_code import SortKey, order_codes
 from headrace.state.schema import TableSchema
 
@@ -35,6 +34,12 @@ class FirstRows:
     need: int
     by_code: bool
     orders: tuple[tuple[str, SortKey], ...]
+
+    def codes(self, batch: pa.RecordBatch) -> pa.Array:
+        """The order code of every input row."""
+        if not self.orders:
+            return batch.column("__h")
+        return pa.array(order_codes([batch.column(n) for n, _ in self.orders], [key for _, key in self.orders]))
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,8 @@ class RecomputeStage(Labelled, Keyed):
     def _delta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = set(batch.schema.names)
         columns = {f.name: batch.column(f.name) for f in self.schema.arrow() if f.name in names}
-        if self.first is not None and self.first.orders and self.schema.has_row_hash:
-            ordering = [batch.column(name) for name, _ in self.first.orders]
-            columns["__h"] = pa.array(order_codes(ordering, [key for _, key in self.first.orders]))
+        if self.first is not None and self.schema.has_row_hash:
+            columns["__h"] = self.first.codes(batch)
         return consolidate(state_batch(self.schema, columns), self.schema)
 
     def _versions(self, task: Task, delta: pa.RecordBatch) -> tuple[_Version, _Version]:
@@ -92,27 +96,14 @@ class RecomputeStage(Labelled, Keyed):
         return (old, self._of_keys(old, changed)), (new, self._of_keys(new, changed))
 
     def _of_keys(self, rows: pa.RecordBatch, keys: np.ndarray) -> np.ndarray:
-        """Positions of the rows of some `__k`. Those that tie, as any other, by a hash: `__h` says nothing of them."""
+        """Positions of the rows of some `__k`."""
         found = np.flatnonzero(np.isin(int64(rows.column("__k")), keys))
-        if not self.schema.value or not len(found):
-            return found
-        return found[stable_order([hash_columns([rows.column(f.name) for f in self.schema.value])[found]])]
+        return in_row_order(rows, found, self.schema)
 
     def _side(self, rows: pa.RecordBatch, places: np.ndarray, side: int) -> Iterator[pa.RecordBatch]:
-        weights = int64(rows.column("__w"))[places]
-        if len(weights) and weights.min() < 0:
+        if len(places) and int64(rows.column("__w"))[places].min() < 0:
             raise HeadraceError(f"operator {self.operator} was told to remove a row that it does not have")
-        positions = np.repeat(places, weights)
-
-        def make(s: slice) -> pa.RecordBatch:
-            part = rows.take(pa.array(positions[s]))
-            values = [part.column(f.name) for f in self.schema.value]
-            arrays = [*values, pa.array(np.full(part.num_rows, side, dtype=np.int32))]
-            if self.phantom:
-                arrays.append(pa.array(np.ones(part.num_rows, dtype=bool)))
-            return pa.RecordBatch.from_arrays(arrays, schema=self.output)
-
-        yield from chunks(len(positions), make)
+        yield from versions(rows, places, side, self.schema, self.output)
 
     def _phantom(self, side: int) -> pa.RecordBatch:
         row = {"__side": side, "__row": False}
@@ -128,3 +119,22 @@ def _changed(old: pa.RecordBatch, new: pa.RecordBatch, schema: TableSchema) -> n
     taken_back = old.set_column(place, old.schema.field(place), weights)
     difference = consolidate(concat([taken_back, new], new.schema), schema)
     return np.unique(int64(difference.column("__k")))
+
+
+def versions(
+    rows: pa.RecordBatch, places: np.ndarray, side: int, schema: TableSchema, output: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a state table at some places as output rows of a side, each as often as it is there."""
+    weights = int64(rows.column("__w"))[places]
+    positions = places if (weights == 1).all() else np.repeat(places, weights)
+    columns = [rows.column(f.name) for f in schema.value]
+    marked = "__row" in output.names
+
+    def make(s: slice) -> pa.RecordBatch:
+        at = pa.array(positions[s])
+        arrays = [*(c.take(at) for c in columns), pa.array(np.full(len(at), side, dtype=np.int32))]
+        if marked:
+            arrays.append(pa.array(np.ones(len(at), dtype=bool)))
+        return pa.RecordBatch.from_arrays(arrays, schema=output)
+
+    yield from chunks(len(positions), make)

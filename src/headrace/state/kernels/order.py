@@ -161,6 +161,25 @@ def _split_by_comparison(columns: Sequence[pa.Array], rows: Ints, ids: Ints) -> 
     return _dense(ids, result)
 
 
+def in_row_order(batch: pa.RecordBatch, places: Ints, schema: TableSchema) -> Ints:
+    """Places of a batch whose rows are sorted by `__k`, `__h` there, with those that tie in both in an order that
+    depends on nothing but the rows: that of a hash of their values."""
+    if not schema.value or len(places) < 2:
+        return places
+    keys = [key[places] for key in _sort_keys(batch.select(range(schema.width)), schema)]
+    tied = np.zeros(len(places), dtype=np.bool_)
+    tied[1:] = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
+    tied[:-1] |= tied[1:]
+    found = np.flatnonzero(tied)
+    if not len(found):
+        return places
+    at = pa.array(places[found])
+    hashes = hash_columns([batch.column(f.name).take(at) for f in schema.value])
+    result = places.copy()
+    result[found] = places[found][stable_order([*(key[found] for key in keys), hashes])]
+    return result
+
+
 def match(left_k: Ints, right_k_sorted: Ints) -> tuple[Ints, Ints]:
     """All pairs (i, j) with `left_k[i] == right_k_sorted[j]`, ordered by i, then j; the right side is sorted."""
     start = np.searchsorted(right_k_sorted, left_k, side="left")
