@@ -35,7 +35,7 @@ from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epo
 from headrace.coordinator.together import next_steps
 from headrace.errors import DataError
 
-SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "1200"))
+SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "2400"))
 CHUNKS = 10
 FOUND = (8744, 12220)
 """Seeds that have found faults."""
