@@ -16,6 +16,7 @@ from headrace.state.kernels import (
     group_rows,
     int64_values,
     match,
+    negated,
     rows_equal,
     stable_order,
     take,
@@ -120,11 +121,8 @@ def _keyed(
     else:
         gone[right[conflict]] = True
     retracted = take(stored, np.flatnonzero(gone))
-    weights = pa.array(-_weights(retracted))
-    retracted = retracted.set_column(retracted.num_columns - 1, retracted.schema.field(-1), weights)
-    return Delta(
-        consolidate(concat([retracted, inserts], schema.arrow()), schema), inserts.num_rows, deleted
-    )  # fmt: skip
+    rows = consolidate(concat([negated(retracted, schema), inserts], schema.arrow()), schema)
+    return Delta(rows, inserts.num_rows, deleted)
 
 
 def _one_per_key(schema: TableSchema, rows: pa.RecordBatch, *, last: bool) -> pa.RecordBatch:

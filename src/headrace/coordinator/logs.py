@@ -75,17 +75,13 @@ def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) ->
 def edges(core: Core) -> list[tuple[int, int]]:
     """Every (input, job), by id."""
     with core.lock:
-        return _edges(core)
-
-
-def _edges(core: Core) -> list[tuple[int, int]]:
-    return sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
+        return sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
 
 
 def _with_log(core: Core) -> list[tuple[int, int]]:
     """The edges whose job has something to read that it has not read."""
     with core.lock:
-        return [(u, j) for u, j in _edges(core) if core.first_change(u, core.needs(core.jobs[j], u)) is not None]
+        return [(u, j) for u, j in edges(core) if core.first_change(u, core.needs(core.jobs[j], u)) is not None]
 
 
 def log_part(root: StoreRoot, log: Unread, ref: RunRef) -> LogPart:

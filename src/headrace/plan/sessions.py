@@ -176,7 +176,7 @@ def _ends(b: Bridge, node: JNode) -> _Found:
 
 def _starts(b: Bridge, node: JNode, start: int, keys: list[int]) -> tuple[int, int, JNode]:
     """`max(first) OVER (PARTITION BY keys ORDER BY time)`: ids of `first` and of the time, and what it is over."""
-    call, parts, orders, below = _window(b, _skipped(b, node, "Window"), start)
+    call, parts, orders, below = _window(b, _below_names(b, node), start)
     _need(parts == keys and b.kind(call) == "AggregateExpression" and b.kind(call.aggregateFunction()) == "Max")
     _need(len(orders) == 1)
     return _id(b, b.children(call.aggregateFunction())[0]), orders[0], below
@@ -187,7 +187,7 @@ def _begun(b: Bridge, node: JNode, first: int, time: int, keys: list[int]) -> tu
 
     Gives what it is over, its time column, and the gap.
     """
-    project = _computing(b, node)
+    project = _below_names(b, node)
     made, value = _only(b, project)
     parts = b.children(value)
     _need(made == first and b.kind(value) == "CaseWhen" and len(parts) == 3 and b.kind(parts[0]) == "GreaterThan")
@@ -198,7 +198,7 @@ def _begun(b: Bridge, node: JNode, first: int, time: int, keys: list[int]) -> tu
     _need(b.kind(call) == "Lag" and found_keys == keys and orders == [time])
     lagged, _, default = b.children(call)
     _need(_id(b, lagged) == time and _is_null(b, default))
-    named = _computing(b, below)
+    named = _below_names(b, below)
     name, column = _only(b, named)
     child = b.children(named)[0]
     _need(name == time and b.is_attribute(column) and b.kind(child) == "Filter" and _only_present(b, child, column))
@@ -274,17 +274,8 @@ def _only(b: Bridge, node: JNode) -> tuple[int, JExpr]:
     return b.attribute_id(computed[0]), b.children(computed[0])[0]
 
 
-def _skipped(b: Bridge, node: JNode, kind: str) -> JNode:
-    """The first node of a kind, below names and projections that compute nothing."""
-    while b.kind(node) != kind:
-        _need(b.kind(node) == "SubqueryAlias" or (b.kind(node) == "Project" and not _computed(b, node)))
-        node = b.children(node)[0]
-    return node
-
-
-def _computing(b: Bridge, node: JNode) -> JNode:
-    """The first projection that computes something, below names and those that do not."""
+def _below_names(b: Bridge, node: JNode) -> JNode:
+    """The first node below names and projections that compute nothing."""
     while b.kind(node) == "SubqueryAlias" or (b.kind(node) == "Project" and not _computed(b, node)):
         node = b.children(node)[0]
-    _need(b.kind(node) == "Project")
     return node

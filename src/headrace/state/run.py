@@ -455,8 +455,8 @@ class RunCache:
         self._capacity = capacity
         self._idle_s = idle_s
         self._now_s = now_s
-        self._runs: OrderedDict[tuple[Root, str, int], Run] = OrderedDict()
-        self._used_s: dict[tuple[Root, str, int], float] = {}
+        self._runs: OrderedDict[tuple[Root, str, int], tuple[Run, float]] = OrderedDict()
+        """With the time of their last use, the least recently used first."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -466,19 +466,20 @@ class RunCache:
         """The run, opened if need be. Raises what `Run.open` does."""
         name = (root, ref.path, ref.offset)
         with self._lock:
-            run = self._runs.get(name)
+            run, _ = self._runs.get(name, (None, 0.0))
             if run is not None and run.ref == ref and not run.damaged:
-                self._runs.move_to_end(name)
-                self._used_s[name] = self._now_s()
+                self._use(name, run)
                 return run
         run = Run.open(root, ref)
         with self._lock:
-            self._runs[name] = run
-            self._runs.move_to_end(name)
-            self._used_s[name] = self._now_s()
+            self._use(name, run)
             while len(self._runs) > self._capacity:
-                self._forget(next(iter(self._runs)))
+                self._runs.popitem(last=False)
         return run
+
+    def _use(self, name: tuple[Root, str, int], run: Run) -> None:
+        self._runs[name] = run, self._now_s()
+        self._runs.move_to_end(name)
 
     def tidy(self, root: Root, versions: Mapping[int, Collection[RunRef]]) -> None:
         """Let go of what is not needed any more; `versions` are the runs that some tables have now.
@@ -488,13 +489,10 @@ class RunCache:
         kept = {(root, ref.path, ref.offset) for refs in versions.values() for ref in refs}
         with self._lock:
             before_s = self._now_s() - self._idle_s
-            for name, run in list(self._runs.items()):
+            for name, (run, used_s) in list(self._runs.items()):
                 merged = name[0] == root and run.ref.table_id in versions and name not in kept
-                if merged or self._used_s[name] < before_s:
-                    self._forget(name)
-
-    def _forget(self, name: tuple[Root, str, int]) -> None:
-        del self._runs[name], self._used_s[name]
+                if merged or used_s < before_s:
+                    del self._runs[name]
 
     def get_all(self, root: Root, refs: Sequence[RunRef]) -> list[Run]:
         """The runs, in order; those of an object store are opened side by side. Raises what `Run.open` does."""
@@ -509,7 +507,6 @@ class RunCache:
         """Forget all runs. Batches handed out stay valid."""
         with self._lock:
             self._runs.clear()
-            self._used_s.clear()
 
 
 OPEN_RUNS = RunCache()

@@ -69,9 +69,14 @@ def shared_keys(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> Ints:
     k = np.concatenate([int64(b.column("__k")) for b in batches])
     columns = [pa.concat_arrays([b.column(f.name) for b in batches]) for f in schema.key]
     order = stable_order([k])
-    pairs = np.flatnonzero(k[order[1:]] == k[order[:-1]])
+    return np.unique(keys_shared(k[order], order, columns))
+
+
+def keys_shared(k: Ints, order: Ints, columns: Sequence[pa.Array]) -> Ints:
+    """Sorted `__k` under which neighbours have different keys, some repeatedly; `order` says where rows' keys are."""
+    pairs = np.flatnonzero(k[1:] == k[:-1])
     equal = rows_equal(columns, order[pairs], columns, order[pairs + 1])
-    return np.unique(k[order[pairs[~equal]]])
+    return k[pairs[~equal]]
 
 
-__all__ = ["first_versions", "row_codes", "shared_keys"]
+__all__ = ["first_versions", "keys_shared", "row_codes", "shared_keys"]

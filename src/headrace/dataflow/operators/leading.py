@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataflow.operators.first_rows import row_codes, shared_keys
+from headrace.dataflow.operators.first_rows import keys_shared, row_codes, shared_keys
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, versions
 from headrace.dataflow.operators.spill import Account
 from headrace.dataflow.operators.task import GATHER_ROWS, Keyed, Labelled, Task, Unkeyed, int64, state_batch
 from headrace.errors import HeadraceError
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import concat, consolidate, in_row_order, rows_equal, stable_order, take
+from headrace.state.kernels import concat, consolidate, in_row_order, negated, stable_order, take
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.order_code import counted_units, leading
@@ -132,9 +132,7 @@ class Moved:
     def written(self) -> pa.RecordBatch:
         """The change of the state table, sorted."""
         gone, come = take(self.rows, self.left), take(self.rows, self.entered)
-        at = self.schema.diff_start
-        gone = gone.set_column(at, gone.schema.field(at), pa.array(-int64(gone.column(at))))
-        return consolidate(concat([gone, come], self.rows.schema), self.schema)
+        return consolidate(concat([negated(gone, self.schema), come], self.rows.schema), self.schema)
 
 
 def advance(table: Arrangement, delta: pa.RecordBatch, need: int, *, by_code: bool = False) -> Moved:
@@ -177,10 +175,9 @@ def first_of(k: Ints, weights: Ints, code: Ints, keys: Sequence[pa.Array], first
     units = counted_units(k, code, weights[order], by_code=first.by_code)
     which = leading(k, code, units, np.full(len(k), first.need))
     if not which.all():
-        pairs = np.flatnonzero(k[1:] == k[:-1])
-        equal = rows_equal(keys, order[pairs], keys, order[pairs + 1])
-        if not equal.all():
-            which |= np.isin(k, k[pairs[~equal]])
+        shared = keys_shared(k, order, keys)
+        if len(shared):
+            which |= np.isin(k, shared)
     keep = np.zeros(len(order), dtype=np.bool_)
     keep[order[which]] = True
     return keep, order[which]

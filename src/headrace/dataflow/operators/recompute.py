@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, chunks, collect, int64, state_batch
 from headrace.errors import HeadraceError
-from headrace.state.kernels import concat, consolidate, in_row_order
+from headrace.state.kernels import concat, consolidate, in_row_order, negated
 from headrace.state.kernels.order_code import SortKey, order_codes
 from headrace.state.schema import TableSchema
 
@@ -114,10 +114,7 @@ class RecomputeStage(Labelled, Keyed):
 
 def _changed(old: pa.RecordBatch, new: pa.RecordBatch, schema: TableSchema) -> np.ndarray:
     """Every `__k` whose rows differ."""
-    place = schema.diff_start
-    weights = pa.array(-int64(old.column(place)))
-    taken_back = old.set_column(place, old.schema.field(place), weights)
-    difference = consolidate(concat([taken_back, new], new.schema), schema)
+    difference = consolidate(concat([negated(old, schema), new], new.schema), schema)
     return np.unique(int64(difference.column("__k")))
 
 

@@ -4,7 +4,7 @@ Pure functions of numpy and pyarrow; they do no I/O and keep no state. Columns a
 stored order that `TableSchema` defines.
 """
 
-from headrace.state.kernels.combine import combine_groups, consolidate, extrema
+from headrace.state.kernels.combine import combine_groups, consolidate, extrema, negated
 from headrace.state.kernels.equality import Selector, int64_values, rows_equal, validity
 from headrace.state.kernels.order import (
     Groups,
@@ -35,6 +35,7 @@ __all__ = [
     "in_row_order",
     "int64_values",
     "match",
+    "negated",
     "rows_equal",
     "sort_order",
     "sort_rows",

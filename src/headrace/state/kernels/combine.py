@@ -18,6 +18,12 @@ from headrace.state.schema import LO_SUFFIX, TableSchema
 Floats = npt.NDArray[np.float64]
 
 
+def negated(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """The rows with the opposite of their first diff, which is their weight: what takes them back."""
+    at = schema.diff_start
+    return batch.set_column(at, batch.schema.field(at), pa.array(-int64_values(batch.column(at))))
+
+
 def consolidate(
     batch: pa.RecordBatch, schema: TableSchema, *, by_epoch: bool = False, keep_zeros: bool = False
 ) -> pa.RecordBatch:

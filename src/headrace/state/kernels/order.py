@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, int64_values, is_flat, rows_equal, validity
 from headrace.state.kernels.hashing import hash_columns
-from headrace.state.kernels.sorting import stable_order
+from headrace.state.kernels.sorting import stable_order, stretches
 from headrace.state.schema import TableSchema
 
 
@@ -167,16 +167,13 @@ def in_row_order(batch: pa.RecordBatch, places: Ints, schema: TableSchema) -> In
     if not schema.value or len(places) < 2:
         return places
     keys = [key[places] for key in _sort_keys(batch.select(range(schema.width)), schema)]
-    tied = np.zeros(len(places), dtype=np.bool_)
-    tied[1:] = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
-    tied[:-1] |= tied[1:]
-    found = np.flatnonzero(tied)
+    found, stretch = stretches(np.logical_and.reduce([key[1:] == key[:-1] for key in keys]))
     if not len(found):
         return places
     at = pa.array(places[found])
     hashes = hash_columns([batch.column(f.name).take(at) for f in schema.value])
     result = places.copy()
-    result[found] = places[found][stable_order([*(key[found] for key in keys), hashes])]
+    result[found] = places[found][stable_order([stretch, hashes])]
     return result
 
 

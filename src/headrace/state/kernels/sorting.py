@@ -41,13 +41,13 @@ def stable_order(keys: Sequence[Ints]) -> Ints:
 
 def _within_ties(order: Ints, tied: npt.NDArray[np.bool_], key: Ints) -> Ints:
     """Sort each stretch of `order` whose rows are tied by one more key."""
-    places, stretch = _stretches(tied)
+    places, stretch = stretches(tied)
     rows = order[places]
     order[places] = rows[_by_word(key[rows], stretch)]
     return order
 
 
-def _stretches(tied: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def stretches(tied: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Places that are tied with a neighbour, given which pairs of neighbours are; their stretches, numbered from 0."""
     inside = np.zeros(len(tied) + 1, dtype=np.bool_)
     inside[1:] = tied
@@ -89,7 +89,7 @@ def _mend(order: Ints, word: Ints, leading: npt.NDArray[np.uint64]) -> None:
     sorted_word = word[order]
     if not (same & (sorted_word[1:] < sorted_word[:-1])).any():
         return
-    places, stretch = _stretches(same)
+    places, stretch = stretches(same)
     rows = order[places]
     order[places] = rows[np.lexsort((word[rows], stretch))]
 
