@@ -39,6 +39,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         JobFailed                      HR020
           FunctionFailed               38000
           LogLost                      HR021
+          NotVectorized                HR020
         SparkLost                      58000
         QueryCanceled                  57014
         ShuttingDown                   57P01
@@ -276,6 +277,10 @@ class FunctionFailed(JobFailed):
     """A user's Python function has raised; the detail is its traceback."""
 
     sqlstate = "38000"
+
+
+class NotVectorized(JobFailed):
+    """A worker met values that only Spark's own expressions are sure of; the step runs again with these."""
 
 
 class LogLost(JobFailed):

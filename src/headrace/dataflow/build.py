@@ -6,7 +6,6 @@ Each stateful operator is a projection to its wire format, a distribution by `__
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,12 +16,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.connectors.sinks import drops_retractions, open_sink
 from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
-from headrace.dataflow.flow import Builder, Flow, Made, Placed, arrow, stage_output, struct
+from headrace.dataflow.chains import Chains
+from headrace.dataflow.flow import Builder, Flow, Made, arrow, struct
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.operators.materialize import MaterializeStage
-from headrace.plan.bridge import JExpr
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import (
     Aggregate,
@@ -42,7 +41,14 @@ from headrace.plan.types import spark_of
 
 
 class EpochPlan(Builder):
-    """Builds the plan of one view for one parallelism."""
+    """Builds the plan of one view for one parallelism.
+
+    With `vectorize` expressions are computed by Arrow's kernels where these do what Spark's do.
+    """
+
+    def __init__(self, *given: Any, vectorize: bool = True, **named: Any):
+        super().__init__(*given, **named)
+        self.chains = Chains(self, vectorize)
 
     def build(self, plan: ViewPlan) -> tuple[DataFrame, bool]:
         """The DataFrame whose execution is one epoch, and whether the number of its rows counts.
@@ -54,10 +60,10 @@ class EpochPlan(Builder):
         bridge = self.bridge
         bridge.spark.conf.set("spark.sql.shuffle.partitions", str(self.parallelism))
         nothing = StructType([StructField("done", LongType())])
-        last, positions = self._last_stage(root)
-        if last is not None:
-            made = self.made(last)
-            return self.map(made.frame, [made.stage, self._terminal(plan, positions)], nothing), False
+        chain = self.chains.of(root)
+        if chain is not None:
+            stages = [*chain.stages, self._terminal(plan, chain.positions(root.output))]
+            return self.map(chain.frame, stages, nothing), False
         flow = self.flow(root)
         wire = [c.alias(f"c{i}") for i, c in enumerate(self.columns(flow, root.output))]
         frame = bridge.frame(flow.node).select(*wire, bridge.column(flow.weight).alias("__w"))
@@ -71,41 +77,12 @@ class EpochPlan(Builder):
             return MaterializeStage(plan.schema, positions, self.weak_hash)
         return DeliverStage(tuple(plan.sink.items()), plan.columns, positions)
 
-    def _last_stage(self, root: Operator) -> tuple[Operator | None, tuple[int, ...]]:
-        """The stage whose output is the view's rows but for the order of columns, and where those columns are.
-
-        None where Spark has something to compute after it: else both stages run in one worker, one after the other.
-        """
-        ids: list[int] = [a.id for a in root.output]
-        op = root
-        while isinstance(op, Rowwise):
-            sources = self.renamed(op.expressions) if op.label == "Project" else None
-            if sources is None or any(i not in sources for i in ids):
-                return None, ()
-            ids = [sources[i] for i in ids]
-            op = op.children[0]
-        if isinstance(op, Aggregate):
-            sources = self.renamed(op.results)
-            if sources is None:
-                return None, ()
-            ids = [sources[i] for i in ids]
-        elif not isinstance(op, (Input, Join, Session, WindowClose)) or (
-            isinstance(op, Join) and not joins.is_plain(op)
-        ):
-            return None, ()
-        places = {a.id: i for i, a in enumerate(stage_output(op))}
-        return op, tuple(places[i] for i in ids)
-
-    def _still_placed(self, named: Sequence[JExpr], flow: Flow) -> Placed:
-        """What decides where rows are, in the columns that a projection leaves."""
-        sources = self.sources(named) if flow.placed else {}
-        kept = tuple(frozenset(new for new, old in sources.items() if old in same) for same in flow.placed)
-        return kept if all(kept) else ()
-
     def flow(self, op: Operator) -> Flow:
+        chain = self.chains.of(op)
+        if chain is not None:
+            return self.chains.flow(chain)
         makers: dict[type[Operator], Any] = {
-            Input: self._read,
-            Constant: self.staged,
+            Input: self._unchanged,
             Rowwise: self._rowwise,
             Union: self._union,
             Join: partial(joins.joined, self),
@@ -113,11 +90,12 @@ class EpochPlan(Builder):
             Recompute: partial(recompute.recompute, self),
             TemporalFilter: partial(waiting.timed, self),
             Lookup: self._looked_up,
-            Session: self.staged,
-            WindowClose: self.staged,
         }
         flow: Flow = makers[type(op)](op)
         return flow
+
+    def staged(self, op: Operator) -> Flow:
+        return self.chains.flow(self.chains.alone(op))
 
     def made(self, op: Operator) -> Made:
         """What an operator with a stage of its own is made of."""
@@ -140,9 +118,7 @@ class EpochPlan(Builder):
         )
         return Made(self.slices(), stage, op.output, schema)
 
-    def _read(self, op: Input) -> Flow:
-        if self.active is None or op.relation in self.active:
-            return self.staged(op)
+    def _unchanged(self, op: Input) -> Flow:
         fields = [(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)]
         empty = self.bridge.spark.createDataFrame([], struct(fields, weight=True))
         return self.read_as(empty, op.output)
@@ -161,7 +137,7 @@ class EpochPlan(Builder):
         if op.label == "Project":
             named = [self.fresh(e, flow) for e in op.expressions]
             mapping = {b.attribute_id(e): n.toAttribute() for e, n in zip(op.expressions, named)}
-            placed = self._still_placed(op.expressions, flow)
+            placed = self.still_placed(op.expressions, flow.placed)
             return Flow(b.project([*named, flow.weight], flow.node), flow.weight, mapping, placed)
         if op.label == "Filter":
             return replace(flow, node=b.filter(self.at(op.node.condition(), flow), flow.node))
@@ -194,7 +170,7 @@ class EpochPlan(Builder):
         assert table is not None
         keys = [self.column(k, flow).alias(f"k{i}") for i, k in enumerate(op.keys)]
         own = [c.alias(f"o{i}") for i, c in enumerate(self.columns(flow, op.own))]
-        frame = b.frame(flow.node).select(b.column(flow.weight).alias("__w"), *keys, *own)
+        frame = b.frame(flow.node).select(*keys, *own, b.column(flow.weight).alias("__w"))
         schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
         names = tuple(op.columns)
         stage = LookupStage(op.id, op.relation, table, names, len(op.own), op.outer, arrow(schema))

@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StructField, Stru
 
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
-from headrace.plan.tree import Aggregate, Attr, Join, Operator
+from headrace.plan.tree import Aggregate, Attr, Input, Join, Operator
 from headrace.plan.types import arrow_of_spark
 from headrace.state.schema import TableSchema
 
@@ -97,6 +97,14 @@ class Builder(ABC):
     def made(self, op: Operator) -> Made:
         """What an operator with a stage of its own is made of."""
 
+    @abstractmethod
+    def staged(self, op: Operator) -> Flow:
+        """An operator that is nothing but its stage, and what follows it in the same worker."""
+
+    def changes(self, op: Input) -> bool:
+        """Whether an input may have changed."""
+        return self.active is None or op.relation in self.active
+
     def hash(self, columns: Sequence[SparkColumn]) -> SparkColumn:
         """The int64 hash of columns by which rows are distributed and found."""
         if not columns:
@@ -111,12 +119,6 @@ class Builder(ABC):
         function.__name__ = STAGE_PREFIX + stages[-1].label  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)
 
-    def staged(self, op: Operator) -> Flow:
-        """An operator that is nothing but its stage, and what follows it in the same worker."""
-        made = self.made(op)
-        stages = [made.stage, *self.following.get(op.id, ())]
-        return self.read_as(self.map(made.frame, stages, made.schema), made.attrs)
-
     def renamed(self, named: Sequence[JExpr]) -> dict[int, int] | None:
         """For expressions that are nothing but attributes under another name: new id to old id."""
         found = self.sources(named)
@@ -130,6 +132,12 @@ class Builder(ABC):
             inner = e if b.is_attribute(e) else b.children(e)[0]
             found[b.attribute_id(e)] = b.attribute_id(inner) if b.is_attribute(inner) else None
         return found
+
+    def still_placed(self, named: Sequence[JExpr], placed: Placed) -> Placed:
+        """What decides where rows are, in the columns that a projection leaves."""
+        sources = self.sources(named) if placed else {}
+        kept = tuple(frozenset(new for new, old in sources.items() if old in same) for same in placed)
+        return kept if all(kept) else ()
 
     def read_as(self, frame: DataFrame, attrs: Sequence[Attr]) -> Flow:
         """A stage's output, its columns and then `__w`, as a flow of the query's attributes."""

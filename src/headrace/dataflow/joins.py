@@ -41,13 +41,13 @@ def joined(plan: Builder, op: Join) -> Flow:
     if op.left.preserved or op.right.preserved:
         made = plan.made(op)
         return _preserved(plan, op, made.attrs, plan.map(made.frame, [made.stage], made.schema))
-    flow = replace(plan.staged(op), placed=_placed(plan, op.left, op.right))
+    flow = replace(plan.staged(op), placed=placed(plan, op.left, op.right))
     if op.residual is not None:
         flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
     return flow
 
 
-def _placed(plan: Builder, *sides: JoinSide) -> Placed:
+def placed(plan: Builder, *sides: JoinSide) -> Placed:
     """What the hash of the key was made of that rows were brought together by: columns that the sides still have.
 
     Nothing where a part of the key is no column of any of them.
@@ -103,7 +103,7 @@ def _preserved(plan: Builder, op: Join, attrs: list[Attr], frame: DataFrame) -> 
     flow, tag = _count(plan, op, op.left, preserve.LEFT, attrs, flow, tag)
     if op.join_type == "full":
         return _count(plan, op, op.right, preserve.RIGHT, attrs, flow, tag)[0]
-    return replace(flow, placed=_placed(plan, op.left))
+    return replace(flow, placed=placed(plan, op.left))
 
 
 def _count_input(plan: Builder, side: JoinSide, columns: Sequence[Attr], flow: Flow, tag: JExpr) -> DataFrame:
@@ -112,7 +112,7 @@ def _count_input(plan: Builder, side: JoinSide, columns: Sequence[Attr], flow: F
     own = plan.columns(flow, side.values)
     wire = [c.alias(f"o{i}") for i, c in enumerate(plan.columns(flow, columns))]
     fixed = [plan.hash(own).alias("__k"), b.column(flow.weight).alias("__w"), b.column(tag).alias("__t")]
-    return plan.together(b.frame(flow.node).select(*fixed, *wire), placed=bool(_placed(plan, side)))
+    return plan.together(b.frame(flow.node).select(*fixed, *wire), placed=bool(placed(plan, side)))
 
 
 def _count(
@@ -140,7 +140,7 @@ def _matched(plan: Builder, op: Join, flow: Flow, tag: JExpr) -> Flow:
     mode: Any = op.join_type
     identity = op.state()["left_matches"]
     stage = preserve.PreserveStage(op.id, "left_matches", identity, own, preserve.LEFT, mode, arrow(schema))
-    return replace(plan.read_as(plan.map(frame, [stage], schema), op.output), placed=_placed(plan, op.left))
+    return replace(plan.read_as(plan.map(frame, [stage], schema), op.output), placed=placed(plan, op.left))
 
 
 class _Slots:

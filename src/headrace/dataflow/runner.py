@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import structlog
 from py4j.protocol import Py4JError
 from pyspark import Accumulator, SparkContext
 
@@ -17,7 +18,7 @@ from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.params import EpochParams, property_of
-from headrace.errors import JobFailed
+from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
@@ -25,6 +26,8 @@ from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_attempt
 
 _NUMBERS = itertools.count(1)
+_AGAIN = "again"
+_log = structlog.get_logger("headrace")
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
 
@@ -83,12 +86,15 @@ class EpochRunner:
         *,
         pool: str = "streaming",
         weak_hash: int | None = None,
+        vectorize: bool = True,
     ):
         self._bridge = bridge
         self._plan = plan
         self._relations = dict(relations)
         self._pool = pool
         self._weak_hash = weak_hash
+        self.vectorize = vectorize
+        """Whether expressions are computed by Arrow's kernels where these are sure to do what Spark does."""
         self._context: SparkContext = bridge.spark.sparkContext
         self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
@@ -112,7 +118,7 @@ class EpochRunner:
                     return self.prepare(parallelism)
                 builder = EpochPlan(
                     self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active,
-                    self._number,
+                    self._number, vectorize=self.vectorize,
                 )  # fmt: skip
                 frame, counts = builder.build(self._plan)
                 executed = frame._jdf.queryExecution().executedPlan()
@@ -140,7 +146,16 @@ class EpochRunner:
         Raises the error of the first that failed; then nothing of any of them may be used. Of several none may be a
         sink that counts: of the job's rows it is not known whose they are.
         """
-        attempts = [(self, params, parallelism), *others]
+        try:
+            return self._run([(self, params, parallelism), *others])
+        except NotVectorized as error:
+            found = [(runner, _again(own), tasks) for runner, own, tasks in [(self, params, parallelism), *others]]
+            for runner, _, _ in found:
+                runner._leave_to_spark(str(error))
+            return self._run(found)
+
+    def _run(self, attempts: Sequence[tuple[EpochRunner, EpochParams, int]]) -> list[EpochResult]:
+        _, params, _ = attempts[0]
         job_group = f"headrace-{params.attempt}"
         with ExitStack() as held:
             for runner in sorted((r for r, _, _ in attempts), key=lambda r: r._number):
@@ -156,7 +171,7 @@ class EpochRunner:
                     before += int(rdd.getNumPartitions())
                     counts = counts or physical.counts
                     rdds.append(rdd)
-                assert not (counts and others), "the rows of one view only can be counted"
+                assert not (counts and len(attempts) > 1), "the rows of one view only can be counted"
                 rows = self._bridge.count_rows(rdds)
             except Exception as error:
                 raise translate(error) from error
@@ -177,9 +192,16 @@ class EpochRunner:
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
         )
         self._acknowledged.value = []
-        self._under_way = params.attempt, job_group
+        self._under_way = params.attempt.removesuffix(_AGAIN), job_group
         self._context.setLocalProperty(property_of(self._number), told.encode())
         return physical, rdd
+
+    def _leave_to_spark(self, why: str) -> None:
+        """From now on all expressions are Spark's."""
+        _log.info("expressions are left to Spark", why=why)
+        with self._bridge.lock:
+            self.vectorize = False
+            self._physical.clear()
 
     def _end(self, params: EpochParams) -> None:
         forget_attempt(params.spool_root, params.attempt)
@@ -233,6 +255,11 @@ class EpochRunner:
         if (stored := sum(r.rows for r in result.runs)) != written:
             raise JobFailed(f"the stages of epoch {params.to_epoch} wrote {written} rows, its objects hold {stored}")
         return result
+
+
+def _again(params: EpochParams) -> EpochParams:
+    """The parameters for another try at the same step: tasks of the first may still be at work."""
+    return replace(params, attempt=params.attempt + _AGAIN, prefix=f"{params.prefix}/{_AGAIN}")
 
 
 def _leaves(plan: ViewPlan) -> list[Any]:

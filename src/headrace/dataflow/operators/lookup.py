@@ -17,7 +17,7 @@ from headrace.state.schema import TableSchema
 
 @dataclass(frozen=True)
 class LookupStage(Labelled, Unkeyed):
-    """No state of its own. Input rows are `__w`, keys `k0` ..., and `width` columns that are passed on.
+    """No state of its own. Input rows are keys, then `width` columns that are passed on, and `__w`.
 
     Output rows are these columns, those of the relation (null where there is no match), whether there is one, `__w`.
     """
@@ -37,7 +37,7 @@ class LookupStage(Labelled, Unkeyed):
         params, fields = task.params, self.schema.key
         table = Arrangement(self.schema, params.lookups[self.relation], params.root, as_of=params.to_epoch)
         for batch in batches:
-            keys = [batch.column(f"k{i}").cast(f.type) for i, f in enumerate(fields)]
+            keys = [batch.column(i).cast(f.type) for i, f in enumerate(fields)]
             present = np.flatnonzero(np.logical_and.reduce([np.asarray(key.is_valid()) for key in keys]))
             keys = [key.take(pa.array(present)) for key in keys]
             hashes = hash_columns(keys)
@@ -54,7 +54,7 @@ class LookupStage(Labelled, Unkeyed):
     def _batch(self, batch: pa.RecordBatch, at: Ints, rows: pa.RecordBatch, found: Ints) -> pa.RecordBatch:
         """Rows of the input at some positions, beside those of the relation at others (-1 for none)."""
         matched, input_rows = found >= 0, pa.array(at)
-        own = [batch.column(f"o{i}").take(input_rows) for i in range(self.width)]
+        own = [batch.column(len(self.schema.key) + i).take(input_rows) for i in range(self.width)]
         other = [take_or_null(rows.column(name), found) for name in self.names]
         times = int64(rows.column("__w"))[found] if len(rows) else np.ones(len(at), dtype=np.int64)
         weights = int64(batch.column("__w"))[at] * np.where(matched, times, 1)

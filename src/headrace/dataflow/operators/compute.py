@@ -1,0 +1,63 @@
+"""Filters and projections that need not go to Spark: they run in the worker of the operator below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from headrace.dataflow.operators.expressions import Expression, Rows
+from headrace.dataflow.operators.task import Task, Unkeyed
+from headrace.errors import NotVectorized
+
+
+@dataclass(frozen=True)
+class Where:
+    """Rows for which a condition is true."""
+
+    condition: Expression
+
+
+@dataclass(frozen=True)
+class Select:
+    """Other columns, the weight among them."""
+
+    columns: tuple[Expression, ...]
+
+
+Step: TypeAlias = Where | Select
+
+
+@dataclass(frozen=True)
+class ComputeStage(Unkeyed):
+    """Steps one after the other over each batch as it comes; no state. Output are the columns of `output`."""
+
+    operator: str
+    steps: tuple[Step, ...]
+    output: pa.Schema
+
+    @property
+    def label(self) -> str:
+        """Apart from that of the operator itself."""
+        return f"{self.operator}.compute"
+
+    def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Compute every batch. Raises `NotVectorized` where it is not sure to do what Spark does."""
+        for batch in batches:
+            try:
+                found = self._computed(batch)
+            except Exception as error:  # of whatever kind: Spark gives the verdict
+                raise NotVectorized(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+            if found.num_rows:
+                yield found
+
+    def _computed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = Rows.of(batch.columns, batch.num_rows)
+        for step in self.steps:
+            rows = rows.where(step.condition) if isinstance(step, Where) else rows.select(step.columns)
+            if not rows.length:
+                return pa.RecordBatch.from_pylist([], self.output)
+        columns = [rows.column(i) for i in range(len(self.output))]
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)

@@ -1,0 +1,339 @@
+"""Catalyst's expressions as calls of Arrow's kernels, as far as these do exactly the same (or raise)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.dataflow.operators.expressions import DAY_US, Call, Column, Expression, Literal
+from headrace.errors import NotSupported
+from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.types import arrow_of
+
+_t = pa.types
+_SECOND_US = 1_000_000
+_FIELDS = {"yyyy": "{y:04d}", "MM": "{M:02d}", "dd": "{d:02d}", "HH": "{H:02d}", "mm": "{m:02d}", "ss": "{s:02d}"}
+_FIELD_UNITS_US = {"dd": DAY_US, "HH": 3600 * _SECOND_US, "mm": 60 * _SECOND_US, "ss": _SECOND_US}
+_FORMAT = re.compile(r"yyyy|MM|dd|HH|mm|ss|[^A-Za-z'\[\]{}#]")
+_UNITS_US = {"day": DAY_US, "hour": 3600 * _SECOND_US, "minute": 60 * _SECOND_US, "second": _SECOND_US}
+_COMPARED = {
+    "EqualTo": "equal", "LessThan": "less", "LessThanOrEqual": "less_equal", "GreaterThan": "greater",
+    "GreaterThanOrEqual": "greater_equal", "EqualNullSafe": "equal_or_both_null",
+}  # fmt: skip
+_ARITHMETIC = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
+_TRANSPARENT = ("Alias", "KnownNullable", "KnownNotNull")
+_ORDERED = (_t.is_integer, _t.is_string, _t.is_date32, _t.is_timestamp)
+
+
+class _NotThis(Exception):
+    """There is no kernel that does the same."""
+
+
+def vectorized(b: Bridge, expression: JExpr, places: Mapping[int, int]) -> Expression | None:
+    """The expression over columns at `places` (by attribute id); None for what only Spark computes."""
+    try:
+        return _Compiler(b, places).of(expression)
+    except (_NotThis, NotSupported):
+        return None
+
+
+class _Compiler:
+    """One expression on its way."""
+
+    def __init__(self, b: Bridge, places: Mapping[int, int]):
+        self.b = b
+        self.places = places
+        self.rules: dict[str, Callable[[JExpr], Expression]] = {
+            **dict.fromkeys(_TRANSPARENT, lambda e: self.of(b.children(e)[0])),
+            **dict.fromkeys(_COMPARED, self._compared),
+            **dict.fromkeys(_ARITHMETIC, self._arithmetic),
+            **dict.fromkeys(("Hour", "Minute", "Second"), self._part_of_day),
+            **dict.fromkeys(("Year", "Month", "DayOfMonth", "Quarter"), self._of_calendar),
+            "AttributeReference": self._attribute,
+            "Literal": self._literal,
+            "And": lambda e: self._call("and", e),
+            "Or": lambda e: self._call("or", e),
+            "Not": lambda e: self._call("not", e),
+            "IsNull": lambda e: self._call("is_null", e),
+            "IsNotNull": lambda e: self._call("is_valid", e),
+            "In": self._in,
+            "InSet": self._in_set,
+            "If": self._case,
+            "CaseWhen": self._case,
+            "Coalesce": self._coalesce,
+            "UnaryMinus": self._negate,
+            "Remainder": lambda e: self._divided("remainder", e),
+            "IntegralDivide": lambda e: self._divided("quotient", e),
+            "Cast": self._cast,
+            "PreciseTimestampConversion": lambda e: self._call("cast", e, *self._target(e)),
+            "Length": self._length,
+            "Lower": lambda e: self._text("lower", e),
+            "Upper": lambda e: self._text("upper", e),
+            "StringReplace": self._replace,
+            "ElementAt": self._element,
+            "Substring": self._substring,
+            "Concat": self._concat,
+            "Like": self._like,
+            "Contains": lambda e: self._with_pattern("contains", e),
+            "StartsWith": lambda e: self._with_pattern("starts_with", e),
+            "EndsWith": lambda e: self._with_pattern("ends_with", e),
+            "TruncTimestamp": self._truncated,
+            "DateFormatClass": self._formatted,
+            "CreateNamedStruct": self._struct,
+            "GetStructField": self._field,
+        }
+
+    def of(self, e: JExpr) -> Expression:
+        """The expression. Raises `_NotThis`."""
+        rule = self.rules.get(self.b.kind(e))
+        if rule is None:
+            raise _NotThis
+        return rule(e)
+
+    def _call(self, function: str, e: JExpr, *options: Any) -> Call:
+        """A function of all children, with the type that Spark says."""
+        return Call(function, tuple(self.of(c) for c in self.b.children(e)), self._type(e), options)
+
+    def _type(self, e: JExpr) -> pa.DataType:
+        if self.b.is_collated(e):
+            raise _NotThis
+        return arrow_of(e)
+
+    def _require(self, e: JExpr, *tests: Callable[[pa.DataType], bool]) -> None:
+        kind = self._type(e)
+        if not any(test(kind) for test in tests):
+            raise _NotThis
+
+    def _given(self, e: JExpr) -> Any:
+        """The value of a literal that is not null."""
+        if self.b.kind(e) != "Literal":
+            raise _NotThis
+        found = self._literal(e).value
+        if found is None:
+            raise _NotThis
+        return found
+
+    def _target(self, e: JExpr) -> tuple[pa.DataType]:
+        return (self._type(e),)
+
+    # -- leaves -----------------------------------------------------------------------------------------------
+
+    def _attribute(self, e: JExpr) -> Expression:
+        place = self.places.get(self.b.attribute_id(e))
+        if place is None:
+            raise _NotThis
+        return Column(place)
+
+    def _literal(self, e: JExpr) -> Literal:
+        kind, value = self._type(e), e.value()
+        if value is None:
+            return Literal(None, kind)
+        if _t.is_boolean(kind):
+            return Literal(bool(value), kind)
+        if _t.is_integer(kind) or _t.is_date32(kind) or _t.is_timestamp(kind):
+            return Literal(int(value), kind)
+        if _t.is_string(kind):
+            return Literal(str(value.toString()), kind)
+        if _t.is_decimal(kind):
+            return Literal(Decimal(str(value.toString())), kind)
+        raise _NotThis
+
+    # -- logic ------------------------------------------------------------------------------------------------
+
+    def _compared(self, e: JExpr) -> Expression:
+        equality = self.b.kind(e) in ("EqualTo", "EqualNullSafe")
+        for side in self.b.children(e):
+            # Not floating point: Spark's NaN equals itself and is above all numbers.
+            self._require(side, *_ORDERED, _t.is_decimal, lambda t: equality and _t.is_boolean(t))
+        left, right = (self._type(c) for c in self.b.children(e))
+        if left != right:
+            raise _NotThis
+        return self._call(_COMPARED[self.b.kind(e)], e)
+
+    def _in(self, e: JExpr) -> Expression:
+        first, *others = self.b.children(e)
+        return self._one_of(e, first, [self._given(o) for o in others])
+
+    def _in_set(self, e: JExpr) -> Expression:
+        first = self.b.children(e)[0]
+        self._require(first, _t.is_integer, _t.is_string)
+        values, found = e.hset().iterator(), []
+        while values.hasNext():
+            value = values.next()
+            if value is None:
+                raise _NotThis
+            found.append(value if isinstance(value, int) else str(value.toString()))
+        return self._one_of(e, first, sorted(found))
+
+    def _one_of(self, e: JExpr, first: JExpr, values: list[Any]) -> Expression:
+        self._require(first, *_ORDERED)
+        return Call("is_in", (self.of(first),), self._type(e), tuple(values))
+
+    def _coalesce(self, e: JExpr) -> Expression:
+        self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
+        return self._call("coalesce", e)
+
+    def _case(self, e: JExpr) -> Expression:
+        self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
+        given = [self.of(c) for c in self.b.children(e)]
+        if len(given) % 2 == 0:
+            given.append(Literal(None, self._type(e)))
+        return Call("case", tuple(given), self._type(e))
+
+    # -- numbers ----------------------------------------------------------------------------------------------
+
+    def _arithmetic(self, e: JExpr) -> Expression:
+        function, kind = _ARITHMETIC[self.b.kind(e)], self._type(e)
+        types = [self._type(c) for c in self.b.children(e)]
+        if _t.is_decimal(kind):
+            if kind != _decimal_of(function, *types):
+                raise _NotThis
+            return self._call(function, e)
+        if not _t.is_integer(kind) or any(t != kind for t in types):
+            raise _NotThis
+        mode = self.b.eval_mode(e)
+        if mode not in ("ANSI", "LEGACY"):
+            raise _NotThis
+        return self._call(function if mode == "ANSI" else f"{function}_wrapped", e)
+
+    def _negate(self, e: JExpr) -> Expression:
+        self._require(e, _t.is_integer)
+        if not e.failOnError():
+            raise _NotThis
+        return self._call("negate", e)
+
+    def _divided(self, function: str, e: JExpr) -> Expression:
+        """By a positive constant, so that nothing can go wrong."""
+        value, by = self.b.children(e)
+        self._require(value, _t.is_integer)
+        if self._given(by) <= 0 or self._type(by) != self._type(value):
+            raise _NotThis
+        return self._call(function, e)
+
+    def _cast(self, e: JExpr) -> Expression:
+        source, target = self._type(self.b.children(e)[0]), self._type(e)
+        if source == target:
+            return self.of(self.b.children(e)[0])
+        if _t.is_timestamp(source) and _t.is_date32(target):
+            return self._call("date", e)
+        if not _casts(source, target):
+            raise _NotThis
+        return self._call("cast", e, target)
+
+    # -- texts ------------------------------------------------------------------------------------------------
+
+    def _text(self, function: str, e: JExpr) -> Expression:
+        self._require(e, _t.is_string)
+        return self._call(function, e)
+
+    def _length(self, e: JExpr) -> Expression:
+        self._require(self.b.children(e)[0], _t.is_string)
+        return self._call("length", e)
+
+    def _replace(self, e: JExpr) -> Expression:
+        text, search, by = self.b.children(e)
+        if not self._given(search):
+            raise _NotThis
+        return Call("replace", (self.of(text),), self._type(e), (self._given(search), self._given(by)))
+
+    def _element(self, e: JExpr) -> Expression:
+        """`split_part`: an element of a text that is split."""
+        lists, n = self.b.children(e)
+        default = e.defaultValueOutOfBound()
+        if self.b.kind(lists) != "StringSplitSQL" or default.isEmpty() or self._given(default.get()) != "":
+            raise _NotThis
+        text, delimiter = self.b.children(lists)
+        if self._given(n) <= 0 or not self._given(delimiter):
+            raise _NotThis
+        parts = Call("split", (self.of(text),), pa.list_(pa.string()), (self._given(delimiter),))
+        return Call("element", (parts,), self._type(e), (self._given(n),))
+
+    def _substring(self, e: JExpr) -> Expression:
+        text, start, length = self.b.children(e)
+        self._require(text, _t.is_string)
+        if self._given(start) <= 0 or self._given(length) < 0:
+            raise _NotThis
+        return Call("substring", (self.of(text),), self._type(e), (self._given(start) - 1, self._given(length)))
+
+    def _concat(self, e: JExpr) -> Expression:
+        self._require(e, _t.is_string)
+        return self._call("concat", e)
+
+    def _with_pattern(self, function: str, e: JExpr) -> Expression:
+        text, pattern = self.b.children(e)
+        self._require(text, _t.is_string)
+        return Call(function, (self.of(text),), self._type(e), (self._given(pattern),))
+
+    def _like(self, e: JExpr) -> Expression:
+        if "\\" in self._given(self.b.children(e)[1]) or str(e.escapeChar()) != "\\":
+            raise _NotThis
+        return self._with_pattern("like", e)
+
+    # -- times ------------------------------------------------------------------------------------------------
+
+    def _part_of_day(self, e: JExpr) -> Expression:
+        self._require(self.b.children(e)[0], _t.is_timestamp)
+        unit = self.b.kind(e).lower()
+        return self._call("part_of_day", e, _UNITS_US[unit], 24 if unit == "hour" else 60)
+
+    def _of_calendar(self, e: JExpr) -> Expression:
+        self._require(self.b.children(e)[0], _t.is_date32)
+        kernel = {"DayOfMonth": "day"}.get(self.b.kind(e), self.b.kind(e).lower())
+        return self._call("of_calendar", e, kernel)
+
+    def _truncated(self, e: JExpr) -> Expression:
+        unit, time = self.b.children(e)
+        unit_us = _UNITS_US.get(self._given(unit).lower())
+        if unit_us is None:
+            raise _NotThis
+        return Call("truncated", (self.of(time),), self._type(e), (unit_us,))
+
+    def _formatted(self, e: JExpr) -> Expression:
+        time, fmt = self.b.children(e)
+        found = _FORMAT.findall(self._given(fmt))
+        if "".join(found) != self._given(fmt):
+            raise _NotThis
+        template = "".join(_FIELDS.get(f, f) for f in found)
+        unit_us = min((_FIELD_UNITS_US.get(f, DAY_US) for f in found), default=DAY_US)
+        return Call("formatted", (self.of(time),), self._type(e), (template, unit_us))
+
+    # -- structs ----------------------------------------------------------------------------------------------
+
+    def _struct(self, e: JExpr) -> Expression:
+        children = self.b.children(e)
+        names = tuple(self._given(n) for n in children[::2])
+        return Call("struct", tuple(self.of(v) for v in children[1::2]), self._type(e), (names,))
+
+    def _field(self, e: JExpr) -> Expression:
+        return self._call("field", e, int(e.ordinal()))
+
+
+def _decimal_of(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type in which sums and products of decimals are exact; None if it would be too long."""
+    if not (_t.is_decimal(left) and _t.is_decimal(right)):
+        return None
+    if function == "multiply":
+        precision, scale = left.precision + right.precision + 1, left.scale + right.scale
+    else:
+        scale = max(left.scale, right.scale)
+        precision = max(left.precision - left.scale, right.precision - right.scale) + scale + 1
+    return pa.decimal128(precision, scale) if precision <= 38 else None
+
+
+def _casts(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a cast between different types is one that no value of the type fails, and Arrow does as Spark."""
+    if _t.is_integer(source):
+        digits = {8: 3, 16: 5, 32: 10, 64: 19}[source.bit_width]
+        if _t.is_integer(target):
+            return bool(target.bit_width > source.bit_width)
+        if _t.is_decimal(target):
+            return bool(target.precision - target.scale >= digits)
+        return bool(_t.is_float64(target) or _t.is_string(target))
+    if _t.is_decimal(source):
+        wider = target.precision - target.scale >= source.precision - source.scale if _t.is_decimal(target) else False
+        return bool(wider and target.scale >= source.scale)
+    return (_t.is_timestamp(source) or _t.is_date32(source)) and _t.is_timestamp(target)

@@ -1,0 +1,179 @@
+"""Vectorised expressions give exactly what Spark gives, over values that are drawn to be difficult; or they refuse."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from headrace.dataflow.operators.expressions import Doubt, Expression, Rows
+from headrace.dataflow.vectors import vectorized
+from headrace.plan.bridge import Bridge
+from headrace.plan.types import arrow_of_spark
+
+DDL = (
+    "a bigint, b bigint, i int, j int, h smallint, y tinyint, p boolean, q boolean, s string, u string, "
+    "d decimal(10,2), e decimal(18,0), t timestamp, n timestamp_ntz, m timestamp_ntz, c date, f double"
+)
+STRINGS = [
+    "", "/", "a/", "/a", "a//b", "a/b/c/d", "Apple", "apple", "google", "GOOGLE", "channel_id=12&x", "channelXid=&",
+    "x\ny", "%", "_", "aaa", "aa", "  pad ", "a b", "z", "Z",
+]  # fmt: skip
+WIDE_STRINGS = ["ä/ö/ü", "日本/語", "🦆/x🦆", "né", "a\u0301"]
+
+CASES = [
+    # logic and comparison
+    "a = b", "a <> b", "a < b", "i <= j", "a > 3", "b >= -2", "a <=> b", "i <=> j", "p AND q", "p OR q", "NOT p",
+    "a IS NULL", "s IS NOT NULL", "(a > 0 AND s = 'apple') OR i IN (1, 2, 3)", "p = q", "s < u", "s >= u", "s <=> u",
+    "a IN (1, 2, 3)", "s IN ('apple', '', 'google')", "a NOT IN (0, -1)", "d > 1.5", "d = e", "c < DATE'2020-02-29'",
+    "n < m", "t >= TIMESTAMP'2015-07-15 00:00:00'", "n = TIMESTAMP_NTZ'1969-12-31 23:59:59.999999'", "c <=> c",
+    "i IN (0,1,2,3,4,5,6,7,8,9,10,11,12,13,14)", "s IN ('a','b','c','d','e','f','g','h','i','j','aaa','aa')",
+    # conditionals
+    "CASE WHEN a > 0 THEN 'more' WHEN a = 0 THEN 'zero' ELSE s END", "CASE WHEN p THEN a END", "IF(p, i, j)",
+    "CASE i WHEN 1 THEN s WHEN 2 THEN u ELSE 'other' END", "coalesce(a, b, 0)", "coalesce(s, u)", "nvl(p, true)",
+    "CASE WHEN p THEN d ELSE 0.00 END", "CASE WHEN q THEN n ELSE m END", "nullif(a, b)",
+    # numbers
+    "a + b", "a - b", "i * 3", "i + j", "h + h", "y * y", "-i", "a % 7", "i % 3", "a % 123 = 0", "a div 10", "i + a",
+    "0.908 * a", "d + 1.25", "d - e", "d * d", "CAST(i AS bigint)", "CAST(y AS int)", "CAST(a AS decimal(20,0))",
+    "CAST(i AS double)", "CAST(a AS double)", "CAST(a AS string)", "CAST(i AS string)", "0.908 * a > 10",
+    # texts
+    "length(s)", "length(u)", "lower(s)", "upper(s)", "replace(s, 'a', '')", "replace(u, '/', '--')",
+    "replace(s, 'aa', 'b')", "split_part(s, '/', 1)", "split_part(s, '/', 2)", "split_part(u, '/', 4)",
+    "split_part(split_part(s, 'channel_id=', 2), '&', 1)", "substring(u, 2, 3)", "substring(s, 1, 100)",
+    "substr(s, 3, 0)", "s || '-' || u", "concat(s, u)", "s LIKE '%channel_id=%'", "s LIKE 'a%'", "u LIKE '%x'",
+    "s LIKE '_'", "u LIKE '__'", "s LIKE 'x_y'", "u LIKE '%'", "contains(s, 'a')", "startswith(s, '/')",
+    "endswith(u, 'b')", "char_length(s) - char_length(replace(s, 'a', ''))", "lower(s) = 'apple'",
+    # times
+    "hour(n)", "minute(n)", "second(t)", "hour(t)", "year(c)", "month(c)", "day(c)", "quarter(c)", "CAST(n AS date)",
+    "CAST(t AS date)", "year(n)", "CAST(n AS timestamp)", "CAST(t AS timestamp_ntz)", "date_trunc('hour', n)",
+    "date_trunc('MINUTE', t)", "date_trunc('day', n)", "date_trunc('second', n)", "date_format(n, 'yyyy-MM-dd')",
+    "date_format(n, 'HH:mm')", "date_format(t, 'yyyy-MM-dd HH:mm:ss')", "date_format(c, 'dd.MM.yyyy')",
+    "date_format(t, 'HH')", "date_format(n, 'yyyy')",
+    # structs
+    "named_struct('x', a, 'y', s)", "named_struct('x', a, 'y', s).y",
+]  # fmt: skip
+"""All of these must be vectorised."""
+
+LEFT_TO_SPARK = [
+    "f = 0.0", "f > 1", "a / b", "a % b", "a div b", "a % -3", "d * CAST(d AS decimal(38,10))", "CAST(s AS int)",
+    "CAST(a AS int)", "rlike(s, 'a+')", "s LIKE '\\\\%'", "regexp_extract(s, '(a)', 1)", "date_format(n, 'MMM')",
+    "date_format(n, 'y')", "date_trunc('month', n)", "replace(s, u, 'x')", "split_part(s, u, 1)",
+    "split_part(s, '/', -1)", "substring(s, -2, 2)", "md5(s)", "try_add(a, b)", "s COLLATE UNICODE_CI = 'x'",
+    "CAST(d AS decimal(6,2))", "CAST(f AS bigint)", "sqrt(f)", "initcap(s)", "i IN (a, b)", "a IN (1, NULL)",
+]  # fmt: skip
+
+REFUSED = [
+    ("a + b", {"a": [1 << 62], "b": [1 << 62]}), ("a - b", {"a": [-(1 << 63)], "b": [1]}), ("i * 3", {"i": [1 << 30]}),
+    ("-i", {"i": [-(1 << 31)]}), ("y * y", {"y": [100]}), ("lower(s)", {"s": ["É"]}), ("upper(s)", {"s": ["x", "ß"]}),
+    ("year(c)", {"c": [pa.scalar(10_000_000, pa.date32())]}),
+    ("date_format(n, 'yyyy')", {"n": [pa.scalar(1 << 60, pa.timestamp("us"))]}),
+]  # fmt: skip
+"""Expressions and values for which Spark is to give the verdict."""
+
+
+def rows(count: int, seed: int) -> pa.RecordBatch:
+    """Rows of the relation, with many nulls and many values at the edges."""
+    draw = random.Random(seed)
+
+    def some(choose: Any) -> list[Any]:
+        return [None if draw.random() < 0.15 else choose() for _ in range(count)]
+
+    def us() -> datetime:
+        near = draw.choice([0, 0, 1436918400, 86400, -86400, -2208988800, 253402300799, -62135596800])
+        span = 0 if near in (253402300799, -62135596800) else draw.randint(-200_000, 200_000)
+        return datetime(1970, 1, 1) + timedelta(seconds=near + span, microseconds=draw.choice([0, 1, 999_999]))
+
+    def number(bits: int) -> int:
+        return draw.choice([draw.randint(-5, 5), draw.randint(-(1 << bits), (1 << bits) - 1)])
+
+    values = {
+        "a": some(lambda: number(61)), "b": some(lambda: number(61)), "i": some(lambda: number(28)),
+        "j": some(lambda: number(28)), "h": some(lambda: number(13)), "y": some(lambda: draw.randint(-11, 11)),
+        "p": some(lambda: draw.random() < 0.5), "q": some(lambda: draw.random() < 0.5),
+        "s": some(lambda: draw.choice(STRINGS)), "u": some(lambda: draw.choice(STRINGS + WIDE_STRINGS)),
+        "d": some(lambda: Decimal(number(20)) / 100), "e": some(lambda: Decimal(number(58))),
+        "t": some(us), "n": some(us), "m": some(us), "c": some(lambda: us().date()),
+        "f": some(lambda: draw.choice([0.0, -0.0, 1.5, float("nan"), float("inf")])),
+    }  # fmt: skip
+    return table(values)
+
+
+def table(values: dict[str, Sequence[Any]]) -> pa.RecordBatch:
+    count = len(next(iter(values.values())))
+    fields = [(f.name, arrow_of_spark(f.dataType)) for f in StructType.fromDDL(DDL).fields]
+    return pa.record_batch({n: pa.array(values.get(n, [None] * count), kind) for n, kind in fields})
+
+
+@pytest.fixture(scope="module")
+def bridge(spark: SparkSession) -> Bridge:
+    made = Bridge(spark)
+    made.relation(StructType.fromDDL(DDL)).createOrReplaceTempView("given")
+    return made
+
+
+def compiled(b: Bridge, text: str) -> Expression | None:
+    """An expression over the columns of the relation, as it is in the optimized plan."""
+    node = b.optimized(b.spark.sql(f"SELECT {text} AS x FROM given"))
+    while b.kind(node) != "Project":
+        node = b.children(node)[0]
+    child = b.children(node)[0]
+    places = {b.attribute_id(a): i for i, a in enumerate(b.output(b.analyzed(b.spark.table("given"))))}
+    below = {b.attribute_id(a): i for i, a in enumerate(b.output(child))}
+    if b.kind(child) == "Project":  # parts that are common to several places
+        inner = {b.attribute_id(e): e for e in b.items(child.projectList())}
+        named = b.rewrite(
+            b.items(node.projectList())[0],
+            lambda e: b.children(inner[i])[0]
+            if b.is_attribute(e) and (i := b.attribute_id(e)) in inner and not b.is_attribute(inner[i])
+            else None,
+        )
+    else:
+        assert below.keys() <= places.keys()
+        named = b.items(node.projectList())[0]
+    return vectorized(b, named, places)
+
+
+def computed(expression: Expression, given: pa.RecordBatch) -> pa.Array:
+    return Rows.of(given.columns, given.num_rows).array(expression)
+
+
+def test_the_same_as_spark(bridge: Bridge) -> None:
+    """I1: what workers compute is what Spark computes."""
+    given = rows(900, seed=1)
+    found = {text: compiled(bridge, text) for text in CASES}
+    assert [text for text, e in found.items() if e is None] == []
+    selected = ", ".join(f"{text} AS c{n}" for n, text in enumerate(CASES))
+    bridge.spark.createDataFrame(pa.table(given), StructType.fromDDL(DDL)).createOrReplaceTempView("given_rows")
+    expected = bridge.spark.sql(f"SELECT {selected} FROM given_rows").toArrow()
+    sliced = given.slice(7, 500)  # what does not begin at the start of its buffers
+    for n, (text, e) in enumerate(found.items()):
+        assert e is not None
+        column = expected.column(n).combine_chunks()
+        assert computed(e, given).to_pylist() == column.to_pylist(), text
+        assert computed(e, sliced).to_pylist() == column.slice(7, 500).to_pylist(), text
+
+
+def test_what_is_left_to_spark(bridge: Bridge) -> None:
+    assert [text for text in LEFT_TO_SPARK if compiled(bridge, text) is not None] == []
+
+
+def test_what_spark_must_decide_is_refused(bridge: Bridge) -> None:
+    for text, values in REFUSED:
+        e = compiled(bridge, text)
+        assert e is not None, text
+        with pytest.raises((Doubt, pa.ArrowInvalid)):
+            computed(e, table(values))
+
+
+def test_dates_of_all_kinds_of_months(bridge: Bridge) -> None:
+    days = [date(1, 1, 1), date(1582, 10, 10), date(1900, 2, 28), date(2000, 2, 29), date(9999, 12, 31)]
+    e = compiled(bridge, "date_format(c, 'yyyy-MM-dd')")
+    assert e is not None
+    assert computed(e, table({"c": days})).to_pylist() == [d.isoformat() for d in days]
