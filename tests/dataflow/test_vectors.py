@@ -56,6 +56,9 @@ CASES = [
     "date_trunc('MINUTE', t)", "date_trunc('day', n)", "date_trunc('second', n)", "date_format(n, 'yyyy-MM-dd')",
     "date_format(n, 'HH:mm')", "date_format(t, 'yyyy-MM-dd HH:mm:ss')", "date_format(c, 'dd.MM.yyyy')",
     "date_format(t, 'HH')", "date_format(n, 'yyyy')",
+    # hashes, by which rows are distributed
+    "xxhash64(a)", "xxhash64(i, h, y, p)", "xxhash64(s)", "xxhash64(u, a)", "xxhash64(d, e)", "xxhash64(t, n, c)",
+    "xxhash64(s || s || s || s || s || s || s || u || s || u || s)", "xxhash64(p, q, s, u, c)",
     # structs
     "named_struct('x', a, 'y', s)", "named_struct('x', a, 'y', s).y",
 ]  # fmt: skip
@@ -67,6 +70,7 @@ LEFT_TO_SPARK = [
     "date_format(n, 'y')", "date_trunc('month', n)", "replace(s, u, 'x')", "split_part(s, u, 1)",
     "split_part(s, '/', -1)", "substring(s, -2, 2)", "md5(s)", "try_add(a, b)", "s COLLATE UNICODE_CI = 'x'",
     "CAST(d AS decimal(6,2))", "CAST(f AS bigint)", "sqrt(f)", "initcap(s)", "i IN (a, b)", "a IN (1, NULL)",
+    "xxhash64(f)", "xxhash64(CAST(d AS decimal(38,2)))", "xxhash64(array(a))",
 ]  # fmt: skip
 
 REFUSED = [

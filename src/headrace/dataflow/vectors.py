@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.dataflow.operators.expressions import DAY_US, Call, Column, Expression, Literal
+from headrace.dataflow.operators.spark_hash import can_hash
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr
 from headrace.plan.types import arrow_of
@@ -83,6 +84,7 @@ class _Compiler:
             "EndsWith": lambda e: self._with_pattern("ends_with", e),
             "TruncTimestamp": self._truncated,
             "DateFormatClass": self._formatted,
+            "XxHash64": self._hash,
             "CreateNamedStruct": self._struct,
             "GetStructField": self._field,
         }
@@ -307,6 +309,14 @@ class _Compiler:
         children = self.b.children(e)
         names = tuple(self._given(n) for n in children[::2])
         return Call("struct", tuple(self.of(v) for v in children[1::2]), self._type(e), (names,))
+
+    def _hash(self, e: JExpr) -> Expression:
+        columns = self.b.children(e)
+        if int(e.seed()) != 42 or not columns or any(self.b.kind(c) == "Literal" for c in columns):
+            raise _NotThis
+        for c in columns:
+            self._require(c, can_hash)
+        return self._call("hash", e)
 
     def _field(self, e: JExpr) -> Expression:
         return self._call("field", e, int(e.ordinal()))

@@ -17,6 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.dataflow.operators.spark_hash import spark_hash
+from headrace.state.kernels.equality import fixed_width
+
 Ints = npt.NDArray[np.int64]
 
 DAY_US = 86_400_000_000
@@ -243,6 +246,23 @@ def _text(units: int, unit_us: int, fmt: str) -> str:
     return fmt.format(y=at.year, M=at.month, d=at.day, H=at.hour, m=at.minute, s=at.second)
 
 
+# -- what rows send to an operator -------------------------------------------------------------------------------------
+
+
+def _hash(*columns: Value) -> pa.Array:
+    if any(isinstance(c, pa.Scalar) for c in columns):
+        raise Doubt("a constant in a hash")
+    return pa.array(spark_hash(columns))
+
+
+def _unscaled(a: Value) -> Value:
+    """The digits of decimals of at most 18, as int64."""
+    if not isinstance(a, pa.Array):
+        raise Doubt("a constant decimal")
+    low = np.ascontiguousarray(fixed_width(a)[:, 0]).view(np.int64)
+    return pa.array(low, mask=np.asarray(a.is_null()) if a.null_count else None)
+
+
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "equal": pc.equal,
     "less": pc.less,
@@ -285,6 +305,11 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "date": _date,
     "of_calendar": _of_calendar,
     "formatted": _formatted,
+    "hash": _hash,
+    "modulo": lambda a, by: pa.array(np.mod(np.asarray(a), by)),
+    "unscaled": _unscaled,
+    "bit_and": pc.bit_wise_and,
+    "shift_right": pc.shift_right,
     "struct": lambda *given: pa.StructArray.from_arrays(list(given[:-1]), names=list(given[-1])),
     "field": lambda a, i: pc.struct_field(a, [i]),
 }
