@@ -19,7 +19,8 @@ from stage_task import MemoryTask
 from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 
 from headrace.dataflow.operators import preserve
-from headrace.dataflow.operators.aggregate import AggregateStage, Sum
+from headrace.dataflow.operators.aggregate import AggregateStage
+from headrace.dataflow.operators.group_changes import Sum
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT, JoinStage, Side
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, RecomputeStage
 from headrace.dataflow.operators.values import Distinct, Ordered
@@ -132,8 +133,8 @@ def _valued_stage(kind: pa.DataType, weak: int, is_global: bool) -> AggregateSta
         Sum("count", "a4", pa.bool_(), I64, False),
     )
     distincts = (
-        Distinct("distinct0", TableSchema((*key, pa.field("v0", kind)), (), WEIGHT), ("d0_0",), weak),
-        Distinct("distinct1", TableSchema((*key, pa.field("v0", wide)), (), WEIGHT), ("d1_0",), weak),
+        Distinct("distinct0", TableSchema((*key, pa.field("v0", kind)), (), WEIGHT), ("d0_0",), weak_hash=weak),
+        Distinct("distinct1", TableSchema((*key, pa.field("v0", wide)), (), WEIGHT), ("d1_0",), weak_hash=weak),
     )
     output = pa.schema([*((f"o{i}", f.type) for i, f in enumerate(key)), ("lo", kind), ("hi", kind), ("cd", I64),
                         ("sd", I64), ("c", I64), ("__w", I64)])  # fmt: skip

@@ -73,7 +73,7 @@ def only(plan: ViewPlan, kind: type[tree.Operator]) -> tree.Operator:
         ("SELECT count(DISTINCT a) AS c, count(DISTINCT b) FILTER (WHERE a > 1) AS d FROM t", ["aggregate", "input"]),
         ("SELECT a, max(at) AS m FROM log GROUP BY a", ["aggregate", "input"]),
         ("SELECT a, stddev(x) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
-        ("SELECT a, count(DISTINCT b) AS c FROM t GROUP BY a", ["aggregate", "aggregate", "input"]),
+        ("SELECT a, count(DISTINCT b) AS c FROM t GROUP BY a", ["aggregate", "input"]),
         ("SELECT a, rank() OVER (PARTITION BY b ORDER BY a) AS r FROM t", ["Window", "input"]),
         ("SELECT a FROM t ORDER BY a LIMIT 3", ["TopN", "input"]),
         ("SELECT a, b FROM t ORDER BY a", ["input"]),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -12,33 +14,30 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
 from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
-from headrace.dataflow.operators.aggregate import AggregateStage, Sum
+from headrace.dataflow.operators.aggregate import AggregateStage
+from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
-from headrace.plan.tree import Accumulator, Aggregate
+from headrace.plan.tree import Accumulator, Aggregate, DistinctValues
 from headrace.plan.types import spark_of
 from headrace.state import accumulators
 
 
 def aggregate(plan: Builder, op: Aggregate) -> Made:
     """The stage that keeps the sums: rows together by group."""
-    b, flow = plan.bridge, plan.flow(op.children[0])
-    weight = b.column(flow.weight)
-    groups = [plan.column(b.normalized(g), flow).alias(f"g{i}") for i, g in enumerate(op.groups)]
-    wire = [c for i, a in enumerate(op.accumulators) if a.distinct is None for c in _wire(plan, a, f"a{i}", flow)]
-    for i, d in enumerate(op.distincts):
-        wire += [plan.column(e, flow).alias(f"d{i}_{n}") for n, e in enumerate(d.arguments)]
-    frame = b.frame(flow.node).select(weight.alias("__w"), *groups, *wire)
-    names = [f"g{i}" for i in range(len(groups))]
-    frame = frame.select(plan.hash([F.col(n) for n in names]).alias("__k"), *frame.columns)
-    if not op.distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
-        frame = _preaggregated(plan, frame, names, op)
+    frame, names = _rows(plan, op), [f"g{i}" for i in range(len(op.groups))]
+    distincts = () if op.by_value else _distincts(plan, op, None)
+    if op.by_value:
+        frame = _by_value(plan, op, names, frame)
+    elif not distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
+        frame = _preaggregated(plan, op, frame, ["__k", *names])
     else:
         frame = plan.together(frame, single=op.is_global)
     types = [spark_of(a.handle) for a in op.group_attrs]
     for a in op.accumulators:
         types += [from_arrow_type(a.result_type), *([LongType()] if a.count is not None else [])]
     schema = struct([(f"o{i}", t) for i, t in enumerate(types)], weight=True)
-    stage = AggregateStage(op.id, op.state()["groups"], _sums(plan, op), arrow(schema), _distincts(plan, op))
+    groups = op.state()["groups"]
+    stage = AggregateStage(op.id, groups, _sums(plan, op), arrow(schema), distincts, changed=op.by_value)
     return Made(frame, stage, stage_output(op), schema)
 
 
@@ -50,6 +49,29 @@ def grouped(plan: Builder, op: Aggregate) -> Flow:
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
 
 
+def _rows(plan: Builder, op: Aggregate) -> DataFrame:
+    """What each row sends: `__k` of its group, its weight, the group, and for the sums and the distinct values."""
+    b, flow = plan.bridge, plan.flow(op.children[0])
+    groups = [plan.column(b.normalized(g), flow).alias(f"g{i}") for i, g in enumerate(op.groups)]
+    wire = [c for i, a in enumerate(op.accumulators) if a.distinct is None for c in _wire(plan, a, f"a{i}", flow)]
+    for i, d in enumerate(op.distincts):
+        wire += _values(plan, d, f"d{i}", flow)
+    frame = b.frame(flow.node).select(b.column(flow.weight).alias("__w"), *groups, *wire)
+    return frame.select(plan.hash([F.col(f"g{i}") for i in range(len(groups))]).alias("__k"), *frame.columns)
+
+
+def _values(plan: Builder, d: DistinctValues, prefix: str, flow: Flow) -> list[SparkColumn]:
+    """The values of a row, null if it passes no filter; and its weight for each filter that has one of its own."""
+    values = [plan.column(e, flow) for e in d.arguments]
+    conditions = {i: plan.column(f, flow) for i, f in enumerate(d.filters) if f is not None}
+    if len(conditions) == len(d.filters):
+        passes = reduce(SparkColumn.__or__, conditions.values())
+        values = [F.when(passes, v) for v in values]
+    weight, zero = plan.bridge.column(flow.weight), F.lit(0).cast("bigint")
+    own = [F.when(conditions[i], weight).otherwise(zero).alias(f"{prefix}_{name}") for name, i in d.weights.items()]
+    return [*(v.alias(f"{prefix}_{n}") for n, v in enumerate(values)), *own]
+
+
 def _sums(plan: Builder, op: Aggregate) -> tuple[Sum, ...]:
     tables, found = op.state(), []
     for i, a in enumerate(op.accumulators):
@@ -58,22 +80,63 @@ def _sums(plan: Builder, op: Aggregate) -> tuple[Sum, ...]:
             name = f"ordered{i}"
             made = replace(made, ordered=Ordered(name, tables[name], f"a{i}_raw", a.kind == "greatest"))
         if a.distinct is not None:
-            made = replace(made, distinct=a.distinct, value="v0")
+            weight = op.distincts[a.distinct].weight(a.filter)
+            made = replace(made, distinct=a.distinct, value="v0", weight=weight)
         found.append(made)
     return tuple(found)
 
 
-def _distincts(plan: Builder, op: Aggregate) -> tuple[Distinct, ...]:
-    tables = op.state()
-    return tuple(
-        Distinct(
-            f"distinct{i}",
-            tables[f"distinct{i}"],
-            tuple(f"d{i}_{n}" for n in range(len(d.types))),
-            plan.weak_hash,
-        )
-        for i, d in enumerate(op.distincts)
-    )
+def _distincts(plan: Builder, op: Aggregate, shared: str | None) -> tuple[Distinct, ...]:
+    """The tables of distinct values, each fed from its own weights; or all from columns that begin with `shared`."""
+    tables, found = op.state(), []
+    for i, d in enumerate(op.distincts):
+        weights = ["__w", *(f"d{i}_{name}" for name in d.weights)]
+        if shared is not None:
+            weights = [f"{shared}{n}" for n in range(len(weights))]
+        values = tuple(f"d{i}_{n}" for n in range(len(d.types)))
+        found.append(Distinct(f"distinct{i}", tables[f"distinct{i}"], values, tuple(weights), plan.weak_hash))
+    return tuple(found)
+
+
+def _by_value(plan: Builder, op: Aggregate, names: list[str], frame: DataFrame) -> DataFrame:
+    """Changes of groups, from rows that have come together by group and distinct value."""
+    several = len(op.distincts) > 1
+    distincts = _distincts(plan, op, "u" if several else None)
+    frame = _one_value_each(plan, op, distincts, frame) if several else frame
+    values = [n for d in distincts for n in d.wire]
+    if _combines(op):
+        keys = [*names, *values, *(f"a{i}_raw" for i, a in enumerate(op.accumulators) if _kept_apart(a))]
+        frame = _preaggregated(plan, op, frame, keys, [n for d in distincts for n in d.weights])
+    else:
+        frame = plan.together(frame.withColumn("__k", plan.hash([F.col(n) for n in (*names, *values)])))
+    frame = frame.withColumn("__k", plan.hash([F.col(n) for n in names]))
+    schema = op.state()["groups"]
+    own = [from_arrow_type(f.type) for f, _ in schema.diffs]
+    types = [LongType(), *(spark_of(a.handle) for a in op.group_attrs), *own]
+    stage = DistinctStage(op.id, GroupChanges(schema, _sums(plan, op), distincts, keeps_values=True))
+    changed = plan.map(frame, [stage], struct(list(zip(schema.arrow().names, types))))
+    return plan.together(changed, single=op.is_global)
+
+
+def _one_value_each(plan: Builder, op: Aggregate, distincts: Sequence[Distinct], frame: DataFrame) -> DataFrame:
+    """Each row once for each kind of distinct values, with the weights of that; and the first time with all else."""
+    b = plan.bridge
+    node = b.analyzed(frame)
+    of = {str(a.name()): a for a in b.output(node)}
+    zero = b.literal_long(0)
+    everywhere = [f"g{i}" for i in range(len(op.groups))]
+    once = [n for n in of if n == "__w" or n.startswith("a")]
+    most = max(len(d.weights) for d in distincts)
+    projections = []
+    for i, d in enumerate(distincts):
+        row = [of[n] for n in everywhere]
+        row += [of[n] if not i else b.null_of(of[n]) if n.endswith("_raw") else zero for n in once]
+        row += [of[n] if d is other else b.null_of(of[n]) for other in distincts for n in other.wire]
+        weights = ["__w", *(f"d{i}_{name}" for name in op.distincts[i].weights)]
+        row += [of[n] for n in weights] + [zero] * (most - len(weights))
+        projections.append(row)
+    names = [*everywhere, *once, *(n for d in distincts for n in d.wire), *(f"u{n}" for n in range(most))]
+    return b.frame(b.multiplied(projections, names, node))
 
 
 def _wire(plan: Builder, a: Accumulator, prefix: str, flow: Flow) -> list[SparkColumn]:
@@ -96,13 +159,28 @@ def _wire(plan: Builder, a: Accumulator, prefix: str, flow: Flow) -> list[SparkC
     return [c.alias(f"{prefix}_{suffix}") for suffix, c in columns.items()]
 
 
-def _preaggregated(plan: Builder, frame: DataFrame, names: list[str], op: Aggregate) -> DataFrame:
-    """Let Spark combine the epoch's rows by group first, on both sides of its own shuffle."""
-    combined = [F.sum("__w").alias("__w")]
+def _combines(op: Aggregate) -> bool:
+    """Whether Spark may combine rows of a group and value before they are looked up."""
+    flat = not any(pa.types.is_nested(t) for d in op.distincts for t in d.types)
+    return flat and all(a.distinct is not None or accumulators.can_preaggregate(a.kind) for a in op.accumulators)
+
+
+def _kept_apart(a: Accumulator) -> bool:
+    """Whether the value is one more key when rows are combined: an extremum that Spark would have to sort rows for."""
+    return a.kind in ("min", "max") and (pa.types.is_string(a.argument_type) or pa.types.is_binary(a.argument_type))
+
+
+def _preaggregated(
+    plan: Builder, op: Aggregate, frame: DataFrame, keys: Sequence[str], weights: Sequence[str] = ()
+) -> DataFrame:  # fmt: skip
+    """Let Spark combine the epoch's rows by the keys first, on both sides of its own shuffle."""
+    combined = [F.sum(n).alias(n) for n in dict.fromkeys(["__w", *weights])]
     for i, a in enumerate(op.accumulators):
-        for suffix in accumulators.wire_columns(a.kind):
+        for suffix in accumulators.wire_columns(a.kind) if a.distinct is None else ():
             name = f"a{i}_{suffix}"
-            how = {"min": F.min, "max": F.max}.get(a.kind, F.sum)
-            combined.append(how(name).alias(name))
-    out = frame.groupBy("__k", *names).agg(*combined)
-    return out.coalesce(1) if op.is_global or plan.parallelism == 1 else out
+            if name not in keys:
+                how = {"min": F.min, "max": F.max}.get(a.kind, F.sum)
+                combined.append(how(name).alias(name))
+    out = frame.groupBy(*keys).agg(*combined)
+    single = op.is_global and not op.by_value
+    return out.coalesce(1) if single or plan.parallelism == 1 else out

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
-from headrace.plan.distinct import plain_arguments, revealed, split_distinct
+from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.python import check_aggregates
 from headrace.plan.tree import Accumulator, Aggregate, Attr, DistinctValues, Operator
 from headrace.plan.types import arrow_of
@@ -23,7 +23,6 @@ _SMALL = (pa.int8(), pa.int16(), pa.int32())
 def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """Grouping by any keys."""
     b = d.bridge
-    node = split_distinct(b, node)
     groups = b.items(node.groupingExpressions())
     if any(b.is_session_window(g) for g in groups):
         raise NotSupported(
@@ -94,28 +93,50 @@ def _accumulator(b: Bridge, call: JExpr, append_only: bool, distincts: dict[str,
     if name in ("Min", "Max", "First"):
         return _extremum(b, call, name, append_only)
     arguments = plain_arguments(b, call)
-    found = None
+    if arguments is not None:
+        return _over_distinct(b, call, arguments, distincts)
     if name == "Count":
-        source = call if arguments is None else None
-        counted = b.filtered(call, b.all_not_null(b.children(function))) if source is not None else None
-        found = Accumulator("count", counted, pa.bool_(), _fresh(b, "count", b.literal_long(0)), pa.int64())
+        counted = b.filtered(call, b.all_not_null(b.children(function)))
+        return _count(b, counted)
+    if name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
+        return _sum(b, function, b.filtered(call, b.children(function)[0]))
+    return None
+
+
+def _over_distinct(
+    b: Bridge, call: JExpr, arguments: list[JExpr], distincts: dict[str, DistinctValues]
+) -> Accumulator | None:
+    """A DISTINCT aggregate: its value is read from those that are counted once, its filter is theirs."""
+    function = call.aggregateFunction()
+    name = b.kind(function)
+    if name == "Count":
+        found, values = _count(b, None), arguments
     elif name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
-        argument = b.children(function)[0] if arguments is None else arguments[0]
-        found = _sum(b, call, function, argument, name == "Average")
-    if found is None or arguments is None:
-        return found
-    if name == "Count":
-        values = [b.normalized(b.filtered(call, a)) for a in arguments]
+        summed = _sum(b, function, arguments[0])
+        if summed is None:
+            return None
+        found, values = summed, [summed.argument]
     else:
-        assert found.argument is not None
-        values = [b.normalized(found.argument)]
+        return None
+    values = [b.normalized(v) for v in values]
     types = [arrow_of(v) for v in values]
     if any(pa.types.is_null(t) for t in types) or any(b.is_collated(v) for v in values):
         return None
-    key = " ".join(_text(v) for v in values)
-    wanted = distincts.setdefault(key, DistinctValues(values, types))
+    wanted = distincts.setdefault(" ".join(_text(v) for v in values), DistinctValues(values, types))
     found.argument, found.distinct = None, list(distincts.values()).index(wanted)
+    found.filter = _filter(b, call, wanted.filters)
     return found
+
+
+def _filter(b: Bridge, call: JExpr, filters: list[JExpr | None]) -> int:
+    """Where the call's filter is among the others; it is added if it is not there yet."""
+    condition = None if call.filter().isEmpty() else call.filter().get()
+    texts = [None if f is None else _text(f) for f in filters]
+    text = None if condition is None else _text(condition)
+    if text not in texts:
+        filters.append(condition)
+        texts.append(text)
+    return texts.index(text)
 
 
 def _extremum(b: Bridge, call: JExpr, name: str, append_only: bool) -> Accumulator | None:
@@ -134,10 +155,13 @@ def _extremum(b: Bridge, call: JExpr, name: str, append_only: bool) -> Accumulat
     return Accumulator(names[name == "Max"], b.filtered(call, argument), kind, result, kind)
 
 
-def _sum(b: Bridge, call: JExpr, function: JExpr, argument: JExpr, average: bool) -> Accumulator | None:
-    kind = arrow_of(argument)
+def _count(b: Bridge, counted: JExpr | None) -> Accumulator:
+    return Accumulator("count", counted, pa.bool_(), _fresh(b, "count", b.literal_long(0)), pa.int64())
+
+
+def _sum(b: Bridge, function: JExpr, value: JExpr) -> Accumulator | None:
+    kind, average = arrow_of(value), b.kind(function) == "Average"
     count = _fresh(b, "count", b.literal_long(0)) if average else None
-    value = b.filtered(call, argument)
     buffer = b.items(function.aggBufferAttributes())[0]
     if pa.types.is_floating(kind):
         value = b.cast(value, buffer.dataType())

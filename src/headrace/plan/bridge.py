@@ -244,6 +244,11 @@ class Bridge:
         output = self.seq([*found.values(), extra])
         return self._logical.Expand(self.seq(projections), output, child), found
 
+    def multiplied(self, projections: Sequence[Sequence[JExpr]], names: Sequence[str], child: JNode) -> JNode:
+        """Each row of the child once for each projection of it: `Expand`."""
+        output = [self.alias(e, n).toAttribute().withNullability(True) for e, n in zip(projections[0], names)]
+        return self._logical.Expand(self.seq([self.seq(p) for p in projections]), self.seq(output), child)
+
     def extended(self, node: JNode, change: Change, child: JNode) -> tuple[JNode, dict[int, JExpr]]:
         """A node that adds columns to those of its child (Generate, the evaluation of Python UDFs), over another child.
 
@@ -395,7 +400,7 @@ class Bridge:
 
     def if_else_null(self, condition: JExpr, value: JExpr) -> JExpr:
         """The value where the condition holds, else null."""
-        return self._expressions.If(condition, value, self.cast(self.literal(None), value.dataType()))
+        return self._expressions.If(condition, value, self.null_of(value))
 
     def and_(self, left: JExpr, right: JExpr) -> JExpr:
         """`left AND right`."""
@@ -410,6 +415,10 @@ class Bridge:
     def all_of(self, conditions: Sequence[JExpr]) -> JExpr:
         """The conditions, at least one, joined by AND."""
         return reduce(self.and_, conditions)
+
+    def null_of(self, expression: JExpr) -> JExpr:
+        """A null of the expression's type."""
+        return self.cast(self.literal(None), expression.dataType())
 
     def literal_us(self, expression: JExpr) -> int | None:
         """The microseconds of an interval literal; None for what is none, and for one with months."""
@@ -511,14 +520,14 @@ class Bridge:
         condition = self.literal(True)
         for e in expressions:
             condition = self.and_(condition, self._expressions.IsNotNull(e))
-        return self._expressions.If(condition, self.literal(True), self.cast(self.literal(None), condition.dataType()))
+        return self._expressions.If(condition, self.literal(True), self.null_of(condition))
 
     def filtered(self, call: JExpr, value: JExpr) -> JExpr:
         """The value where the aggregate call's own filter holds, else null."""
         condition = call.filter()
         if condition.isEmpty():
             return value
-        return self._expressions.If(condition.get(), value, self.cast(self.literal(None), value.dataType()))
+        return self._expressions.If(condition.get(), value, self.null_of(value))
 
     def aggregate_expression(self, function: JExpr, mode: Any, distinct: bool, condition: Any, result_id: Any) -> JExpr:
         """A call of an aggregate function."""

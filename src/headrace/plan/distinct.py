@@ -61,33 +61,6 @@ def plain_arguments(b: Bridge, call: JExpr) -> list[JExpr] | None:
     return [_unmarked(b, a) for a in b.children(function)]
 
 
-def split_distinct(b: Bridge, node: JNode) -> JNode:
-    """`f(DISTINCT x) GROUP BY g` as `f(x)` over the distinct (g, x), where all aggregates share one x.
-
-    So that the distinct values are found by as many tasks as there are, before the groups come together.
-    """
-    calls = [e for r in b.items(node.aggregateExpressions()) for e in b.find(r, _CALL)]
-    if not calls or not all(c.isDistinct() and c.filter().isEmpty() for c in calls):
-        return node
-    arguments = b.children(calls[0].aggregateFunction())
-    if any(not b.is_attribute(a) for a in arguments) or b.kind(calls[0].aggregateFunction()) not in _KEPT:
-        return node
-    if any(_texts(b, c) != _texts(b, calls[0]) for c in calls[1:]):
-        return node
-    groups = b.items(node.groupingExpressions())
-    if any(not b.is_attribute(g) for g in groups):
-        return node
-    keys = list({b.attribute_id(e): e for e in [*groups, *arguments]}.values())
-    inner = b.aggregate(keys, keys, b.children(node)[0])
-
-    def plain(e: JExpr) -> JExpr | None:
-        if b.kind(e) != "AggregateExpression":
-            return None
-        return b.aggregate_expression(e.aggregateFunction(), e.mode(), False, e.filter(), e.resultId())
-
-    return b.aggregate(groups, [b.rewrite(e, plain) for e in b.items(node.aggregateExpressions())], inner)
-
-
 def _unmarked(b: Bridge, expression: JExpr) -> JExpr:
     def strip(e: JExpr) -> JExpr | None:
         return b.children(e)[0] if b.kind(e) in _MARK else None
@@ -99,4 +72,4 @@ def _texts(b: Bridge, call: JExpr) -> list[str]:
     return [str(a.canonicalized().toString()) for a in b.children(call.aggregateFunction())]
 
 
-__all__ = ["hidden", "plain_arguments", "revealed", "split_distinct"]
+__all__ = ["hidden", "plain_arguments", "revealed"]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.common.shifts import Shift, describe
 from headrace.plan.bridge import JExpr, JNode
 from headrace.plan.watermarks import Mark
-from headrace.state.schema import TableSchema
+from headrace.state.schema import Combine, TableSchema
 
 _EXPR_ID = re.compile(r"#(\d+)L?")
 
@@ -256,6 +256,8 @@ class Accumulator:
     """Where the number of counted rows is wanted too (averages)."""
     distinct: int | None = None
     """Which of the aggregate's distinct values it is over, instead of all."""
+    filter: int = 0
+    """Which of the filters of these values is its own."""
 
     @property
     def in_order(self) -> bool:
@@ -265,10 +267,24 @@ class Accumulator:
 
 @dataclass
 class DistinctValues:
-    """Values that are counted once in each group: of one or more columns; where one is NULL, none counts."""
+    """Values that are counted once in each group: of one or more columns; where one is NULL, none counts.
+
+    For each aggregate over them those values count that are in a row which passes its filter.
+    """
 
     arguments: list[JExpr]
     types: list[pa.DataType]
+    filters: list[JExpr | None] = field(default_factory=list)
+    """The different filters of the aggregates, None for that of those without one."""
+
+    def weight(self, i: int) -> str:
+        """The diff column that tells how many rows with a value pass filter `i`; `__w` is of those that pass any."""
+        return "__w" if len(self.filters) == 1 or self.filters[i] is None else f"w{i}"
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """The diff columns of filters that have one beside `__w`, and the filters."""
+        return {name: i for i in range(len(self.filters)) if (name := self.weight(i)) != "__w"}
 
 
 @dataclass
@@ -288,11 +304,17 @@ class Aggregate(Operator):
         """No GROUP BY: exactly one row, always."""
         return not self.groups
 
+    @property
+    def by_value(self) -> bool:
+        """Whether values are counted once before groups come together; not where groups keep all their rows' values."""
+        return bool(self.distincts) and not any(a.in_order for a in self.accumulators)
+
     def detail(self) -> str:
         return self.text
 
     def distribution(self) -> str | None:
-        return ", ".join(a.name for a in self.group_attrs) or "(one group)"
+        groups = ", ".join(a.name for a in self.group_attrs) or "(one group)"
+        return f"distinct values, then {groups}" if self.by_value else groups
 
     def tables(self) -> dict[str, TableSchema]:
         from headrace.state.accumulators import state_diffs
@@ -309,7 +331,8 @@ class Aggregate(Operator):
                 tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.argument_type),), WEIGHT)
         for i, d in enumerate(self.distincts):
             values = tuple(pa.field(f"v{n}", t) for n, t in enumerate(d.types))
-            tables[f"distinct{i}"] = TableSchema((*key, *values), (), WEIGHT)
+            weights: list[tuple[pa.Field, Combine]] = [(pa.field(name, pa.int64()), "add") for name in d.weights]
+            tables[f"distinct{i}"] = TableSchema((*key, *values), (), (*WEIGHT, *weights))
         return tables
 
 

@@ -15,7 +15,7 @@ from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.pairs import lookup
 from headrace.dataflow.operators.task import Task, int64, state_batch
 from headrace.state.kernels import consolidate, extrema
-from headrace.state.kernels.equality import Ints
+from headrace.state.kernels.equality import Bools, Ints, validity
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.order_code import SortKey, order_codes
 from headrace.state.schema import TableSchema
@@ -60,8 +60,10 @@ class Distinct:
 
     table: str
     schema: TableSchema
-    """Key: the group, then the values."""
+    """Key: the group, then the values. Diffs: one weight for all rows, others for those that pass a filter."""
     wire: tuple[str, ...]
+    weights: tuple[str, ...] = ("__w",)
+    """For each diff the wire column that feeds it."""
     weak_hash: int | None = None
     """Only that many different hash values: for tests, that collisions change nothing."""
 
@@ -70,32 +72,52 @@ class Distinct:
         """Names of the value columns."""
         return [f.name for f in self.schema.key[-len(self.wire) :]]
 
-    def delta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The table's change, from rows with `__w`, group columns and the values."""
+    def rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Bools]:
+        """The rows of a batch that have a value, and where they are in it."""
+        there = np.ones(batch.num_rows, dtype=np.bool_)
         for name in self.wire:
-            batch = batch.filter(pc.is_valid(batch.column(name)))
-        groups = [f.name for f in self.schema.key[: -len(self.wire)]]
-        columns = {n: batch.column(n) for n in groups} | {
-            n: batch.column(wire) for n, wire in zip(self.values, self.wire)
-        }
+            present = validity(batch.column(name))
+            if present is not None:
+                there &= present
+        names = dict.fromkeys(["__k", *self._groups, *self.wire, *self.weights])
+        rows = batch.select(list(names))
+        return rows if there.all() else rows.filter(pa.array(there)), there
+
+    def hashes(self, rows: pa.RecordBatch) -> Ints:
+        """`__k` of rows in the table."""
         # The group's own hash stands for its columns, which may be long and are the same in many rows.
-        hashes = hash_columns([batch.column("__k"), *(columns[n] for n in self.values)])
-        columns["__k"] = pa.array(hashes if self.weak_hash is None else hashes % self.weak_hash)
-        columns["__w"] = batch.column("__w")
+        hashes = hash_columns([rows.column("__k"), *(rows.column(n) for n in self.wire)])
+        return hashes if self.weak_hash is None else hashes % self.weak_hash
+
+    def delta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The table's change, from rows with `__k` of the group, group columns, the values and weights."""
+        rows, _ = self.rows(batch)
+        columns = {n: rows.column(n) for n in self._groups}
+        columns |= {n: rows.column(wire) for n, wire in zip(self.values, self.wire)}
+        columns |= {field.name: rows.column(wire) for (field, _), wire in zip(self.schema.diffs, self.weights)}
+        columns["__k"] = pa.array(self.hashes(rows))
         return consolidate(state_batch(self.schema, columns), self.schema)
 
-    def transitions(self, task: Task, delta: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
-        """Rows whose count passed between zero and more, and +1 or -1 for each."""
+    def transitions(self, task: Task, delta: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, Ints]]:
+        """Rows with a weight that passed between zero and more, and for each weight +1, -1 or 0 of each."""
         k = int64(delta.column("__k"))
         old = task.arrangement(self.table, self.schema).fetch(np.unique(k))
         names = [f.name for f in self.schema.key]
         found = lookup(k, [delta.column(n) for n in names], int64(old.column("__k")), [old.column(n) for n in names])
-        before = np.zeros(len(k), dtype=np.int64)
-        before[found >= 0] = int64(old.column("__w"))[found[found >= 0]]
-        after = before + int64(delta.column("__w"))
-        signs = (after > 0).astype(np.int64) - (before > 0).astype(np.int64)
-        changed = np.flatnonzero(signs)
-        return delta.take(pa.array(changed)), signs[changed]
+        known = found >= 0
+        signs, moved = {}, np.zeros(len(k), dtype=np.bool_)
+        for field, _ in self.schema.diffs:
+            before = np.zeros(len(k), dtype=np.int64)
+            before[known] = int64(old.column(field.name))[found[known]]
+            after = before + int64(delta.column(field.name))
+            signs[field.name] = (after > 0).astype(np.int64) - (before > 0).astype(np.int64)
+            moved |= signs[field.name] != 0
+        changed = np.flatnonzero(moved)
+        return delta.take(pa.array(changed)), {name: sign[changed] for name, sign in signs.items()}
+
+    @property
+    def _groups(self) -> list[str]:
+        return [f.name for f in self.schema.key[: -len(self.wire)]]
 
 
 __all__ = ["Distinct", "Ordered"]
