@@ -20,7 +20,7 @@ from headrace.plan.types import arrow_of_spark
 
 DDL = (
     "a bigint, b bigint, i int, j int, h smallint, y tinyint, p boolean, q boolean, s string, u string, "
-    "d decimal(10,2), e decimal(18,0), t timestamp, n timestamp_ntz, m timestamp_ntz, c date, f double"
+    "d decimal(10,2), e decimal(18,0), t timestamp, n timestamp_ntz, m timestamp_ntz, c date, f double, g float"
 )
 STRINGS = [
     "", "/", "a/", "/a", "a//b", "a/b/c/d", "Apple", "apple", "google", "GOOGLE", "channel_id=12&x", "channelXid=&",
@@ -43,6 +43,7 @@ CASES = [
     "a + b", "a - b", "i * 3", "i + j", "h + h", "y * y", "-i", "a % 7", "i % 3", "a % 123 = 0", "a div 10", "i + a",
     "0.908 * a", "d + 1.25", "d - e", "d * d", "CAST(i AS bigint)", "CAST(y AS int)", "CAST(a AS decimal(20,0))",
     "CAST(i AS double)", "CAST(a AS double)", "CAST(a AS string)", "CAST(i AS string)", "0.908 * a > 10",
+    "a & 4294967295L", "shiftright(a, 32)", "i & j",
     # texts
     "length(s)", "length(u)", "lower(s)", "upper(s)", "replace(s, 'a', '')", "replace(u, '/', '--')",
     "replace(s, 'aa', 'b')", "split_part(s, '/', 1)", "split_part(s, '/', 2)", "split_part(u, '/', 4)",
@@ -59,6 +60,7 @@ CASES = [
     # hashes, by which rows are distributed
     "xxhash64(a)", "xxhash64(i, h, y, p)", "xxhash64(s)", "xxhash64(u, a)", "xxhash64(d, e)", "xxhash64(t, n, c)",
     "xxhash64(s || s || s || s || s || s || s || u || s || u || s)", "xxhash64(p, q, s, u, c)",
+    "xxhash64(f)", "xxhash64(g, a)", "unix_micros(t)",
     # structs
     "named_struct('x', a, 'y', s)", "named_struct('x', a, 'y', s).y",
 ]  # fmt: skip
@@ -70,7 +72,7 @@ LEFT_TO_SPARK = [
     "date_format(n, 'y')", "date_trunc('month', n)", "replace(s, u, 'x')", "split_part(s, u, 1)",
     "split_part(s, '/', -1)", "substring(s, -2, 2)", "md5(s)", "try_add(a, b)", "s COLLATE UNICODE_CI = 'x'",
     "CAST(d AS decimal(6,2))", "CAST(f AS bigint)", "sqrt(f)", "initcap(s)", "i IN (a, b)", "a IN (1, NULL)",
-    "xxhash64(f)", "xxhash64(CAST(d AS decimal(38,2)))", "xxhash64(array(a))",
+    "xxhash64(CAST(d AS decimal(38,2)))", "xxhash64(array(a))",
 ]  # fmt: skip
 
 REFUSED = [
@@ -104,7 +106,7 @@ def rows(count: int, seed: int) -> pa.RecordBatch:
         "s": some(lambda: draw.choice(STRINGS)), "u": some(lambda: draw.choice(STRINGS + WIDE_STRINGS)),
         "d": some(lambda: Decimal(number(20)) / 100), "e": some(lambda: Decimal(number(58))),
         "t": some(us), "n": some(us), "m": some(us), "c": some(lambda: us().date()),
-        "f": some(lambda: draw.choice([0.0, -0.0, 1.5, float("nan"), float("inf")])),
+        **{n: some(lambda: draw.choice([0.0, -0.0, 1.5, float("nan"), float("inf")])) for n in "fg"},
     }  # fmt: skip
     return table(values)
 
@@ -134,9 +136,11 @@ def compiled(b: Bridge, text: str) -> Expression | None:
         inner = {b.attribute_id(e): e for e in b.items(child.projectList())}
         named = b.rewrite(
             b.items(node.projectList())[0],
-            lambda e: b.children(inner[i])[0]
-            if b.is_attribute(e) and (i := b.attribute_id(e)) in inner and not b.is_attribute(inner[i])
-            else None,
+            lambda e: (
+                b.children(inner[i])[0]
+                if b.is_attribute(e) and (i := b.attribute_id(e)) in inner and not b.is_attribute(inner[i])
+                else None
+            ),
         )
     else:
         assert below.keys() <= places.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -13,8 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, stage_output, struct
 from headrace.dataflow.operators.aggregate import AggregateStage
+from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.plan.tree import Accumulator, Aggregate, DistinctValues
@@ -24,11 +26,20 @@ from headrace.state import accumulators
 
 def aggregate(plan: Builder, op: Aggregate) -> Made:
     """The stage that keeps the sums: rows together by group."""
-    frame, names = _rows(plan, op), [f"g{i}" for i in range(len(op.groups))]
+    flow = plan.flow(op.children[0])
+    rows, names = _rows(plan, op, flow), [f"g{i}" for i in range(len(op.groups))]
+    frame = _with_hash(plan, rows, names)
     distincts = () if op.by_value else _distincts(plan, op, None)
+    before: Sequence[Any] = ()
+    combines = not distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators)
     if op.by_value:
         frame = _by_value(plan, op, names, frame)
-    elif not distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
+    elif plan.parallelism == 1 and (worker := plan.in_worker(op.children[0], flow, frame)) is not None:
+        frame, before = worker.frame, worker.stages
+    elif combines and (worker := _combining(plan, op, flow, rows, names)) is not None:
+        sent = plan.map(worker.frame, worker.stages, worker.schema)
+        frame = plan.together(_with_hash(plan, sent, names), single=op.is_global)
+    elif combines:
         frame = _preaggregated(plan, op, frame, ["__k", *names])
     else:
         frame = plan.together(frame, single=op.is_global)
@@ -38,7 +49,7 @@ def aggregate(plan: Builder, op: Aggregate) -> Made:
     schema = struct([(f"o{i}", t) for i, t in enumerate(types)], weight=True)
     groups = op.state()["groups"]
     stage = AggregateStage(op.id, groups, _sums(plan, op), arrow(schema), distincts, changed=op.by_value)
-    return Made(frame, stage, stage_output(op), schema)
+    return Made(frame, stage, stage_output(op), schema, before)
 
 
 def grouped(plan: Builder, op: Aggregate) -> Flow:
@@ -49,15 +60,37 @@ def grouped(plan: Builder, op: Aggregate) -> Flow:
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
 
 
-def _rows(plan: Builder, op: Aggregate) -> DataFrame:
-    """What each row sends: `__k` of its group, its weight, the group, and for the sums and the distinct values."""
-    b, flow = plan.bridge, plan.flow(op.children[0])
+def _rows(plan: Builder, op: Aggregate, flow: Flow) -> DataFrame:
+    """What each row sends: its weight, its group, and for the sums and the distinct values."""
+    b = plan.bridge
     groups = [plan.column(b.normalized(g), flow).alias(f"g{i}") for i, g in enumerate(op.groups)]
     wire = [c for i, a in enumerate(op.accumulators) if a.distinct is None for c in _wire(plan, a, f"a{i}", flow)]
     for i, d in enumerate(op.distincts):
         wire += _values(plan, d, f"d{i}", flow)
-    frame = b.frame(flow.node).select(b.column(flow.weight).alias("__w"), *groups, *wire)
-    return frame.select(plan.hash([F.col(f"g{i}") for i in range(len(groups))]).alias("__k"), *frame.columns)
+    return b.frame(flow.node).select(b.column(flow.weight).alias("__w"), *groups, *wire)
+
+
+def _with_hash(plan: Builder, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The rows with the `__k` of their group."""
+    return rows.select(plan.hash([F.col(n) for n in names]).alias("__k"), *rows.columns)
+
+
+def _combining(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: Sequence[str]) -> InWorker | None:
+    """The rows as they are made and combined in one worker, before Spark distributes them."""
+    worker = plan.in_worker(op.children[0], flow, rows)
+    if worker is None or not all(_combinable(f.type) for f in arrow(worker.schema)):
+        return None
+    extremes = {f"a{i}_raw": a.kind for i, a in enumerate(op.accumulators) if a.kind in ("min", "max")}
+    sums = tuple(n for n in rows.columns if n not in names and n not in extremes)
+    stage = CombineStage(op.id, tuple(names), sums, tuple(extremes.items()), arrow(worker.schema))
+    return replace(worker, stages=(*worker.stages, stage))
+
+
+def _combinable(kind: pa.DataType) -> bool:
+    """Whether Arrow groups by values of a type, and finds the least of them, as Spark does."""
+    t = pa.types
+    flat = t.is_boolean(kind) or t.is_integer(kind) or t.is_string(kind) or t.is_decimal128(kind)
+    return flat or t.is_date32(kind) or t.is_timestamp(kind)
 
 
 def _values(plan: Builder, d: DistinctValues, prefix: str, flow: Flow) -> list[SparkColumn]:

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headrace.connectors.sinks import drops_retractions, open_sink
 from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
 from headrace.dataflow.chains import Chains
-from headrace.dataflow.flow import Builder, Flow, Made, arrow, struct
+from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, struct
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.lookup import LookupStage
@@ -96,6 +96,9 @@ class EpochPlan(Builder):
 
     def staged(self, op: Operator) -> Flow:
         return self.chains.flow(self.chains.alone(op))
+
+    def in_worker(self, op: Operator, flow: Flow, frame: DataFrame) -> InWorker | None:
+        return self.chains.continued(op, flow, frame)
 
     def made(self, op: Operator) -> Made:
         """What an operator with a stage of its own is made of."""

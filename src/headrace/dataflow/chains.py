@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from headrace.dataflow import joins
-from headrace.dataflow.flow import Builder, Flow, Placed, arrow, struct
+from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struct
 from headrace.dataflow.operators.compute import ComputeStage, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.vectors import vectorized
-from headrace.plan.bridge import JExpr
+from headrace.plan.bridge import JExpr, JNode
 from headrace.plan.tree import Aggregate, Attr, Constant, Input, Join, Lookup, Operator, Rowwise, Session, WindowClose
 from headrace.plan.types import spark_of
 
@@ -65,7 +65,7 @@ class Chains:
         """The stage of an operator that has one of its own, with what must follow it."""
         if op.id not in self._alone:
             made = self._plan.made(op)
-            stages = (made.stage, *self._plan.following.get(op.id, ()))
+            stages = (*made.before, made.stage, *self._plan.following.get(op.id, ()))
             places = {a.id: i for i, a in enumerate(made.attrs)}
             self._alone[op.id] = Chain(made.frame, stages, made.schema, places)
         return self._alone[op.id]
@@ -85,6 +85,40 @@ class Chains:
         weight = b.alias(handles[chain.weight], "__w")
         attrs = {i: n.toAttribute() for i, n in named.items()}
         return Flow(b.project([*named.values(), weight], node), weight.toAttribute(), attrs, chain.placed)
+
+    def continued(self, op: Operator, flow: Flow, frame: DataFrame) -> InWorker | None:
+        """See `Builder.in_worker`: for projections and filters over the flow of a chain."""
+        b, chain = self._plan.bridge, self.of(op)
+        if chain is None:
+            return None
+        places = {b.attribute_id(a): chain.places[i] for i, a in flow.attrs.items()}
+        places[b.attribute_id(flow.weight)] = chain.weight
+        todo, node = [], b.analyzed(frame)
+        while not node.equals(flow.node):
+            if b.kind(node) not in ("Project", "Filter"):
+                return None
+            todo.append(node)
+            node = b.children(node)[0]
+        chain = replace(chain, places=places)
+        for node in reversed(todo):
+            found = self._wired(f"{op.id}.wire", chain, node)
+            if found is None:
+                return None
+            chain = found
+        return InWorker(chain.frame, chain.stages, chain.schema)
+
+    def _wired(self, operator: str, below: Chain, node: JNode) -> Chain | None:
+        """A projection, whose columns need not end with the weight, or a filter."""
+        b = self._plan.bridge
+        if b.kind(node) == "Filter":
+            return self._filter(operator, node.condition(), below)
+        named = b.items(node.projectList())
+        compiled = self._compiled(named, below)
+        if compiled is None:
+            return None
+        schema = struct([(str(e.name()), spark_of(e)) for e in named])
+        places = {b.attribute_id(e): i for i, e in enumerate(named)}
+        return below.then(operator, Select(tuple(compiled)), schema, places, ())
 
     def _made(self, op: Operator) -> Chain | None:
         match op:

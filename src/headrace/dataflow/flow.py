@@ -20,7 +20,17 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StructField, Stru
 
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
-from headrace.plan.tree import Aggregate, Attr, Input, Join, Operator
+from headrace.plan.tree import (
+    Aggregate,
+    Attr,
+    Constant,
+    Input,
+    Join,
+    Operator,
+    Session,
+    TemporalFilter,
+    WindowClose,
+)
 from headrace.plan.types import arrow_of_spark
 from headrace.state.schema import TableSchema
 
@@ -58,6 +68,17 @@ class Made:
     frame: DataFrame
     stage: Any
     attrs: list[Attr]
+    schema: StructType
+    before: Sequence[Any] = ()
+    """Stages that run before it in the same worker."""
+
+
+@dataclass(frozen=True)
+class InWorker:
+    """Stages over a frame whose output need not go to Spark; `schema` is that of the output."""
+
+    frame: DataFrame
+    stages: tuple[Any, ...]
     schema: StructType
 
 
@@ -100,6 +121,23 @@ class Builder(ABC):
     @abstractmethod
     def staged(self, op: Operator) -> Flow:
         """An operator that is nothing but its stage, and what follows it in the same worker."""
+
+    @abstractmethod
+    def in_worker(self, op: Operator, flow: Flow, frame: DataFrame) -> InWorker | None:
+        """An operator whose output is `flow`, and what `frame` makes of that, as stages of one worker.
+
+        None where Spark has something to compute for it.
+        """
+
+    def is_idle(self, op: Operator) -> bool:
+        """Whether nothing can come out of an operator: no input below it has changed, and no time passes in it."""
+        if isinstance(op, Input):
+            return not self.changes(op)
+        if isinstance(op, Constant):
+            return self.active is not None
+        if isinstance(op, (TemporalFilter, WindowClose, Session)):
+            return False
+        return all(self.is_idle(child) for child in op.children)
 
     def changes(self, op: Input) -> bool:
         """Whether an input may have changed."""

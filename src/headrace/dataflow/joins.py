@@ -28,11 +28,17 @@ def join(plan: Builder, op: Join) -> Made:
     """The stage that joins: rows of both sides on one wire, together by their key."""
     slots = _Slots()
     sides = [_side(plan, op, i, slots) for i in (0, 1)]
-    wire = [_side_rows(plan, op, i, sides[i], slots) for i in (0, 1)]
+    flows = [plan.flow(child) for child in op.children]
+    wire = [_side_rows(plan, op, i, flows[i], sides[i], slots) for i in (0, 1)]
     attrs = stage_output(op)
     tagged = op.left.preserved or op.right.preserved
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)], weight=True, tag=tagged)
     stage = JoinStage(op.id, sides[0], sides[1], arrow(schema))
+    busy = [i for i, child in enumerate(op.children) if not plan.is_idle(child)]
+    if plan.parallelism == 1 and len(busy) == 1:
+        worker = plan.in_worker(op.children[busy[0]], flows[busy[0]], wire[busy[0]])
+        if worker is not None:
+            return Made(worker.frame, stage, attrs, schema, worker.stages)
     return Made(plan.together(wire[0].unionByName(wire[1]), single=not op.left.keys), stage, attrs, schema)
 
 
@@ -40,7 +46,7 @@ def joined(plan: Builder, op: Join) -> Flow:
     """The join, with its residual condition and what its preserved sides need."""
     if op.left.preserved or op.right.preserved:
         made = plan.made(op)
-        return _preserved(plan, op, made.attrs, plan.map(made.frame, [made.stage], made.schema))
+        return _preserved(plan, op, made.attrs, plan.map(made.frame, [*made.before, made.stage], made.schema))
     flow = replace(plan.staged(op), placed=placed(plan, op.left, op.right))
     if op.residual is not None:
         flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
@@ -71,8 +77,8 @@ def _side(plan: Builder, op: Join, i: int, slots: _Slots) -> Side:
     return Side(name, side.schema(), tuple(taken), side.preserved, rows)
 
 
-def _side_rows(plan: Builder, op: Join, i: int, side: Side, slots: _Slots) -> DataFrame:
-    b, flow = plan.bridge, plan.flow(op.children[i])
+def _side_rows(plan: Builder, op: Join, i: int, flow: Flow, side: Side, slots: _Slots) -> DataFrame:
+    b = plan.bridge
     spec: JoinSide = (op.left, op.right)[i]
     keys = [plan.column(k, flow) for k in spec.keys]
     values = plan.columns(flow, spec.values)

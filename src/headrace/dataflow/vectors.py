@@ -69,8 +69,12 @@ class _Compiler:
             "UnaryMinus": self._negate,
             "Remainder": lambda e: self._divided("remainder", e),
             "IntegralDivide": lambda e: self._divided("quotient", e),
+            "BitwiseAnd": lambda e: self._of_ints("bit_and", e),
+            "ShiftRight": lambda e: self._of_ints("shift_right", e),
+            "UnscaledValue": lambda e: self._call("unscaled", e),
             "Cast": self._cast,
             "PreciseTimestampConversion": lambda e: self._call("cast", e, *self._target(e)),
+            "UnixMicros": lambda e: self._call("cast", e, *self._target(e)),
             "Length": self._length,
             "Lower": lambda e: self._text("lower", e),
             "Upper": lambda e: self._text("upper", e),
@@ -216,10 +220,17 @@ class _Compiler:
             raise _NotThis
         return self._call(function, e)
 
+    def _of_ints(self, function: str, e: JExpr) -> Expression:
+        for c in self.b.children(e):
+            self._require(c, _t.is_integer)
+        return self._call(function, e)
+
     def _cast(self, e: JExpr) -> Expression:
         source, target = self._type(self.b.children(e)[0]), self._type(e)
         if source == target:
             return self.of(self.b.children(e)[0])
+        if _t.is_null(source):
+            return Literal(None, target)
         if _t.is_timestamp(source) and _t.is_date32(target):
             return self._call("date", e)
         if not _casts(source, target):

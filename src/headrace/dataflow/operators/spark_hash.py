@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.kernels.equality import fixed_width, validity
+from headrace.state.kernels.equality import canonical_bits, fixed_width, validity
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -28,6 +28,7 @@ def can_hash(kind: pa.DataType) -> bool:
     """Whether columns of a type can be hashed here."""
     t = pa.types
     known = t.is_boolean(kind) or t.is_integer(kind) or t.is_string(kind) or t.is_date32(kind) or t.is_timestamp(kind)
+    known = known or t.is_float32(kind) or t.is_float64(kind)
     return known or (t.is_decimal128(kind) and kind.precision <= 18)
 
 
@@ -48,7 +49,11 @@ def _hashed(column: pa.Array, seeds: Words) -> Words:
         return _bytes(column, seeds)
     if pa.types.is_boolean(kind):
         return _int(np.asarray(column.cast(pa.uint8()).fill_null(0)).astype(np.uint64), seeds)
-    words = fixed_width(column)
+    if pa.types.is_floating(kind):
+        words = canonical_bits(column)
+        words = np.where(words << words.dtype.type(1) == 0, words.dtype.type(0), words)  # -0.0 is 0.0
+    else:
+        words = fixed_width(column)
     if pa.types.is_decimal(kind):
         words = words[:, 0]
     # As signed numbers of their own width, so that the sign is carried into the word.
