@@ -41,6 +41,7 @@ CASES = [
     "CASE WHEN p THEN d ELSE 0.00 END", "CASE WHEN q THEN n ELSE m END", "nullif(a, b)",
     # numbers
     "a + b", "a - b", "i * 3", "i + j", "h + h", "y * y", "-i", "a % 7", "i % 3", "a % 123 = 0", "a div 10", "i + a",
+    "pmod(a, 7)", "f / 4", "i / 7", "f / 0.3e0",
     "0.908 * a", "d + 1.25", "d - e", "d * d", "CAST(i AS bigint)", "CAST(y AS int)", "CAST(a AS decimal(20,0))",
     "CAST(i AS double)", "CAST(a AS double)", "CAST(a AS string)", "CAST(i AS string)", "0.908 * a > 10",
     "a & 4294967295L", "shiftright(a, 32)", "i & j",
@@ -67,7 +68,7 @@ CASES = [
 """All of these must be vectorised."""
 
 LEFT_TO_SPARK = [
-    "f = 0.0", "f > 1", "a / b", "a % b", "a div b", "a % -3", "d * CAST(d AS decimal(38,10))", "CAST(s AS int)",
+    "f = 0.0", "f > 1", "d / e", "a % b", "a div b", "a % -3", "d * CAST(d AS decimal(38,10))", "CAST(s AS int)",
     "CAST(a AS int)", "rlike(s, 'a+')", "s LIKE '\\\\%'", "regexp_extract(s, '(a)', 1)", "date_format(n, 'MMM')",
     "date_format(n, 'y')", "date_trunc('month', n)", "replace(s, u, 'x')", "split_part(s, u, 1)",
     "split_part(s, '/', -1)", "substring(s, -2, 2)", "md5(s)", "try_add(a, b)", "s COLLATE UNICODE_CI = 'x'",
@@ -77,7 +78,8 @@ LEFT_TO_SPARK = [
 
 REFUSED = [
     ("a + b", {"a": [1 << 62], "b": [1 << 62]}), ("a - b", {"a": [-(1 << 63)], "b": [1]}), ("i * 3", {"i": [1 << 30]}),
-    ("-i", {"i": [-(1 << 31)]}), ("y * y", {"y": [100]}), ("lower(s)", {"s": ["É"]}), ("upper(s)", {"s": ["x", "ß"]}),
+    ("-i", {"i": [-(1 << 31)]}), ("y * y", {"y": [100]}), ("a / b", {"a": [1, 2], "b": [1, 0]}),
+    ("lower(s)", {"s": ["É"]}), ("upper(s)", {"s": ["x", "ß"]}),
     ("year(c)", {"c": [pa.scalar(10_000_000, pa.date32())]}),
     ("date_format(n, 'yyyy')", {"n": [pa.scalar(1 << 60, pa.timestamp("us"))]}),
 ]  # fmt: skip

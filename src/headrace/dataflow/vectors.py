@@ -68,6 +68,8 @@ class _Compiler:
             "Coalesce": self._coalesce,
             "UnaryMinus": self._negate,
             "Remainder": lambda e: self._divided("remainder", e),
+            "Pmod": self._pmod,
+            "Divide": self._ratio,
             "IntegralDivide": lambda e: self._divided("quotient", e),
             "BitwiseAnd": lambda e: self._of_ints("bit_and", e),
             "ShiftRight": lambda e: self._of_ints("shift_right", e),
@@ -115,7 +117,10 @@ class _Compiler:
             raise _NotThis
 
     def _given(self, e: JExpr) -> Any:
-        """The value of a literal that is not null."""
+        """The value of a literal that is not null; also of an integer in a wider type."""
+        if self.b.kind(e) == "Cast" and _t.is_integer(self._type(e)):
+            e = self.b.children(e)[0]
+            self._require(e, _t.is_integer)
         if self.b.kind(e) != "Literal":
             raise _NotThis
         found = self._literal(e).value
@@ -142,6 +147,8 @@ class _Compiler:
             return Literal(bool(value), kind)
         if _t.is_integer(kind) or _t.is_date32(kind) or _t.is_timestamp(kind):
             return Literal(int(value), kind)
+        if _t.is_floating(kind):
+            return Literal(float(value), kind)
         if _t.is_string(kind):
             return Literal(str(value.toString()), kind)
         if _t.is_decimal(kind):
@@ -219,6 +226,21 @@ class _Compiler:
         if self._given(by) <= 0 or self._type(by) != self._type(value):
             raise _NotThis
         return self._call(function, e)
+
+    def _ratio(self, e: JExpr) -> Expression:
+        for c in self.b.children(e):
+            self._require(c, _t.is_float64)
+        function = {"ANSI": "ratio", "LEGACY": "ratio_or_null"}.get(self.b.eval_mode(e))
+        if function is None:
+            raise _NotThis
+        return self._call(function, e)
+
+    def _pmod(self, e: JExpr) -> Expression:
+        value, by = self.b.children(e)
+        self._require(value, _t.is_integer)
+        if self._given(by) <= 0:
+            raise _NotThis
+        return Call("modulo", (self.of(value),), self._type(e), (self._given(by),))
 
     def _of_ints(self, function: str, e: JExpr) -> Expression:
         for c in self.b.children(e):

@@ -146,6 +146,16 @@ def _to(a: Value, kind: pa.DataType) -> Value:
     return pc.cast(a, kind, safe=not pa.types.is_floating(kind))
 
 
+def _ratio(a: Value, b: Value) -> Value:
+    if pc.any(pc.equal(b, 0.0)).as_py():
+        raise Doubt("a division by zero")
+    return pc.divide(a, b)
+
+
+def _ratio_or_null(a: Value, b: Value) -> Value:
+    return pc.if_else(pc.equal(b, 0.0), pa.scalar(None, pa.float64()), pc.divide(a, b))
+
+
 # -- texts ------------------------------------------------------------------------------------------------------------
 
 
@@ -306,7 +316,9 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "of_calendar": _of_calendar,
     "formatted": _formatted,
     "hash": _hash,
-    "modulo": lambda a, by: pa.array(np.mod(np.asarray(a), by)),
+    "ratio": _ratio,
+    "ratio_or_null": _ratio_or_null,
+    "modulo": lambda a, by: _of_ints(a, lambda v: np.mod(v, by)),
     "unscaled": _unscaled,
     "bit_and": pc.bit_wise_and,
     "shift_right": pc.shift_right,
