@@ -51,6 +51,8 @@ class MemoryTask:
     def __init__(self) -> None:
         self.tables: dict[str, Stored] = {}
         self.pending: list[tuple[str, TableSchema, pa.RecordBatch]] = []
+        self.written: list[tuple[str, TableSchema, pa.RecordBatch]] = []
+        """What the last epoch wrote."""
         self.params: Any = SimpleNamespace(first=True)
 
     def arrangement(self, name: str, schema: TableSchema) -> Stored:
@@ -66,6 +68,6 @@ class MemoryTask:
         for name, schema, rows in self.pending:
             assert rows.schema.equals(schema.arrow())
             self.arrangement(name, schema).batches.append(rows)
-        self.pending = []
+        self.written, self.pending = self.pending, []
         self.params = SimpleNamespace(first=False)
         return out

@@ -20,7 +20,7 @@ from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage
-from headrace.dataflow.operators.group_changes import Sum
+from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT, JoinStage, Side
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, RecomputeStage
 from headrace.dataflow.operators.values import Distinct, Ordered
@@ -177,6 +177,95 @@ def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global:
             result = (_bits(lo), _bits(hi), len(xs), sum(ys) if ys else None, count)
             wanted[result if is_global else (group, *result)] += 1
         assert view == wanted
+
+
+def _by_value_stages(weak: int, is_global: bool) -> tuple[DistinctStage, AggregateStage]:
+    """count(*), count(DISTINCT x), the same for p, sum(DISTINCT x) for q, sum(DISTINCT y) for p, by g; y is double."""
+    key = () if is_global else (pa.field("g0", I32),)
+    kinds = (("count", pa.bool_(), None, "__w"), ("count", pa.bool_(), 0, "__w"), ("count", pa.bool_(), 0, "w1"),
+             ("sum_wide", I64, 0, "w2"), ("sum_float", pa.float64(), 1, "__w"))  # fmt: skip
+    diffs = [*WEIGHT]
+    for i, (name, kind, _, _) in enumerate(kinds):
+        diffs += state_diffs(name, kind, f"a{i}")
+    groups = TableSchema(key, (), (*diffs, (pa.field("a4_out", I64), "add")))
+    sums = tuple(
+        Sum(name, f"a{i}", kind, pa.float64() if name == "sum_float" else I64, False, distinct, "v0", weight)
+        for i, (name, kind, distinct, weight) in enumerate(kinds)
+    )
+    three = (*WEIGHT, (pa.field("w1", I64), "add"), (pa.field("w2", I64), "add"))
+    distincts = (
+        Distinct("distinct0", TableSchema((*key, pa.field("v0", I64)), (), three), ("d0_0",), ("u0", "u1", "u2"), weak),
+        Distinct("distinct1", TableSchema((*key, pa.field("v0", pa.float64())), (), WEIGHT), ("d1_0",), ("u0",), weak),
+    )
+    output = pa.schema([*((f"o{i}", f.type) for i, f in enumerate(key)), *((n, I64) for n in ("c", "cx", "cp", "sq")),
+                        ("sy", pa.float64()), ("__w", I64)])  # fmt: skip
+    first = DistinctStage("0", GroupChanges(groups, sums, distincts, keeps_values=True))
+    return first, AggregateStage("0", groups, sums, output, changed=True)
+
+
+def _by_value_batch(delta: list[tuple[Any, ...]], weak: int, is_global: bool) -> pa.RecordBatch:
+    """Rows g, x, y, p, q, weight; each once for x and once for y."""
+    rows = [(g, x, None, (w, w * p, w * q), w) for g, x, _, p, q, w in delta]
+    rows += [(g, None, y if p else None, (w, 0, 0), 0) for g, _, y, p, _, w in delta]
+    columns = {"__k": _int64(0 if is_global else r[0] % weak for r in rows), "__w": _int64(r[4] for r in rows)}
+    if not is_global:
+        columns["g0"] = pa.array([r[0] for r in rows], I32)
+    columns |= {"d0_0": _int64(r[1] for r in rows), "d1_0": pa.array([r[2] for r in rows], pa.float64())}
+    columns |= {f"u{i}": _int64(r[3][i] for r in rows) for i in range(3)} | {"a0_n": columns["__w"]}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+DOUBLES = st.sampled_from([None, 0.1, 1e16, -3.0, math.inf, math.nan])
+VALUED = st.tuples(
+    st.integers(0, 2), st.sampled_from([None, 0, 7, -(2**40), 2**62]), DOUBLES, st.booleans(), st.booleans()
+)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    st.lists(st.lists(st.tuples(VALUED, st.booleans()), max_size=10), min_size=1, max_size=5),
+    st.sampled_from([1, 3, 2**31]), st.booleans(), st.integers(1, 3),
+)  # fmt: skip
+def test_values_counted_once_before_groups_come_together(epochs: Any, weak: int, is_global: bool, tasks: int) -> None:
+    """Under retraction, for several filters, in any number of tasks and ranges of keys."""
+    (first, second), below, above = _by_value_stages(weak, is_global), MemoryTask(), MemoryTask()
+    content: Counter[Any] = Counter()
+    view: Counter[Any] = Counter()
+    for changes in epochs:
+        delta = []
+        for row, add in changes:
+            weight = 1 if add or not content[row] else -1
+            content[row] += weight
+            delta.append((*row, weight))
+        rows, changed = _by_value_batch(delta, weak, is_global), list[pa.RecordBatch]()
+        keys = first.keys(rows)
+        for task in range(tasks):
+            for negative in (True, False):
+                mine = rows.filter(pa.array((keys % tasks == task) & ((keys < 0) == negative)))
+                if mine.num_rows:
+                    changed += below.epoch(first, mine)
+                    written = [k for _, _, b in below.written for k in b.column("__k").to_pylist()]
+                    assert all((k < 0) == negative for k in written), "ranges are written one after the other"
+        batches = above.epoch(second, pa.concat_batches(changed) if changed else None)
+        _apply(view, batches, [*(["o0"] if not is_global else []), "c", "cx", "cp", "sq", "sy"])
+        wanted: Counter[Any] = Counter()
+        for group in [None] if is_global else {r[0] for r, w in content.items() if w}:
+            live = {r: w for r, w in content.items() if w and (is_global or r[0] == group)}
+            ys = {str(y): y for _, _, y, p, _ in live if p and y is not None}
+            summed = {x for _, x, _, _, q in live if q and x is not None}
+            result = (sum(live.values()), len({x for _, x, *_ in live if x is not None}),
+                      len({x for _, x, _, p, _ in live if p and x is not None}),
+                      sum(summed) if summed else None, _bits(_exact_sum(ys.values())))  # fmt: skip
+            wanted[result if is_global else (group, *result)] += 1
+        assert view == wanted
+
+
+def _exact_sum(values: Any) -> float | None:
+    """The sum of doubles, rounded once."""
+    found = list(values)
+    if not found:
+        return None
+    return math.nan if any(map(math.isnan, found)) else math.fsum(found)
 
 
 def test_distinct_values_are_not_taken_in_by_ranges_of_groups() -> None:

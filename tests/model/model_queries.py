@@ -74,6 +74,13 @@ POOL: dict[str, str] = {
     "distinct_filters": "SELECT b, count(DISTINCT v) FILTER (WHERE a > 0) AS p, count(DISTINCT v) AS q, "
     "avg(DISTINCT n) AS an, count(DISTINCT a, n) AS an2 FROM t GROUP BY b",
     "distinct_global": "SELECT count(DISTINCT a) AS da, count(DISTINCT b) AS db, min(v) AS lo FROM t",
+    "distinct_beside": "SELECT a, count(*) AS c, sum(n) AS sn, count(DISTINCT b) AS db, count(DISTINCT v) AS dv, "
+    "count(DISTINCT b) FILTER (WHERE n > 0) AS bp, sum(DISTINCT n) FILTER (WHERE v IS NOT NULL) AS sv FROM t "
+    "GROUP BY a",
+    "distinct_filters_global": "SELECT count(*) FILTER (WHERE a > 0) AS p, "
+    "count(DISTINCT b) FILTER (WHERE a > 0) AS bp, count(DISTINCT b) FILTER (WHERE n > 0) AS bn, "
+    "avg(DISTINCT n) FILTER (WHERE a > 0) AS an, "
+    "count(DISTINCT v, a) FILTER (WHERE n IS NULL) AS va FROM t",
     "distinct_and_list": "SELECT a, count(DISTINCT b) AS db, sort_array(collect_set(n)) AS ns, sum(DISTINCT n) AS dn "
     "FROM t GROUP BY a",
     "distinct_subquery": "SELECT a, (SELECT count(DISTINCT b) + count(DISTINCT n) FROM s) AS d FROM t",
@@ -230,7 +237,9 @@ def _call(draw: Draw, rel: Rel) -> tuple[str, str]:
     for c in rel.numbers:
         options += [(f"sum({c})", "sum")] * 2 + [(f"avg({c})", "fuzzy"), (f"stddev({c})", "fuzzy")]
         options += [(f"sum(DISTINCT {c})", "sum"), (f"percentile({c}, 0.5)", "fuzzy")]
-    return draw(st.sampled_from(options))
+    call, token = draw(st.sampled_from(options))
+    filtered = "DISTINCT" in call and draw(st.booleans())
+    return f"{call} FILTER (WHERE {_predicate(draw, rel)})" if filtered else call, token
 
 
 def _aggregate(draw: Draw, rel: Rel, depth: int) -> Rel:

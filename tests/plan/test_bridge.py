@@ -388,6 +388,14 @@ def test_aggregate_expression_and_filtered(bridge: Bridge) -> None:
     assert run(bridge, bridge.aggregate([], [bridge.alias(distinct, "x")], rows)) == [(3,)]
 
 
+def test_multiplied(bridge: Bridge) -> None:
+    rows = values(bridge, "SELECT * FROM VALUES (1, 'x') AS v(a, s)")
+    a, s = bridge.output(rows)
+    found = bridge.multiplied([[a, bridge.null_of(s)], [bridge.null_of(a), s]], ["b", "z"], rows)
+    assert run(bridge, found) == [(1, None), (None, "x")]
+    assert bridge.frame(found).columns == ["b", "z"]
+
+
 def test_all_not_null(bridge: Bridge) -> None:
     rows = values(bridge, "SELECT * FROM VALUES (1, 1), (NULL, 2) AS v(a, b)")
     both = bridge.all_not_null(bridge.output(rows))

@@ -135,6 +135,16 @@ def test_values_that_are_kept_in_order_or_counted_once(planner: Planner) -> None
     assert names == ["distinct0", "distinct1", "groups", "ordered0", "ordered1", "rows"]
     text = "\n".join(plan.explain())
     assert "count(distinct b)" in text and "knownnullable" not in text
+    once = planner.plan(
+        "SELECT a, count(DISTINCT b) AS c, count(DISTINCT b) FILTER (WHERE x > 1) AS d, sum(x) AS s, "
+        "count(DISTINCT d) FILTER (WHERE x > 1) AS e, count(DISTINCT b) FILTER (WHERE x > 1) + 1 AS f FROM t GROUP BY a"
+    )
+    tables = once.state_tables()
+    assert list(states(once)) == ["0/distinct0", "0/distinct1", "0/groups", "view/rows"]
+    assert [f.name for f, _ in tables["0/distinct0"].diffs] == ["__w", "w1"], "one weight for each filter"
+    assert [f.name for f, _ in tables["0/distinct1"].diffs] == ["__w"]
+    assert once.root.distribution() == "distinct values, then a"
+    assert only(plan, tree.Aggregate).distribution() == "a", "where rows of a group come to one task anyway"
     log = planner.plan("SELECT max(at) AS hi, min(z) AS lo FROM log")
     assert [n.rsplit("/", 1)[1] for n in states(log)] == ["groups", "rows"], "of input that only grows nothing is kept"
 

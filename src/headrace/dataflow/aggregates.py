@@ -133,13 +133,14 @@ def _distincts(plan: Builder, op: Aggregate, shared: str | None) -> tuple[Distin
 
 def _by_value(plan: Builder, op: Aggregate, names: list[str], frame: DataFrame) -> DataFrame:
     """Changes of groups, from rows that have come together by group and distinct value."""
-    several = len(op.distincts) > 1
+    extrema = [f"a{i}_raw" for i, a in enumerate(op.accumulators) if _kept_apart(a)] if _combines(op) else []
+    several = len(op.distincts) > 1 or bool(extrema)
     distincts = _distincts(plan, op, "u" if several else None)
-    frame = _one_value_each(plan, op, distincts, frame) if several else frame
+    frame = _one_value_each(plan, op, distincts, bool(extrema), frame) if several else frame
     values = [n for d in distincts for n in d.wire]
     if _combines(op):
-        keys = [*names, *values, *(f"a{i}_raw" for i, a in enumerate(op.accumulators) if _kept_apart(a))]
-        frame = _preaggregated(plan, op, frame, keys, [n for d in distincts for n in d.weights])
+        weights = [n for d in distincts for n in d.weights]
+        frame = _preaggregated(plan, op, frame, [*names, *values, *extrema], weights)
     else:
         frame = plan.together(frame.withColumn("__k", plan.hash([F.col(n) for n in (*names, *values)])))
     frame = frame.withColumn("__k", plan.hash([F.col(n) for n in names]))
@@ -151,8 +152,14 @@ def _by_value(plan: Builder, op: Aggregate, names: list[str], frame: DataFrame) 
     return plan.together(changed, single=op.is_global)
 
 
-def _one_value_each(plan: Builder, op: Aggregate, distincts: Sequence[Distinct], frame: DataFrame) -> DataFrame:
-    """Each row once for each kind of distinct values, with the weights of that; and the first time with all else."""
+def _one_value_each(
+    plan: Builder, op: Aggregate, distincts: Sequence[Distinct], apart: bool, frame: DataFrame
+) -> DataFrame:
+    """Each row once for each kind of distinct values, with the weights of that.
+
+    All else it has the first time; with `apart`, in a row without values: then rows with the same values come together
+    whatever else is a key.
+    """
     b = plan.bridge
     node = b.analyzed(frame)
     of = {str(a.name()): a for a in b.output(node)}
@@ -161,11 +168,11 @@ def _one_value_each(plan: Builder, op: Aggregate, distincts: Sequence[Distinct],
     once = [n for n in of if n == "__w" or n.startswith("a")]
     most = max(len(d.weights) for d in distincts)
     projections = []
-    for i, d in enumerate(distincts):
+    for i in range(-1 if apart else 0, len(distincts)):
         row = [of[n] for n in everywhere]
-        row += [of[n] if not i else b.null_of(of[n]) if n.endswith("_raw") else zero for n in once]
-        row += [of[n] if d is other else b.null_of(of[n]) for other in distincts for n in other.wire]
-        weights = ["__w", *(f"d{i}_{name}" for name in op.distincts[i].weights)]
+        row += [of[n] if not projections else b.null_of(of[n]) if n.endswith("_raw") else zero for n in once]
+        row += [of[n] if i == k else b.null_of(of[n]) for k, d in enumerate(distincts) for n in d.wire]
+        weights = ["__w", *(f"d{i}_{name}" for name in op.distincts[i].weights)] if i >= 0 else []
         row += [of[n] for n in weights] + [zero] * (most - len(weights))
         projections.append(row)
     names = [*everywhere, *once, *(n for d in distincts for n in d.wire), *(f"u{n}" for n in range(most))]

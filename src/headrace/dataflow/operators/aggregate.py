@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.group_changes import GroupChanges, Sum, merged
-from headrace.dataflow.operators.pairs import lookup, take_or_null
+from headrace.dataflow.operators.pairs import fetched, take_or_null
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.state import accumulators
@@ -64,10 +64,7 @@ class AggregateStage(Labelled, Keyed):
         if self.is_global and not delta.num_rows:
             delta = self._zero()
         delta, writes = changes.counted_once(task, delta, [p[1] for p in parts])
-        k = int64(delta.column("__k"))
-        names = [f.name for f in self.schema.key]
-        old = task.arrangement("groups", self.schema).fetch(np.unique(k))
-        found = lookup(k, [delta.column(n) for n in names], int64(old.column("__k")), [old.column(n) for n in names])
+        old, found = fetched(task.arrangement("groups", self.schema), delta)
         before = self._before(old, found)
         after: Columns = {}
         for field, how in self.schema.diffs:

@@ -100,13 +100,17 @@ class GroupChanges:
     def _with_values(
         self, delta: pa.RecordBatch, i: int, rows: pa.RecordBatch, signs: Mapping[str, Ints]
     ) -> pa.RecordBatch:
-        columns: Columns = {f.name: rows.column(f.name) for f in self.schema.key}
-        columns["__k"] = delta.column("__k").take(pa.array(self._groups_of(delta, rows)))
-        columns["__w"] = pa.array(np.zeros(rows.num_rows, dtype=np.int64))
+        columns: Columns = {"__k": pa.array(self._groups_of(delta, rows))}
         for s in self.sums:
             if s.distinct == i:
                 found = accumulators.from_values(s.kind, rows.column(s.value), signs[s.weight])
                 columns.update(zip(s.diffs, found))
+        by_place = TableSchema((), (), tuple((f, how) for f, how in self.schema.diffs if f.name in columns))
+        once = consolidate(state_batch(by_place, columns), by_place)
+        place = once.column("__k")
+        columns = {f.name: delta.column(f.name).take(place) for f in self.schema.key}
+        columns |= {"__k": delta.column("__k").take(place), "__w": pa.array(np.zeros(len(place), dtype=np.int64))}
+        columns |= {f.name: once.column(f.name) for f, _ in by_place.diffs}
         return consolidate(concat([delta, self._with_zeros(columns)], delta.schema), self.schema, keep_zeros=True)
 
     def _groups_of(self, delta: pa.RecordBatch, rows: pa.RecordBatch) -> Ints:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.kernels import rows_equal
+from headrace.state.arrangement import Arrangement
+from headrace.state.kernels import int64_values, rows_equal
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,6 +47,19 @@ def lookup(left_k: Ints, left_keys: Sequence[pa.Array], right_k: Ints, right_key
     for li, ri in matching_pairs(left_k, left_keys, right_k, right_keys):
         found[li] = ri
     return found
+
+
+def fetched(table: Arrangement, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
+    """What a state table has of the keys of rows (sorted by `__k`), and for each row its position there, or -1.
+
+    For tables that have no columns beside the key.
+    """
+    k = int64_values(rows.column("__k"))
+    first = np.ones(len(k), dtype=np.bool_)
+    first[1:] = k[1:] != k[:-1]
+    old = table.fetch(k[first])
+    keys, old_keys = ([b.column(f.name) for f in table.schema.key] for b in (rows, old))
+    return old, lookup(k, keys, int64_values(old.column("__k")), old_keys)
 
 
 def take_or_null(array: pa.Array, positions: Ints) -> pa.Array:

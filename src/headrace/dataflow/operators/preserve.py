@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT
-from headrace.dataflow.operators.pairs import lookup
+from headrace.dataflow.operators.pairs import fetched
 from headrace.dataflow.operators.task import Keyed, Task, chunks, collect, int64, state_batch
 from headrace.state.kernels import consolidate
 from headrace.state.schema import TableSchema
@@ -55,10 +55,7 @@ class PreserveStage(Keyed):
         if not mine.num_rows:
             return
         delta = self._delta(mine)
-        k = int64(delta.column("__k"))
-        old = task.arrangement(self.table, self.schema).fetch(np.unique(k))
-        names = [f.name for f in self.schema.key]
-        found = lookup(k, [delta.column(n) for n in names], int64(old.column("__k")), [old.column(n) for n in names])
+        old, found = fetched(task.arrangement(self.table, self.schema), delta)
         yield from self._changes(delta, old, found)
         task.write([(self.table, self.schema, delta)])
 

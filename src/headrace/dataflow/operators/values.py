@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.first_rows import first_versions
-from headrace.dataflow.operators.pairs import lookup
+from headrace.dataflow.operators.pairs import fetched, lookup
 from headrace.dataflow.operators.task import Task, int64, state_batch
 from headrace.state.kernels import consolidate, extrema
 from headrace.state.kernels.equality import Bools, Ints, validity
@@ -100,14 +100,11 @@ class Distinct:
 
     def transitions(self, task: Task, delta: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, Ints]]:
         """Rows with a weight that passed between zero and more, and for each weight +1, -1 or 0 of each."""
-        k = int64(delta.column("__k"))
-        old = task.arrangement(self.table, self.schema).fetch(np.unique(k))
-        names = [f.name for f in self.schema.key]
-        found = lookup(k, [delta.column(n) for n in names], int64(old.column("__k")), [old.column(n) for n in names])
+        old, found = fetched(task.arrangement(self.table, self.schema), delta)
         known = found >= 0
-        signs, moved = {}, np.zeros(len(k), dtype=np.bool_)
+        signs, moved = {}, np.zeros(delta.num_rows, dtype=np.bool_)
         for field, _ in self.schema.diffs:
-            before = np.zeros(len(k), dtype=np.int64)
+            before = np.zeros(delta.num_rows, dtype=np.int64)
             before[known] = int64(old.column(field.name))[found[known]]
             after = before + int64(delta.column(field.name))
             signs[field.name] = (after > 0).astype(np.int64) - (before > 0).astype(np.int64)
