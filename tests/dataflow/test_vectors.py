@@ -58,6 +58,7 @@ CASES = [
     "date_trunc('MINUTE', t)", "date_trunc('day', n)", "date_trunc('second', n)", "date_format(n, 'yyyy-MM-dd')",
     "date_format(n, 'HH:mm')", "date_format(t, 'yyyy-MM-dd HH:mm:ss')", "date_format(c, 'dd.MM.yyyy')",
     "date_format(t, 'HH')", "date_format(n, 'yyyy')",
+    "n - INTERVAL '10' SECOND < m", "unix_micros(t + INTERVAL '1' DAY)", "n >= m - INTERVAL '1' HOUR",
     # hashes, by which rows are distributed
     "xxhash64(a)", "xxhash64(i, h, y, p)", "xxhash64(s)", "xxhash64(u, a)", "xxhash64(d, e)", "xxhash64(t, n, c)",
     "xxhash64(s || s || s || s || s || s || s || u || s || u || s)", "xxhash64(p, q, s, u, c)",

@@ -17,6 +17,7 @@ QUERIES = {
     "project": "SELECT a, upper(s) AS s, b * 2 AS b FROM t WHERE a > 1",
     "aggregate": "SELECT s, count(*) AS n, sum(a) AS total, avg(b) AS mean FROM t GROUP BY s",
     "distinct": "SELECT s, count(DISTINCT a) AS n, count(DISTINCT b) FILTER (WHERE a > 1) AS m FROM t GROUP BY s",
+    "rollup": "SELECT s, b, count(*) AS n, sum(a) AS total FROM t GROUP BY ROLLUP (s, b)",
     "over": "SELECT n, count(*) AS m FROM (SELECT a, count(*) AS n FROM t GROUP BY a) GROUP BY n",
 }
 

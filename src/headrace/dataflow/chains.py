@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, StructType
 
 from headrace.dataflow import joins
 from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struct
-from headrace.dataflow.operators.compute import ComputeStage, Select, Step, Where
+from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.vectors import vectorized
@@ -124,6 +124,8 @@ class Chains:
         match op:
             case Rowwise(label="Project"):
                 return self._project(op.id, op.expressions, self.of(op.children[0]))
+            case Rowwise(label="Expand"):
+                return self._expand(op, self.of(op.children[0]))
             case Rowwise(label="Filter"):
                 return self._filter(op.id, op.node.condition(), self.of(op.children[0]))
             case Input() if not self._plan.changes(op):
@@ -163,6 +165,21 @@ class Chains:
             return None
         ids = [b.attribute_id(e) for e in named]
         return self._selected(operator, below, compiled, [spark_of(e) for e in named], ids, placed)
+
+    def _expand(self, op: Rowwise, below: Chain | None) -> Chain | None:
+        b = self._plan.bridge
+        if below is None:
+            return None
+        projections = []
+        for projection in b.items(op.node.projections()):
+            compiled = self._compiled(b.items(projection), below)
+            if compiled is None:
+                return None
+            projections.append((*compiled, Column(below.weight)))
+        attrs = b.items(op.node.output())
+        schema = struct([(f"e{i}", spark_of(a)) for i, a in enumerate(attrs)], weight=True)
+        places = {b.attribute_id(a): i for i, a in enumerate(attrs)}
+        return below.then(op.id, Multiply(tuple(projections)), schema, places, ())
 
     def _selected(
         self, operator: str, below: Chain, columns: Sequence[Expression], types: Sequence[DataType],

@@ -88,6 +88,7 @@ class _Compiler:
             "Contains": lambda e: self._with_pattern("contains", e),
             "StartsWith": lambda e: self._with_pattern("starts_with", e),
             "EndsWith": lambda e: self._with_pattern("ends_with", e),
+            "TimestampAddInterval": self._shifted,
             "TruncTimestamp": self._truncated,
             "DateFormatClass": self._formatted,
             "XxHash64": self._hash,
@@ -319,6 +320,14 @@ class _Compiler:
         self._require(self.b.children(e)[0], _t.is_date32)
         kernel = {"DayOfMonth": "day"}.get(self.b.kind(e), self.b.kind(e).lower())
         return self._call("of_calendar", e, kernel)
+
+    def _shifted(self, e: JExpr) -> Expression:
+        time, interval = self.b.children(e)
+        by_us = self.b.literal_us(interval)
+        self._require(time, _t.is_timestamp)
+        if by_us is None:
+            raise _NotThis
+        return Call("shifted", (self.of(time),), self._type(e), (by_us,))
 
     def _truncated(self, e: JExpr) -> Expression:
         unit, time = self.b.children(e)

@@ -27,7 +27,14 @@ class Select:
     columns: tuple[Expression, ...]
 
 
-Step: TypeAlias = Where | Select
+@dataclass(frozen=True)
+class Multiply:
+    """Each row several times, with the columns of one list after the other."""
+
+    projections: tuple[tuple[Expression, ...], ...]
+
+
+Step: TypeAlias = Where | Select | Multiply
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,14 @@ class ComputeStage(Unkeyed):
     def _computed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = Rows.of(batch.columns, batch.num_rows)
         for step in self.steps:
-            rows = rows.where(step.condition) if isinstance(step, Where) else rows.select(step.columns)
+            match step:
+                case Where(condition):
+                    rows = rows.where(condition)
+                case Select(columns):
+                    rows = rows.select(columns)
+                case Multiply(projections):
+                    rows = rows.multiply(projections)
             if not rows.length:
                 return pa.RecordBatch.from_pylist([], self.output)
-        columns = [rows.column(i) for i in range(len(self.output))]
-        return pa.RecordBatch.from_arrays(columns, schema=self.output)
+        found = [rows.column(i) for i in range(len(self.output))]
+        return pa.RecordBatch.from_arrays(found, schema=self.output)

@@ -96,6 +96,11 @@ class Rows:
         """Other columns over the same rows. Raises what `value` raises."""
         return Rows.of([self.array(e) for e in expressions], self.length)
 
+    def multiply(self, projections: Sequence[Sequence[Expression]]) -> Rows:
+        """All rows with the columns of one list, then all with those of the next. Raises what `value` raises."""
+        columns = [pa.concat_arrays([self.array(e) for e in same]) for same in zip(*projections, strict=True)]
+        return Rows.of(columns, self.length * len(projections))
+
     def array(self, expression: Expression) -> pa.Array:
         """An expression's value in every row."""
         value = self.value(expression)
@@ -216,6 +221,10 @@ def _truncated(a: Value, unit_us: int) -> pa.Array:
     return _of_ints(a, lambda us: us - us % unit_us).cast(a.type)
 
 
+def _shifted(a: Value, by_us: int) -> Value:
+    return pc.add_checked(a.cast(pa.int64()), by_us).cast(a.type)
+
+
 def _date(a: Value) -> pa.Array:
     return _of_ints(a, lambda us: (us // DAY_US).astype(np.int32)).cast(pa.date32())
 
@@ -311,6 +320,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
     "part_of_day": _part_of_day,
+    "shifted": _shifted,
     "truncated": _truncated,
     "date": _date,
     "of_calendar": _of_calendar,
