@@ -180,8 +180,7 @@ def test_a_transaction_has_one_epoch(db: Database) -> None:
     db.insert(t, 1)
     db.c.flush(WAIT_S)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
-    runner.gate.clear()
+    db.hold(v)
     db.insert(t, 2)
     with db.c.snapshot([t], options=ReadOptions(align=True)) as snapshot:
         epoch = snapshot.epoch
@@ -247,8 +246,7 @@ def test_a_wait_can_be_cancelled(db: Database) -> None:
     t = db.table()
     v = db.view("v", t)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
-    runner.gate.clear()
+    db.hold(v)
     db.insert(t, 1)
     db.read(t)
 
@@ -274,8 +272,7 @@ def test_a_late_view_says_so(tmp_path: Path) -> None:
         w = db.view("w", v)
         db.c.flush(WAIT_S)
         runner = db.runner_of(v)
-        db.until(lambda: db.core.jobs[v].attempt is None)
-        runner.gate.clear()
+        db.hold(v)
         db.insert(t, 1)
         clock.advance_ms(61_000)
         db.c.tick()

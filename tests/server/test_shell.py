@@ -23,9 +23,7 @@ from headrace.shell.link import EmbeddedLink, Heading, Link, RemoteLink
 from headrace.shell.script import split_statements
 from headrace.shell.shell import Options, Shell
 from headrace.shell.table import aligned, expanded
-
-WAIT_S = 120.0
-"""For what must happen, on a machine however busy."""
+from support import WAIT_S
 
 
 class CatalogSession:
@@ -60,7 +58,7 @@ def shell_over(link: Link, **options) -> tuple[Shell, io.StringIO, io.StringIO]:
 @pytest.fixture(params=["remote", "embedded"])
 def link(request, server, database):
     if request.param == "remote":
-        made: Link = RemoteLink(PgClient("127.0.0.1", server.port))
+        made: Link = RemoteLink(PgClient("127.0.0.1", server.port, timeout_s=WAIT_S))
     else:
         made = EmbeddedLink(database.session({}))
     yield made
@@ -104,8 +102,8 @@ def test_tables_look_like_those_of_psql(server, switch):
         "select generate_series(1, 3);\nselect generate_series(1, 0);\nselect 'größe 漢字' as wide, 1 as n;\n"
     )
     command = ["psql", "-X", "-q", "-h", "127.0.0.1", "-p", str(server.port), "-d", "dev", "-U", "root"]
-    done = subprocess.run(command, input=sql, capture_output=True, text=True, timeout=60, check=True)
-    client = PgClient("127.0.0.1", server.port)
+    done = subprocess.run(command, input=sql, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    client = PgClient("127.0.0.1", server.port, timeout_s=WAIT_S)
     shell, out, _ = shell_over(RemoteLink(client), quiet=True)
     assert shell.run_script(sql)
     expected = done.stdout.replace("Expanded display is on.\n", "")
@@ -184,7 +182,7 @@ def test_a_lost_connection_ends_the_shell(database):
     from headrace.server import run_server_in_thread
 
     with run_server_in_thread(database.session) as server:
-        shell, _, err = shell_over(RemoteLink(PgClient("127.0.0.1", server.port)))
+        shell, _, err = shell_over(RemoteLink(PgClient("127.0.0.1", server.port, timeout_s=WAIT_S)))
     assert not shell.run_script("select 1;")
     assert not shell.run_script("select 1;")
     assert shell.finished
