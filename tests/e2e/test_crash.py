@@ -270,7 +270,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         made.server.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_killed_at_random_moments_and_at_the_commit(scene: Scene) -> None:
     """PC-5, PC-12, CK-10, CK-11: nothing acknowledged is lost, nothing is applied twice, no file stays behind.
 
