@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -16,8 +16,9 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 # A busy machine is no reason for a test to fail, and neither is the draw of the day: the same examples are tried in
 # every run, so that what fails can be laid at the door of a change. `make test-all` looks for new ones.
-settings.register_profile("exploring", deadline=None)
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("exploring", _PATIENT)
+settings.register_profile("repeatable", _PATIENT, derandomize=True)
 settings.load_profile("repeatable")
 
 

@@ -12,6 +12,7 @@ import pytest
 from headrace import __version__
 from headrace.common.java import find_java, install_command, parse_java_version, require_java
 from headrace.errors import OperationalError
+from support import WAIT_S, child
 
 SERVE = """
 import sys, threading, types
@@ -48,7 +49,7 @@ main()
 def headrace(*arguments: str, stdin: str | None = "", **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headrace.cli", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environ},
+        input=stdin, capture_output=True, text=True, timeout=WAIT_S, check=False, env={**os.environ, **environ},
     )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def test_version_needs_nothing_of_spark():
     done = headrace("version")
     assert (done.stdout, done.returncode) == (f"headrace {__version__}\n", 0)
     code = "import sys; import headrace.cli; print([m for m in ('pyspark', 'pyarrow', 'sqlglot') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout == "[]\n"
 
 
@@ -135,7 +136,7 @@ def test_install_commands():
 def test_serve_says_when_it_is_ready_and_stops_cleanly(program, java, number):
     command = [*program, "serve", "--data", "x", "--port", "0", "--barrier-interval-ms", "250"]
     environ = {**os.environ, "JAVA_HOME": java("17.0.1")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.fullmatch(
@@ -148,7 +149,7 @@ def test_serve_says_when_it_is_ready_and_stops_cleanly(program, java, number):
         done = headrace("sql", "--port", found[1], "-c", "select 1 as one; notify 'x'")
         assert done.stdout == " one \n-----\n   1\n(1 row)\n\nNOTIFY\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=WAIT_S)
     assert (out, err, process.returncode) == ("closed 1 1\n", "", 0)
 
 
@@ -160,7 +161,7 @@ def test_sql_runs_commands_files_and_pipes(program, java, tmp_path):
     def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [*program, "sql", "--data", "x", *arguments]
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=60, check=False, env=environ
+            command, input=stdin, capture_output=True, text=True, timeout=WAIT_S, check=False, env=environ
         )
 
     for done in (run("-f", str(file)), run("-f", "-", stdin=file.read_text()), run(stdin=file.read_text())):

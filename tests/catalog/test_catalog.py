@@ -30,6 +30,7 @@ from headrace.catalog.store import FORMAT_VERSION, Loaded, OutcomeUnknown, Write
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.errors import Fenced, InvalidParameter, OperationalError, ReadOnlyTransaction, StorageError
+from support import WAIT_S
 
 SETUP: list[Edit] = [
     Put(ObjectRecord(1, "table", "public", "t")),
@@ -153,8 +154,8 @@ def test_a_write_in_flight_while_another_opens(location: str, point: str) -> Non
     opener.start()
     opener.join(0.2)
     disarm_all()
-    writer.join(30)
-    opener.join(30)
+    writer.join(WAIT_S)
+    opener.join(WAIT_S)
     (new,) = opened
     arrived = "s" in new.state.settings
     assert arrived == (outcome == [1])
@@ -172,7 +173,7 @@ def test_simultaneous_openers(location: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     newest = max(opened, key=lambda c: c.token or 0)
     assert len({c.token for c in opened}) == 4
     newest.transact([setting("x")])
@@ -377,7 +378,7 @@ def test_concurrent_transactions_are_serialised(location: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(WAIT_S)
         assert sorted(ids) == list(range(1, 81))
         assert (catalog.sequence, len(catalog.state.settings)) == (80, 40)
 
@@ -389,9 +390,11 @@ def test_a_reading_block_sees_whole_transactions(location: str) -> None:
         done = threading.Event()
 
         def commit() -> None:
-            for epoch in range(1, 60):
-                catalog.transact([CommitTable(10, epoch), CommitTable(11, epoch)])
-            done.set()
+            try:
+                for epoch in range(1, 60):
+                    catalog.transact([CommitTable(10, epoch), CommitTable(11, epoch)])
+            finally:
+                done.set()
 
         writer = threading.Thread(target=commit)
         writer.start()

@@ -13,6 +13,7 @@ import headrace
 from headrace.common import faults
 from headrace.common.faults import KNOWN, arm, arm_from_text, disarm_all, fault_point
 from headrace.errors import InvalidParameter, StorageError
+from support import WAIT_S
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def test_hang_until_disarmed() -> None:
     thread.join(0.05)
     assert thread.is_alive()
     disarm_all()
-    thread.join(10)
+    thread.join(WAIT_S)
     assert not thread.is_alive()
 
 

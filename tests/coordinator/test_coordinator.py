@@ -45,11 +45,13 @@ from headrace.state.kernels import concat, consolidate
 from headrace.state.merge import MergeRunner
 from headrace.state.run import OPEN_RUNS, Section, write_run
 from headrace.state.schema import TableSchema
+from support import WAIT_S, eventually
 
 WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
 COLUMNS = (Column("n", "bigint"),)
 SCHEMA = TableSchema((pa.field("n", pa.int64()),), (), WEIGHT)
-WAIT_S = 30.0
+POLL_S = 0.05
+"""Nobody is told of what fakes note; what the coordinator does wakes whoever waits."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,8 @@ class Database:
             merge_runner=merge_runner,
         )
         self.c.start()
+        # It makes a tick of its own, and the next one in an hour: later it would come between what a test does.
+        eventually(lambda: self.c._ticker.rounds or self.c.failure, "the first tick")
 
     def runner(self, plan: Any, relations: Any) -> FakeRunner:
         self.runners.append(FakeRunner(plan, relations))
@@ -199,7 +203,7 @@ class Database:
     def close(self) -> None:
         for runner in self.runners:
             runner.gate.set()
-        self.c.stop(5)
+        self.c.stop(30)
         self.catalog.close()
 
     def table(self, name: str = "t", key: bool = False) -> int:
@@ -241,8 +245,24 @@ class Database:
         return next(j for j in self.c.jobs() if j.id == view)
 
     def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something; it is looked at under the coordinator's lock."""
+        until_s = time.monotonic() + WAIT_S
         with self.core.changed:
-            assert self.core.changed.wait_for(condition, WAIT_S)
+            while not condition():
+                assert time.monotonic() < until_s, "it did not come true"
+                self.core.changed.wait(POLL_S)
+
+    def hold(self, *views: int) -> None:
+        """Let the next epoch of each view begin and then wait; what there was to do before is done."""
+        self.c.flush(WAIT_S)
+        self.until(lambda: not any(self.core.jobs[v].busy for v in views))
+        for view in views:
+            self.runner_of(view).gate.clear()
+            self.runner_of(view).entered.clear()
+
+    def until_held(self, view: int) -> None:
+        """Wait until an epoch of a view has begun that `hold` keeps from ending."""
+        assert self.runner_of(view).entered.wait(WAIT_S)
 
     def events(self, kind: str) -> list[str]:
         return [e.message for e in self.catalog.state.newest_events(1000) if e.kind == kind]
@@ -411,9 +431,7 @@ def test_reads_never_go_back(db: Database) -> None:
     with db.c.snapshot([t, v], options=ReadOptions(monotonic="off")) as snapshot:
         assert [db.values(snapshot.tables[i]) for i in (t, v)] == [[1], [1]]
         assert snapshot.notices == ['materialized view "v" is paused']
-    waiting = threading.Thread(target=lambda: (time.sleep(0.05), db.c.alter_job(v, paused=False)))
-    waiting.start()
-    waiting.join()
+    db.c.alter_job(v, paused=False)
     assert db.read(t, v) == [[1, 2], [1, 2]]
 
 
@@ -523,11 +541,9 @@ def test_a_restart_resumes_every_job(tmp_path: Path) -> None:
     before, read = db.c.current_epoch(), db.read(v, w)
     remaps = db.catalog.state.all_remaps(s)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
-    runner.gate.clear()
-    runner.entered.clear()
+    db.hold(v)
     db.insert(t, 2)
-    assert runner.entered.wait(WAIT_S)
+    db.until_held(v)
     db.c.stop(0.01)
     assert runner.cancelled
     db.catalog.close()

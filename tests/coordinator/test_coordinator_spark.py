@@ -25,6 +25,7 @@ from headrace.dataflow.runner import EpochRunner
 from headrace.errors import JobFailed
 from headrace.plan.planner import Planner
 from headrace.state.arrangement import Arrangement
+from support import WAIT_S
 
 ACCOUNTS = (Column("id", "int", False), Column("owner", "string"), Column("amount", "bigint"))
 LOG = (Column("word", "string"), Column("n", "int"))
@@ -57,7 +58,7 @@ class Database:
     def view(self, name: str, sql: str) -> int:
         record = ObjectRecord(0, "materialized_view", "public", name, definition=sql, payload={"spark_sql": sql})
         made = self.c.create_view(record, self.planner.plan(sql))
-        self.c.wait_created(made, 60)
+        self.c.wait_created(made, WAIT_S)
         return made
 
     def write(self, table: int, inserts: list[tuple[Any, ...]], deletes: list[tuple[Any, ...]] = ()) -> Any:
@@ -107,7 +108,7 @@ def test_views_follow_tables_and_survive_a_restart(spark: SparkSession, tmp_path
         db.write(accounts, [(1, "ann", 90), (4, "bob", 60)])
         db.write(accounts, [], [(3, "cy", 7)])
         db.write(log, [("b", 5)], [("a", 1)])
-        db.c.flush(60)
+        db.c.flush(WAIT_S)
         assert db.read(accounts, totals, words, joined, counts) == [
             Counter({(1, "ann", 90): 1, (2, "bob", 50): 1, (4, "bob", 60): 1}),
             Counter({("ann", 90): 1, ("bob", 110): 1}),
@@ -125,7 +126,7 @@ def test_views_follow_tables_and_survive_a_restart(spark: SparkSession, tmp_path
         assert db.read(totals) == [Counter({("ann", 90): 1, ("bob", 110): 1})]
         db.write(accounts, [(5, "dee", 1)])
         db.write(log, [("c", 3), ("c", 3)])
-        db.c.flush(60)
+        db.c.flush(WAIT_S)
         assert db.read(totals, words, counts) == [
             Counter({("ann", 90): 1, ("bob", 110): 1, ("dee", 1): 1}),
             Counter({("a", 1, 1): 1, ("b", 2, 7): 1, ("c", 2, 6): 1}),
@@ -156,10 +157,10 @@ def test_views_of_a_group_share_a_job(spark: SparkSession, tmp_path: Path, monke
         words = db.view("words", f"SELECT word, count(*) AS c FROM r{log} GROUP BY word")
         sums = db.view("sums", f"SELECT sum(n) AS s FROM r{log}")
         top = db.view("top", f"SELECT c, count(*) AS n FROM r{words} GROUP BY c")
-        db.c.flush(60)
+        db.c.flush(WAIT_S)
         jobs.clear()
         db.write(log, [("a", 2), ("b", 5)])
-        db.c.flush(60)
+        db.c.flush(WAIT_S)
         assert jobs == [3, 1]
         before = [Counter({("a", 10): 1, ("a", 5): 1, ("b", 2): 1}), Counter({("a", 2): 1, ("b", 1): 1}),
                   Counter({(8,): 1}), Counter({(2, 1): 1, (1, 1): 1})]  # fmt: skip
@@ -167,11 +168,11 @@ def test_views_of_a_group_share_a_job(spark: SparkSession, tmp_path: Path, monke
         jobs.clear()
         db.write(log, [("b", 0)])
         with pytest.raises(JobFailed, match='"plain" is failing') as caught:
-            db.c.flush(60)
+            db.c.flush(WAIT_S)
         assert caught.value.sqlstate == "22012" and jobs[:2] == [3, 1]
         assert {j.name for j in db.c.jobs() if j.error is not None} == {"plain"}
         db.write(log, [], [("b", 0)])
-        db.c.flush(60)
+        db.c.flush(WAIT_S)
         assert db.read(plain, words, sums, top) == before
     finally:
         db.close()
@@ -186,14 +187,14 @@ def test_a_poison_row_stops_its_view_only(spark: SparkSession, tmp_path: Path) -
         bad = db.view("bad", f"SELECT word, 10 div n AS q FROM r{log}")
         db.write(log, [("a", 2), ("b", 0)])
         with pytest.raises(JobFailed, match='"bad" is failing') as caught:
-            db.c.flush(60)
+            db.c.flush(WAIT_S)
         assert caught.value.sqlstate == "22012"
         assert db.read(good) == [Counter({(2,): 1})]
         with db.c.snapshot([bad]) as snapshot:
             assert "division" in snapshot.notices[0].lower()
         db.c.drop([bad])
         db.write(log, [("c", 3)], [("b", 0)])
-        db.c.flush(60)
+        db.c.flush(WAIT_S)
         assert db.read(good) == [Counter({(2,): 1})]
     finally:
         db.close()
@@ -219,7 +220,7 @@ def test_a_group_takes_large_epochs_in_by_steps(spark: SparkSession, tmp_path: P
         expect(db, data, views)
         data = [*data[30:], *((n % 5, n) for n in range(200, 320))]
         db.write(events, data[70:], [(n % 7, n) for n in range(30)])
-        db.c.flush(120)
+        db.c.flush(WAIT_S)
         expect(db, data, views)
         state = db.catalog.state
         assert len({state.jobs[v].committed_epoch for v in views}) == 1 and not state.positions
@@ -250,7 +251,7 @@ def test_an_amplifying_join_loses_its_workers(spark: SparkSession, tmp_path: Pat
             if killed < 3 and any(j.attempt for j in jobs):
                 killed += kill_workers(spark) > 0
             time.sleep(0.3)
-        db.c.flush(120)
+        db.c.flush(WAIT_S)
         assert killed and any(e.kind == "job_failed" for e in db.catalog.state.newest_events(100))
         values: dict[int, list[int]] = {}
         for k, v in data:

@@ -49,15 +49,13 @@ def test_a_view_on_a_view_that_takes_in_more_than_one_epoch(db: Database) -> Non
     t = db.table()
     v = db.view("v", t)
     w = db.view("w", v)
-    idle(db, v, w)
     upper, lower = db.runner_of(v), db.runner_of(w)
-    for runner in (upper, lower):
-        runner.gate.clear()
-        runner.entered.clear()
+    db.hold(v, w)
     db.insert(t, 0)
-    assert upper.entered.wait(WAIT_S)
+    db.until_held(v)
     db.insert(t, 1)
     seen: list[list[int]] = []
+    before = db.core.jobs[v].forced
 
     def flush() -> None:
         db.c.flush(WAIT_S)
@@ -65,8 +63,7 @@ def test_a_view_on_a_view_that_takes_in_more_than_one_epoch(db: Database) -> Non
 
     thread = threading.Thread(target=flush)
     thread.start()
-    with db.core.changed:
-        assert db.core.changed.wait_for(lambda: db.core.jobs[v].forced > 0, WAIT_S)
+    db.until(lambda: db.core.jobs[v].forced > before)
     db.insert(t, 2)
     last = db.core.relations[t].changes.in_range(0, 1 << 62)[-1][1]
     upper.gate.set()
@@ -74,7 +71,7 @@ def test_a_view_on_a_view_that_takes_in_more_than_one_epoch(db: Database) -> Non
     # Nothing can be waited for here: it must not return, and does at once where it is wrong.
     thread.join(0.2)
     lower.gate.set()
-    thread.join()
+    thread.join(WAIT_S)
     assert seen == [[0, 1, 2]]
 
 
@@ -97,12 +94,10 @@ def test_many_at_once_share_checkpoints(db: Database) -> None:
     """CK-19: flushes that come while an epoch runs are all served by the next one."""
     t = db.table()
     v = db.view("v", t)
-    idle(db, v)
     runner = db.runner_of(v)
-    runner.gate.clear()
-    runner.entered.clear()
+    db.hold(v)
     db.insert(t, 0)
-    assert runner.entered.wait(WAIT_S)
+    db.until_held(v)
     before = len(runner.calls)
     seen: list[list[int]] = []
 
@@ -116,8 +111,7 @@ def test_many_at_once_share_checkpoints(db: Database) -> None:
     threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 21)]
     for thread in threads:
         thread.start()
-    with db.core.changed:
-        assert db.core.changed.wait_for(lambda: db.core.jobs[v].forced > db.core.jobs[v].committed, WAIT_S)
+    db.until(lambda: db.core.jobs[v].forced > db.core.jobs[v].committed)
     db.until(lambda: len(db.core.relations[t].changes) == 21)
     runner.gate.set()
     for thread in threads:

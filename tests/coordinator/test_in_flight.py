@@ -33,7 +33,8 @@ class InFlight(Database):
         self.before = self.job.committed
         arm("commit.acked", "hang", nth=1)
         self.first = self.insert(self.t, 1)
-        self.until(lambda: self.job.busy == 1 and self.job.attempt is None and len(self.calls) == 1)
+        self.until(lambda: faults.passages("commit.acked") == 1)
+        assert self.job.busy == len(self.calls) == 1
 
     @property
     def calls(self) -> list[Any]:
@@ -42,7 +43,7 @@ class InFlight(Database):
 
     def release(self) -> None:
         """Let the commit go on."""
-        faults._armed["commit.acked"].released.set()
+        faults.release("commit.acked")
 
     def log(self) -> list[tuple[int, int]]:
         """(Epoch, rows) of the runs of the view that are committed after the first one."""
@@ -81,7 +82,7 @@ def test_no_more_epochs_are_in_flight_than_allowed(db: InFlight) -> None:
     db.insert(db.t, 2)
     db.until(lambda: len(db.calls) == 2 and db.job.busy == 2 and db.job.attempt is None)
     db.insert(db.t, 3)
-    time.sleep(0.05)
+    time.sleep(0.05)  # It must not begin, and does at once where that is wrong.
     assert len(db.calls) == 2 == db.settings.max_in_flight_epochs
     db.release()
     db.c.flush(WAIT_S)
@@ -91,7 +92,7 @@ def test_no_more_epochs_are_in_flight_than_allowed(db: InFlight) -> None:
 def test_with_one_epoch_at_a_time_the_next_one_waits(tmp_path: Path) -> None:
     db = InFlight(tmp_path, max_in_flight_epochs=1)
     db.insert(db.t, 2)
-    time.sleep(0.05)
+    time.sleep(0.05)  # It must not begin, and does at once where that is wrong.
     assert len(db.calls) == 1
     db.release()
     db.c.flush(WAIT_S)
@@ -105,7 +106,7 @@ def test_what_is_built_on_a_failed_commit_is_given_up(db: InFlight) -> None:
     db.run.gate.clear()
     db.run.entered.clear()
     db.insert(db.t, 2)
-    assert db.run.entered.wait(WAIT_S)
+    db.until_held(db.v)
     db.release()
     db.until(lambda: db.job.failed_total > 0)
     assert db.run.cancelled == [db.calls[1].attempt], "the attempt that is built on it is stopped at once"

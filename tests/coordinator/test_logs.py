@@ -209,10 +209,9 @@ def test_a_view_is_dropped_with_a_backlog(db: Logs) -> None:
     db.c.alter_job(v, options={"max_rows_per_epoch": "10"})
     db.c.flush(WAIT_S)
     runner = db.runner_of(v)
-    runner.gate.clear()
-    runner.entered.clear()
+    db.hold(v)
     db.insert(t, *range(500))
-    assert runner.entered.wait(WAIT_S)
+    db.until_held(v)
     for n in range(10):
         db.insert(t, n)
         db.delete(t, n)

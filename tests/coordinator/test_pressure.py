@@ -5,18 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from test_coordinator import Database
 
 from headrace.common.faults import arm, disarm_all
 from headrace.errors import DiskFull, HeadraceError, JobFailed, OutOfBudget, StorageError
 from headrace.state.merge import MergePart, levels
 from headrace.state.schema import RunRef
+from support import WAIT_S, eventually
 
 
 class Merges:
@@ -64,15 +64,6 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     disarm_all()
     for db in made:
         db.close()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(int(WAIT_S / 0.01)):
-        if condition():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("it did not come true")
 
 
 def _runs(db: Database, table: int) -> list[RunRef]:
@@ -136,12 +127,11 @@ def test_a_merge_that_fails_leaves_only_unreferenced_objects(
             db.c.compact()
     assert _referenced(db) == before and _files(db) > before
 
-    deadline_s = time.monotonic() + 30
-    while _files(db) != before and time.monotonic() < deadline_s:
-        # The background may try the merge again meanwhile, and leave more.
-        db.c.vacuum()
-        time.sleep(0.02)
-    assert _files(db) == before
+    def cleared() -> bool:
+        db.c.vacuum()  # the background may try the merge again meanwhile, and leave more
+        return _files(db) == before
+
+    eventually(cleared)
     db.merges.error = None
     assert db.c.compact() == 1 and db.read(t) == [[*range(100)]]
 
@@ -179,7 +169,7 @@ def test_a_split_merge_loses_cleanly_against_a_drop(make: Callable[..., Splittin
     assert db.merges.entered.wait(WAIT_S)
     db.c.drop([t])
     db.merges.gate.set()
-    thread.join()
+    thread.join(WAIT_S)
     assert found == [0] and _files(db) <= before and not _referenced(db)
 
 
@@ -192,9 +182,9 @@ def test_a_group_waits_for_compaction_and_goes_on(make: Callable[..., SplittingD
     db.merges.gate.clear()
     for i in range(3):
         db.insert(t, i)
-        _until(lambda i=i: len(_runs(db, rows)) == i + 1)  # type: ignore[misc]
+        eventually(lambda i=i: len(_runs(db, rows)) == i + 1)  # type: ignore[misc]
     db.insert(t, 3)
-    _until(lambda: len(_runs(db, rows)) == 4)
+    eventually(lambda: len(_runs(db, rows)) == 4)
     calls = len(db.runner_of(v).calls)
     for i in range(4, 8):
         db.insert(t, i)
@@ -216,7 +206,7 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
     committed, runner.error = job.committed, error
     for i in range(16):
         db.insert(t, i)
-    _until(lambda: job.row_limit == 1)
+    eventually(lambda: job.row_limit == 1)
     assert job.committed == committed and db.status(v).error.sqlstate == error.sqlstate
     with pytest.raises(JobFailed):
         db.c.flush(WAIT_S)
@@ -249,7 +239,7 @@ def test_a_full_disk(make: Callable[..., SplittingDatabase], monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr("headrace.state.objects.os.write", full)
         runner.gate.set()
-        _until(lambda: db.status(v).error is not None)
+        eventually(lambda: db.status(v).error is not None)
         assert db.status(v).error.sqlstate == "53100"
         with pytest.raises(DiskFull):
             db.insert(t, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, JobFailed
+from support import eventually
 
 
 def book(clock: ManualClock | None = None) -> ProgressBook:
@@ -162,20 +162,8 @@ def _kept(db: Database, runner: FakeRunner) -> FakeRunner:
 
 
 def hold(db: Database, view: int) -> FakeRunner:
-    runner = db.runner_of(view)
-    db.until(lambda: db.core.jobs[view].attempt is None)
-    runner.gate.clear()
-    return runner
-
-
-def poll(condition: Any) -> None:
-    """Wait for something that comes in over a socket."""
-    waiting = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("it does not come true")
+    db.hold(view)
+    return db.runner_of(view)
 
 
 def waits(db: Database, view: int) -> str:
@@ -189,14 +177,14 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
     v = db.view("v", t)
     runner = hold(db, v)
     db.insert(t, 1)
-    poll(lambda: waits(db, v) == "operator view: 0 of 1 tasks done")
+    eventually(lambda: waits(db, v) == "operator view: 0 of 1 tasks done")
     (barrier,) = db.c.barriers()
     assert (barrier.tasks_done, barrier.tasks_known, barrier.state) == (1, 2, "running")
     params = runner.calls[-1]
     for _ in range(3):
         clock.advance_ms(8000)
         with Reports(params.progress, params.attempt, params.to_epoch, [Stage("view", 0)]):
-            poll(lambda: db.c.progress()[0].heard_s == clock.monotonic_s())
+            eventually(lambda: db.c.progress()[0].heard_s == clock.monotonic_s())
         db.c._ticker.cancel_overdue()
         assert not runner.cancelled
     clock.advance_ms(10_001)
@@ -206,7 +194,7 @@ def test_an_epoch_without_progress_is_given_up_and_tried_again(db: Database, clo
     error = db.status(v).error
     assert isinstance(error, JobFailed) and "made no progress" in error.message
     assert "operator view: 0 of 1" in str(error.detail)
-    poll(lambda: db.events("job_failed"))
+    eventually(lambda: db.events("job_failed"))
     assert db.c.progress() == []
     assert waits(db, v).startswith("its retry in ")
     assert db.status(v).retry_in_ms > 0 and db.status(v).failures == 1
@@ -226,7 +214,7 @@ def test_no_time_out(db: Database, clock: ManualClock) -> None:
     v = db.view("v", t)
     runner = hold(db, v)
     db.insert(t, 1)
-    poll(lambda: waits(db, v).startswith("operator view"))
+    eventually(lambda: waits(db, v).startswith("operator view"))
     clock.advance_ms(10**9)
     db.c._ticker.cancel_overdue()
     assert not runner.cancelled
@@ -241,7 +229,7 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     assert [waits(db, i) for i in (v, w)] == ["", ""], "nothing to do, nothing to wait for"
     runner = hold(db, v)
     db.insert(t, 1)
-    poll(lambda: waits(db, v) == "operator view: 0 of 1 tasks done")
+    eventually(lambda: waits(db, v) == "operator view: 0 of 1 tasks done")
     assert waits(db, w).startswith('its input "v", which is at epoch ')
     runner.error = DivisionByZero("division by zero")
     runner.gate.set()
@@ -273,7 +261,7 @@ def test_a_late_barrier_is_an_event_once(db: Database, clock: ManualClock) -> No
     v = db.view("v", t)
     runner = hold(db, v)
     db.insert(t, 1)
-    poll(lambda: waits(db, v).startswith("operator view"))
+    eventually(lambda: waits(db, v).startswith("operator view"))
     look = db.c._ticker._look
     for _ in range(3):
         clock.advance_ms(40_000)

@@ -6,12 +6,16 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_coordinator import WAIT_S, Database
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
+from headrace.connectors.base import Binding
+from headrace.connectors.datagen import DatagenSource
+from headrace.coordinator import ticker
 from headrace.coordinator.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.dataflow.params import EpochParams
@@ -180,8 +184,7 @@ def test_a_transaction_has_one_epoch(db: Database) -> None:
     db.insert(t, 1)
     db.c.flush(WAIT_S)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
-    runner.gate.clear()
+    db.hold(v)
     db.insert(t, 2)
     with db.c.snapshot([t], options=ReadOptions(align=True)) as snapshot:
         epoch = snapshot.epoch
@@ -247,8 +250,7 @@ def test_a_wait_can_be_cancelled(db: Database) -> None:
     t = db.table()
     v = db.view("v", t)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
-    runner.gate.clear()
+    db.hold(v)
     db.insert(t, 1)
     db.read(t)
 
@@ -274,8 +276,7 @@ def test_a_late_view_says_so(tmp_path: Path) -> None:
         w = db.view("w", v)
         db.c.flush(WAIT_S)
         runner = db.runner_of(v)
-        db.until(lambda: db.core.jobs[v].attempt is None)
-        runner.gate.clear()
+        db.hold(v)
         db.insert(t, 1)
         clock.advance_ms(61_000)
         db.c.tick()
@@ -375,3 +376,20 @@ def test_a_restart_without_news_accepts_older_epochs_of_the_same_content(tmp_pat
         assert read(db, t, v) == {t: [1], v: [1]}
     finally:
         db.close()
+
+
+def test_a_source_that_answers_late_is_not_read_as_empty(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that is the first to read it waits until it is bound, or says which source does not answer."""
+    monkeypatch.setattr(ticker, "POLL_WAIT_S", 0.001)
+    answer, latest_offsets = threading.Event(), DatagenSource.latest_offsets
+
+    def late(source: DatagenSource, *given: Any) -> Binding:
+        assert answer.wait(WAIT_S)
+        return latest_offsets(source, *given)
+
+    monkeypatch.setattr(DatagenSource, "latest_offsets", late)
+    s = db.source("s", connector="datagen", rows_per_second="unlimited", number_of_rows="5")
+    with pytest.raises(SnapshotUnavailable, match=r'source "s" has not said'):
+        db.c.snapshot([s], timeout_s=0.01)
+    with db.c.snapshot([s], options=ReadOptions(check=answer.set)) as snapshot:
+        assert snapshot.sources[s]["0"] == 5

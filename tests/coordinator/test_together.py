@@ -239,10 +239,9 @@ def test_a_view_that_is_dropped_takes_its_shared_job_along(db: Shared) -> None:
     a, b = (db.grouped(name, "g", t) for name in "ab")
     db.c.flush(WAIT_S)
     held = db.runner_of(b)
-    held.gate.clear()
-    held.entered.clear()
+    db.hold(b)
     db.insert(t, 4)
-    assert held.entered.wait(WAIT_S)
+    db.until_held(b)
     db.c.drop([b])
     assert held.cancelled
     db.c.flush(WAIT_S)

@@ -11,8 +11,7 @@ from world import World
 
 from headrace.coordinator.machine import idle, next_epoch
 from headrace.coordinator.waiting import Waiters
-
-WAIT_S = 60.0
+from support import WAIT_S
 
 
 class Sleepers:

@@ -9,17 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from support import eventually
+
 HOST = "127.0.0.1"
-START_S = 120.0
-STOP_S = 90.0
+START_S = 240.0
+STOP_S = 240.0
 _READY = re.compile(rb"accepting connections on [^ ]+:(\d+) ")
 # Small, and in a hurry: everything that a server does now and then happens all the time.
 QUICK = {
@@ -72,7 +73,7 @@ class Server:
             self.port = int(found.group(1)) if found else 0
             return found is not None or self.exit_code() is not None
 
-        wait_for(ready, START_S, "the server to come up")
+        eventually(ready, "the server to come up", START_S)
         assert self.port, f"the server ended with exit code {self.exit_code()}:\n{self.log_text()[-4000:]}"
 
     def exit_code(self) -> int | None:
@@ -148,7 +149,7 @@ class Server:
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         """A psycopg connection; autocommit unless told otherwise."""
         options = {"autocommit": True, **options}
-        return psycopg.connect(host=HOST, port=self.port, user="root", dbname="dev", connect_timeout=30, **options)
+        return psycopg.connect(host=HOST, port=self.port, user="root", dbname="dev", connect_timeout=120, **options)
 
     def rows(self, sql: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """The rows of one query, on a connection of its own."""
@@ -174,18 +175,10 @@ class Server:
     def psql(self, *arguments: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run psql against the server."""
         command = ["psql", "-X", "-h", HOST, "-p", str(self.port), "-U", "root", "-d", "dev", *arguments]
-        environment = {**os.environ, "PAGER": "cat", "PGCONNECT_TIMEOUT": "30"}
+        environment = {**os.environ, "PAGER": "cat", "PGCONNECT_TIMEOUT": "120"}
         return subprocess.run(
-            command, input=script, capture_output=True, text=True, timeout=120, check=False, env=environment
+            command, input=script, capture_output=True, text=True, timeout=240, check=False, env=environment
         )
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll until something is true."""
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.05)
 
 
 def differences(server: Server, view: str, definition: str) -> str | None:

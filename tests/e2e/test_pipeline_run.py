@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server import QUICK, wait_for
+from server import QUICK
+from support import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shop" / "pipeline.py"
 
@@ -33,11 +34,12 @@ def test_the_example_runs_once_and_then_goes_on(tmp_path: Path) -> None:
     with log.open("w") as sink:
         second = subprocess.Popen(command(data), stdout=sink, stderr=subprocess.STDOUT, env=environment)
     try:
-        wait_for(lambda: log.read_text().count("unchanged") == 7 or second.poll() is not None, 200, "the graph")
+        eventually(lambda: log.read_text().count("unchanged") == 7 or second.poll() is not None, "the graph", 240)
         second.send_signal(signal.SIGINT)
         assert second.wait(120) == 0, log.read_text()
     finally:
         second.kill()
+        second.wait()
     text = log.read_text()
     assert "created" not in text and "failing" not in text and "quarantined" not in text
     assert text.count("running") == 4, text

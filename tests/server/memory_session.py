@@ -48,12 +48,15 @@ class Database:
     produced: int = 0
     waiting: threading.Event = field(default_factory=threading.Event)
     all_closed: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Connections come and go in threads of their own."""
 
     def session(self, parameters: dict[str, str]) -> MemorySession:
         if parameters.get("database") == "missing":
             raise UndefinedTable('database "missing" does not exist', sqlstate="3D000", hint="Use dev.")
-        self.opened += 1
-        self.all_closed.clear()
+        with self.lock:
+            self.opened += 1
+            self.all_closed.clear()
         return MemorySession(self, parameters)
 
 
@@ -73,13 +76,15 @@ class MemorySession:
         return MemoryPrepared(self, statement, parameter_types)
 
     def cancel(self) -> None:
-        self.database.cancelled += 1
+        with self.database.lock:
+            self.database.cancelled += 1
         self._cancel.set()
 
     def close(self) -> None:
-        self.database.closed += 1
-        if self.database.closed == self.database.opened:
-            self.database.all_closed.set()
+        with self.database.lock:
+            self.database.closed += 1
+            if self.database.closed == self.database.opened:
+                self.database.all_closed.set()
 
     def _run(self, sql: str, parameters: Sequence[str | None], types: Sequence[str | None] = ()) -> Result:
         self._cancel.clear()
@@ -147,7 +152,7 @@ class MemorySession:
             return Result("SELECT", columns, self._divide())
         if re.match(r"select pg_sleep", sql, re.I):
             self.database.waiting.set()
-            if self._cancel.wait(60):
+            if self._cancel.wait(600):
                 raise QueryCanceled("canceling statement due to user request")
         if found := re.fullmatch(r"select \* from (\w+)", sql, re.I):
             return Result("SELECT", columns, iter([batch(columns, self._table(found[1])[1])]))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import codecs
+import errno
 import io
 import os
 import pty
@@ -21,6 +23,7 @@ from headrace.shell.link import EmbeddedLink, Heading, Link, RemoteLink
 from headrace.shell.script import split_statements
 from headrace.shell.shell import Options, Shell
 from headrace.shell.table import aligned, expanded
+from support import WAIT_S
 
 
 class CatalogSession:
@@ -55,7 +58,7 @@ def shell_over(link: Link, **options) -> tuple[Shell, io.StringIO, io.StringIO]:
 @pytest.fixture(params=["remote", "embedded"])
 def link(request, server, database):
     if request.param == "remote":
-        made: Link = RemoteLink(PgClient("127.0.0.1", server.port))
+        made: Link = RemoteLink(PgClient("127.0.0.1", server.port, timeout_s=WAIT_S))
     else:
         made = EmbeddedLink(database.session({}))
     yield made
@@ -99,8 +102,8 @@ def test_tables_look_like_those_of_psql(server, switch):
         "select generate_series(1, 3);\nselect generate_series(1, 0);\nselect 'größe 漢字' as wide, 1 as n;\n"
     )
     command = ["psql", "-X", "-q", "-h", "127.0.0.1", "-p", str(server.port), "-d", "dev", "-U", "root"]
-    done = subprocess.run(command, input=sql, capture_output=True, text=True, timeout=60, check=True)
-    client = PgClient("127.0.0.1", server.port)
+    done = subprocess.run(command, input=sql, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    client = PgClient("127.0.0.1", server.port, timeout_s=WAIT_S)
     shell, out, _ = shell_over(RemoteLink(client), quiet=True)
     assert shell.run_script(sql)
     expected = done.stdout.replace("Expanded display is on.\n", "")
@@ -179,7 +182,7 @@ def test_a_lost_connection_ends_the_shell(database):
     from headrace.server import run_server_in_thread
 
     with run_server_in_thread(database.session) as server:
-        shell, _, err = shell_over(RemoteLink(PgClient("127.0.0.1", server.port)))
+        shell, _, err = shell_over(RemoteLink(PgClient("127.0.0.1", server.port, timeout_s=WAIT_S)))
     assert not shell.run_script("select 1;")
     assert not shell.run_script("select 1;")
     assert shell.finished
@@ -209,31 +212,71 @@ def test_enter_runs_complete_input(text, complete):
     assert is_complete(text) is complete
 
 
+class Terminal:
+    """A program at a terminal; what it says is given out piece by piece, in order, and nothing of it is lost."""
+
+    def __init__(self, command: list[str], environ: dict[str, str]):
+        self._control, terminal = pty.openpty()
+        try:
+            self.process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environ)
+        finally:
+            os.close(terminal)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._control)
+
+    def type(self, text: str) -> None:
+        os.write(self._control, text.encode())
+
+    def read_until(self, text: str) -> str:
+        """What it has said since the last call, up to `text`; what follows is kept for the next call."""
+        while text not in self._rest:
+            assert self._read(), f"the program ended before it said {text!r}: {self._rest!r}"
+        end = self._rest.index(text) + len(text)
+        said, self._rest = self._rest[:end], self._rest[end:]
+        return said
+
+    def finish(self) -> int:
+        """Wait until it has ended; its exit code."""
+        while self._read():
+            pass
+        return self.process.wait(WAIT_S)
+
+    def _read(self) -> bool:
+        """Wait until it says something more; False at the end."""
+        ready, _, _ = select.select([self._control], [], [], WAIT_S)
+        assert ready, f"nothing more is said after {self._rest!r}"
+        try:
+            said = os.read(self._control, 4096)
+        except OSError as error:  # how Linux says that nobody has the terminal open any more
+            if error.errno != errno.EIO:
+                raise
+            said = b""
+        self._rest += self._decoder.decode(said)
+        return bool(said)
+
+
 def test_the_prompt_takes_statements_over_several_lines_and_keeps_history(server, tmp_path):
-    control, terminal = pty.openpty()
     command = [sys.executable, "-m", "headrace.cli", "sql", "--port", str(server.port)]
     environ = {**os.environ, "HOME": str(tmp_path), "TERM": "dumb", "PROMPT_TOOLKIT_NO_CPR": "1"}
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environ) as process:
-        os.close(terminal)
-        said = read_until(control, "dev=>")
-        os.write(control, b"select 12 as a,\r34 as b;\r")
-        said += read_until(control, "ms")
-        os.write(control, b"oops;\r")
-        said += read_until(control, "HINT")
-        said += read_until(control, "dev=>")
-        os.write(control, b"\\q\r")
-        assert process.wait(30) == 0
-    os.close(control)
-    assert " 12 | 34" in said
-    assert "\x1b[31mERROR:  syntax error" in said
+    with Terminal(command, environ) as terminal:
+        terminal.read_until("dev=>")
+        terminal.type("select 12 as a,\r34 as b;\r")
+        rows = terminal.read_until("dev=>")
+        terminal.type("oops;\r")
+        error = terminal.read_until("dev=>")
+        terminal.type("\\q\r")
+        assert terminal.finish() == 0
+    assert " 12 | 34" in rows
+    assert "Time: " in rows
+    assert "\x1b[31mERROR:  syntax error" in error
+    assert "HINT" in error
     history = (tmp_path / ".headrace_history").read_text()
     assert "+select 12 as a,\n+34 as b;" in history
-
-
-def read_until(control: int, text: str) -> str:
-    said = b""
-    while text.encode() not in said:
-        ready, _, _ = select.select([control], [], [], 20)
-        assert ready, said
-        said += os.read(control, 4096)
-    return said.decode(errors="replace")

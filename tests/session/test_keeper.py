@@ -10,9 +10,8 @@ import pytest
 
 from headrace.errors import HeadraceError, JobFailed, QueryCanceled, SparkLost
 from headrace.session.keeper import Pace, SparkKeeper
+from support import WAIT_S, eventually
 
-WAIT_S = 30.0
-"""How long what must happen is waited for; nothing here takes that long."""
 QUICK = Pace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, retry_s=1.0, retry_most_s=3.0)
 
 
@@ -54,12 +53,7 @@ class Scene:
 
     def wait_for(self, what: str) -> None:
         """Wait until something was said."""
-        pause = threading.Event()
-        for _ in range(int(WAIT_S / 0.001)):
-            if what in self.said:
-                return
-            pause.wait(0.001)
-        raise AssertionError(f"{what} is not among {self.said}")
+        eventually(lambda: what in self.said, f"{what} to be said")
 
     # ---- what a coordinator does
 

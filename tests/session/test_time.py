@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,14 @@ from pyspark.sql import SparkSession
 from headrace.config import Settings
 from headrace.errors import NotSupported
 from headrace.session.database import Database, connect
+from support import eventually
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
-DEADLINE_S = 60.0
 
 
 def wait_for(database: Database, query: str, rows: list[tuple[object, ...]]) -> None:
     """Wait until a query gives these rows; time is all that changes them."""
-    end = time.monotonic() + DEADLINE_S
-    while (found := database.sql(query).rows()) != rows:
-        assert time.monotonic() < end, f"{query}: {found}"
-        time.sleep(0.1)
+    eventually(lambda: database.sql(query).rows() == rows, f"{rows} from {query}")
 
 
 def epochs_of(database: Database, view: str) -> int:

@@ -119,11 +119,17 @@ def transfer(scene: Scene, rng: random.Random) -> None:
         scene.transfers += 1
 
 
+def failing(database: Database, view: str) -> bool:
+    return any(job.name == view and job.error is not None for job in database.coordinator.jobs())
+
+
 def trouble(scene: Scene, rng: random.Random) -> None:
     """A row that one view cannot divide by comes and goes; another view is paused and resumed."""
     session = scene.database.session()
     while scene.goes_on:
         list(session.execute("INSERT INTO moves VALUES (1, 0, 0)"))
+        while scene.goes_on and not failing(scene.database, "flaky"):
+            time.sleep(0.05)
         time.sleep(rng.uniform(0.5, 1.5))
         list(session.execute("DELETE FROM moves WHERE d = 0"))
         time.sleep(rng.uniform(1.0, 3.0))

@@ -12,8 +12,9 @@ import hmac
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,7 +26,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
-from object_server import call, environment, free_port, wait_until_up
+from object_server import call, environment, serve, served
 
 from headrace.state.stores import StoreRoot
 
@@ -49,21 +50,18 @@ class Cloud:
 @contextmanager
 def google() -> Iterator[Cloud]:
     """The XML interface of Google's Cloud Storage."""
-    port = free_port()
-    endpoint = f"http://127.0.0.1:{port}"
-    account = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
-    key = json.dumps({**account, "private_key_id": ""})
-    server = subprocess.Popen(
-        [sys.executable, __file__, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        with environment({"GOOGLE_SERVICE_ACCOUNT_KEY": key}):
-            wait_until_up(server, f"{endpoint}/moto-api/")
+    with served(__file__) as endpoint:
+        account = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+        with environment({"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "private_key_id": ""})}):
             call(f"{endpoint}/{BUCKET}", "PUT")
             yield Cloud("gs", (("allow_http", "true"),))
-    finally:
-        server.terminate()
-        server.wait(30)
+
+
+def free_port() -> int:
+    """Azurite says only on a terminal which one it has chosen by itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def azurite() -> list[str] | None:
@@ -92,8 +90,8 @@ def azure(command: list[str]) -> Iterator[Cloud]:
             _create_container(server, f"{endpoint}/{BUCKET}?restype=container")
             yield Cloud("az", (("account_name", ACCOUNT), ("allow_http", "true"), ("endpoint", endpoint)))
         finally:
-            os.killpg(server.pid, 15)
-            server.wait(30)
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def _create_container(server: subprocess.Popen[bytes], url: str) -> None:
@@ -105,7 +103,7 @@ def _create_container(server: subprocess.Popen[bytes], url: str) -> None:
         signature = base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")).decode()
         fields = {"x-ms-date": stamp, "x-ms-version": version, "Authorization": f"SharedKey {ACCOUNT}:{signature}"}
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=fields), timeout=10):
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=fields), timeout=60):
                 return
         except urllib.error.HTTPError:
             raise
@@ -129,12 +127,5 @@ def _translated(app: Callable[..., Any]) -> Callable[..., Any]:
     return translate
 
 
-def _serve(port: int) -> None:
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import run_simple
-
-    run_simple("127.0.0.1", port, _translated(DomainDispatcherApplication(create_backend_app)), threaded=True)
-
-
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    serve(_translated)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.state.stores import StoreRoot
+from support import WAIT_S, child
 
 
 @dataclass(frozen=True)
@@ -35,26 +34,32 @@ class S3Server:
         )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def call(url: str, method: str = "GET") -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=WAIT_S) as answer:
         answer.read()
 
 
-def wait_until_up(server: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            call(url)
-            return
-        except (urllib.error.URLError, OSError):
-            assert server.poll() is None and time.monotonic() < deadline, "the S3 server does not come up"
-            time.sleep(0.05)
+@contextmanager
+def served(program: str) -> Iterator[str]:
+    """The address of a server: `program` calls `serve`, in a process that ends with the block."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with child([sys.executable, program], **streams, text=True, env=environ) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline()
+        assert port, "the server does not come up"
+        yield f"http://127.0.0.1:{int(port)}"
+
+
+def serve(translated: Callable[[Any], Any] = lambda app: app) -> None:
+    """Serve for ever on a free port, and say which once clients can connect."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    app = translated(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    print(server.port, flush=True)
+    server.serve_forever()
 
 
 @contextmanager
@@ -75,18 +80,11 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """A running server; its credentials are in the environment meanwhile."""
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        with environment({"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}):
-            endpoint = f"http://127.0.0.1:{port}"
-            wait_until_up(server, f"{endpoint}/moto-api/")
-            call(f"{endpoint}/headrace", "PUT")
-            yield S3Server(endpoint, "headrace")
-    finally:
-        server.terminate()
-        server.wait(30)
+    credentials = environment({"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"})
+    with served(__file__) as endpoint, credentials:
+        call(f"{endpoint}/headrace", "PUT")
+        yield S3Server(endpoint, "headrace")
+
+
+if __name__ == "__main__":
+    serve()

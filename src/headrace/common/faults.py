@@ -93,6 +93,20 @@ def arm(name: str, action: str, *, nth: int | None = None) -> None:
         _armed[name] = _Fault(verb, int(argument or 0), nth)
 
 
+def passages(name: str) -> int:
+    """How often an armed point has been passed, those who hang in it included; 0 for one that is not armed."""
+    with _lock:
+        return _armed[name].passages if name in _armed else 0
+
+
+def release(name: str) -> None:
+    """Let those go on that hang in a point; it stays armed."""
+    with _lock:
+        fault = _armed.get(name)
+    if fault is not None:
+        fault.released.set()
+
+
 def disarm_all() -> None:
     """Disarm every point and release the threads that hang in one."""
     with _lock:

@@ -168,15 +168,14 @@ class Committer:
                 epochs = [now.epoch for now in due]
                 commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
             self._transact(due, commit, self._events(due))
-            # At once: who is told that it is committed finds it counted.
+            # At once: who is told that it is committed finds it counted, and nothing held for it any more.
             with core.changed:
                 commit.apply(core)
                 for now in due:
                     self._note(now)
+                    now.holds.close()
                     self._end(now)
                 core.changed.advanced()
-        for now in due:
-            now.holds.close()
         for job_id in commit.late:
             self._say_late(core.jobs.get(job_id), last.epoch.target)
 

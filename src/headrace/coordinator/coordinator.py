@@ -35,7 +35,7 @@ from headrace.coordinator.maintenance import Maintenance
 from headrace.coordinator.metrics import Metric, collect
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.progress_server import ProgressServer
-from headrace.coordinator.reads import NEWEST, ReadOptions, Reads, Snapshot
+from headrace.coordinator.reads import DEFAULT_WAIT_S, NEWEST, ReadOptions, Reads, Snapshot
 from headrace.coordinator.status import EdgeStatus, GroupStatus, RelationEpochs, Status
 from headrace.coordinator.tables import WriteResult, write
 from headrace.coordinator.ticker import Ticker
@@ -43,7 +43,7 @@ from headrace.coordinator.vacuum import Vacuum
 from headrace.coordinator.watchdog import Barrier, Watchdog, barriers, waiting_for
 from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
-from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, UndefinedObject
+from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, SnapshotUnavailable, UndefinedObject
 from headrace.plan.planner import Planner, ViewPlan
 from headrace.state.memory import MemoryUse
 from headrace.state.merge import MergePart, MergeRunner
@@ -380,7 +380,7 @@ class Coordinator:
             options = replace(options, at=at, timeout_s=timeout_s)
 
         def read() -> Snapshot:
-            self._bind_unread(relation_ids)
+            self._bind_unread(relation_ids, options)
             return self._reads.snapshot(relation_ids, options)
 
         return self._guarded(read)
@@ -399,17 +399,31 @@ class Coordinator:
             pin = core.pins.pin(core.relations, epoch)
         return lambda: core.pins.unpin(pin)
 
-    def _bind_unread(self, relation_ids: Sequence[int]) -> None:
-        """Bind sources that nothing has read before, so that a query does not see them empty."""
-        with self._core.lock:
-            fresh = [i for i in relation_ids if self._core.relation(i).kind == "source"]
-            fresh = [i for i in fresh if not self._core.relation(i).bound]
-        if fresh:
-            self._ticker.tick(also=fresh)
-            for i in fresh:
-                error = self._core.relation(i).error
-                if error is not None:
-                    raise error
+    def _bind_unread(self, relation_ids: Sequence[int], options: ReadOptions) -> None:
+        """Bind sources that nothing has read before, so that a query does not see them empty.
+
+        Raises the error of one that cannot be read, and `SnapshotUnavailable` for one that does not answer in time.
+        """
+        core = self._core
+        limit_s = DEFAULT_WAIT_S if options.timeout_s is None else options.timeout_s
+        until_s = core.clock.monotonic_s() + limit_s
+        while True:
+            with core.lock:
+                fresh = [r for r in map(core.relation, relation_ids) if r.kind == "source" and not r.bound]
+            if not fresh:
+                return
+            self._ticker.tick(also=[r.id for r in fresh])
+            for relation in fresh:
+                if relation.error is not None:
+                    raise relation.error
+            if options.check is not None:
+                options.check()
+            late = [r for r in fresh if not r.bound]
+            if late and core.clock.monotonic_s() >= until_s:
+                raise SnapshotUnavailable(
+                    f'source "{late[0].name}" has not said within {limit_s:g} s what it holds',
+                    hint="read it again once it answers, or with a longer statement_timeout",
+                )
 
     def tick(self) -> int:
         """Make a tick now; returns its epoch."""

@@ -15,6 +15,8 @@ HELLO_S = 5.0
 """Seconds within which a connection has to say the token."""
 MOST_CONNECTIONS = 1024
 """Worker processes that are heard at once; more are turned away, and try again later."""
+STOP_LOOK_S = 0.05
+"""Seconds between two looks whether to stop."""
 MOST_LINE = 1 << 14
 """Bytes of a line; a longer one ends the connection."""
 
@@ -38,7 +40,9 @@ class ProgressServer:
         self._server.server_activate()
         host, port = self._server.server_address[:2]
         self._book.address = f"{host!s}:{port}/{self._token}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(STOP_LOOK_S,), name="headrace-progress", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:

@@ -54,6 +54,8 @@ class Ticker:
         """Called before each periodic tick."""
         self._ticking = threading.Lock()
         self._readers: dict[int, _Reader] = {}
+        self.rounds = 0
+        """Periodic ticks that are over, whatever came of them."""
 
     def run(self) -> None:
         """The thread's main function: a tick every interval while there are jobs."""
@@ -81,7 +83,8 @@ class Ticker:
                 core.fatal(error)
                 return
             except HeadraceError:
-                continue
+                pass
+            self.rounds += 1
 
     def tick(self, also: Collection[int] = ()) -> int:
         """Make a tick that binds the sources with readers, and `also` others; returns its epoch.

@@ -149,8 +149,9 @@ class Peer:
             await asyncio.wait_for(self._worker.run(self.connection.close), _CLOSE_TIMEOUT_S)
         except (TimeoutError, asyncio.CancelledError):
             _log.warning("a session did not close in time")
-        self._worker.stop()
-        self._writer.close()
+        finally:  # also where the loop ends before the session has closed
+            self._worker.stop()
+            self._writer.close()
         try:
             await asyncio.wait_for(self._writer.wait_closed(), _CLOSE_TIMEOUT_S)
         except (TimeoutError, asyncio.CancelledError):

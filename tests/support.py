@@ -1,0 +1,31 @@
+"""Waiting for what must happen, and processes that end with their test, however busy the machine is."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+WAIT_S = 120.0
+"""Far more than anything takes: it only ends a test in which something never happens."""
+POLL_S = 0.01
+
+
+def eventually(condition: Callable[[], object], what: str = "it to come true", timeout_s: float = WAIT_S) -> None:
+    """Ask again and again until a condition holds."""
+    until_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until_s, f"waited {timeout_s:g} s for {what}"
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that does not outlive the block, whatever happens in it."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
