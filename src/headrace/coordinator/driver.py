@@ -138,7 +138,8 @@ class Driver:
         return 0.0 if storing or checkpoint_due(self._core, lane, len(held), overdue=overdue) else left_s
 
     def _cadence(self, lane: list[Job]) -> Cadence:
-        return cadence(self._core.settings, (j.options for j in lane))
+        asked = [j for j in lane if not j.automatic] or lane
+        return cadence(self._core.settings, (j.options for j in asked))
 
     def _slack_ms(self, interval_ms: int) -> float:
         """Half a tick: a group of n ticks must not miss the n-th one by the width of a hair."""
