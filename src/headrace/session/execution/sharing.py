@@ -6,7 +6,7 @@ created after all, because its statement fails, is cancelled or the process ends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from headrace.catalog.state import CatalogState
 from headrace.coordinator import automatic
 from headrace.coordinator.automatic import Wanted, is_automatic
 from headrace.coordinator.options import GROUP
-from headrace.errors import HeadraceError, JobFailed, StatementError
+from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Sharable
 from headrace.session.names import quoted
@@ -72,15 +72,11 @@ def arranged(
         else:
             yield first
     finally:
-        state = catalog.state
-        left = [i for i in made if i in state.objects and not state.dependents(i)]
-        if left:
-            with suppress(HeadraceError):  # the next start does it
-                coordinator.drop(left)
+        _drop_unused(session, made)
 
 
 def _is_systems(state: CatalogState, index: int) -> bool:
-    """Whether an index is automatic; also if it is gone, which only such a one can be."""
+    """Whether something that rows are looked up in is an automatic index, or is gone."""
     record = state.objects.get(index)
     return record is None or is_automatic(record)
 
@@ -108,9 +104,8 @@ def _group(session: Session, options: Mapping[str, str]) -> str:
 
 def _provided(session: Session, want: Wanted, options: Mapping[str, str], made: list[int]) -> int | None:
     """The id of an index, filled if need be; None where there is none in the end: the view keeps the rows itself."""
-    coordinator = session.database.coordinator
+    coordinator, index = session.database.coordinator, want.index
     try:
-        index = want.index
         if index is None:
             index = _make(session, want.side, options)
             made.append(index)
@@ -118,14 +113,29 @@ def _provided(session: Session, want: Wanted, options: Mapping[str, str], made: 
             waited_for = index
             session.wait(lambda: coordinator.wait_created(waited_for, None))
         return index
-    except (StatementError, JobFailed):  # it was made, or dropped, by others meanwhile; or it cannot be filled
+    except (StatementError, JobFailed):  # it was dropped by others meanwhile, or it cannot be filled
+        if index in made:
+            _drop_unused(session, [index])
         return None
 
 
+def _drop_unused(session: Session, made: Iterable[int]) -> None:
+    state = session.database.catalog.state
+    left = [i for i in made if i in state.objects and not state.dependents(i)]
+    if left:
+        with suppress(HeadraceError):  # the next start does it
+            session.database.coordinator.drop(left)
+
+
 def _make(session: Session, side: Sharable, options: Mapping[str, str]) -> int:
-    """Create an index of all columns, in the checkpoint group that a view with these options has."""
+    """Create an index of all columns, in the checkpoint group that a view with these options has. Returns its id.
+
+    That may be one which another statement has made at the same time. Raises `UndefinedTable` if the relation is gone.
+    """
     database, group = session.database, _group(session, options)
-    relation = database.catalog.state.objects[side.relation]
+    relation = database.catalog.state.objects.get(side.relation)
+    if relation is None:
+        raise UndefinedTable(f"relation {side.relation} does not exist", hint="it may have been dropped")
     rest = [c.name for c in relation.columns if c.name not in side.key]
     text = f"SELECT {', '.join(quoted(n) for n in [*side.key, *rest])} FROM `r{relation.id}`"
     plan = session.planner.plan(text).keyed(len(side.key))
@@ -136,4 +146,10 @@ def _make(session: Session, side: Sharable, options: Mapping[str, str]) -> int:
         0, "index", automatic.SCHEMA, name, plan.columns, f"-- {name}", (), own, (relation.id,), database.now_ms(),
         payload,
     )  # fmt: skip
-    return database.coordinator.create_view(record, plan)
+    try:
+        return database.coordinator.create_view(record, plan)
+    except DuplicateTable:
+        other = automatic.index_of(database.catalog.state, group, side)
+        if other is None:
+            raise
+        return other.id
