@@ -19,6 +19,8 @@ from headrace.coordinator.automatic import (
     unused,
     wanted,
 )
+from headrace.coordinator.graph import JobState
+from headrace.coordinator.machine import pacing
 from headrace.plan.tree import Sharable
 
 P_BY_K, P_BY_A_B = Sharable(1, ("k",)), Sharable(1, ("a", "b"))
@@ -88,6 +90,12 @@ def test_an_index_made_by_hand_is_no_automatic_one() -> None:
     assert found is not None and found.id == made and is_automatic(found)
     assert not is_automatic(world.objects[by_hand]) and abandoned(world.state) == [other, made]
     assert name_of(world.objects[1], "g", P_BY_A_B) == "automatic o1(a, b) in g" and SCHEMA != "public"
+
+
+def test_it_does_not_set_the_pace_of_its_group() -> None:
+    jobs = [JobState(i, f"v{i}", (), {}, "g", "created", automatic=i < 3) for i in range(1, 5)]
+    assert [j.id for j in pacing(jobs)] == [3, 4]
+    assert [j.id for j in pacing(jobs[:2])] == [1, 2]
 
 
 def test_it_goes_with_the_last_view_that_uses_it() -> None:
