@@ -1,17 +1,19 @@
-"""A join that looks a side up by primary key, beside the same join that keeps that side in state of its own.
+"""Joins that look a side up, beside the same joins that keep it in state of their own.
 
-`python benchmarks/sharing.py [ROWS]`, a million rows on the side in question by default, half as many on the other. The
-views are filled and measured in turn, in one database. An epoch is from the return of the durable change to the view's
-commit.
+`python benchmarks/sharing.py key [ROWS]`: one view, by the primary key of a table; a million rows on the side in
+question by default, half as many on the other. `python benchmarks/sharing.py group [ROWS]`: 1 to 10 views of one
+checkpoint group over the same join, whose sides none, the second and later ones, or all look up. The views are filled
+and measured in turn, in one database. An epoch is from the return of the durable change to the commit.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 import bench
 import numpy as np
+from pyspark.sql import SparkSession
 
 from headrace import Database
 
@@ -61,13 +63,10 @@ def measure(db: Database, setting: str, rows: int, round_: int) -> list[str]:
     return ["shared" if setting == "on" else "own", f"{filled_s:.1f} s", f"{size / 1e6:.1f} MB", *epochs]
 
 
-def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
-    spark = bench.session()
-    with bench.database(spark) as db:
-        _build(db, rows)
-        found = [measure(db, s, rows, i) for i, s in enumerate(("off", "on", "off", "on"))]
-    spark.stop()
+def by_key(db: Database, rows: int) -> None:
+    """The primary key of a table."""
+    _build(db, rows)
+    found = [measure(db, s, rows, i) for i, s in enumerate(("off", "on", "off", "on"))]
     header = [
         "the side by primary key is",
         "filled in",
@@ -76,6 +75,85 @@ def main() -> None:
         "1,000 changed on it",
     ]
     bench.show(f"A join of {rows // 2:,} rows with {rows:,}", header, found)
+
+
+COUNTS = (1, 2, 3, 5, 10)
+WAYS = {"own state": "off", "automatic": "on", "made first": "on"}
+GROUP_QUERY = "SELECT o.id, o.v + {} AS v, p.a FROM o JOIN p ON o.person = p.k"
+
+
+def in_group(db: Database, spark: SparkSession, rows: int) -> None:
+    """A checkpoint group: its views keep both sides, or share indexes of both."""
+    db.sql("CREATE TABLE p (id bigint PRIMARY KEY, k bigint, a bigint, b bigint, c bigint)")
+    db.sql("CREATE TABLE o (id bigint, person bigint, v bigint)")
+    ids = np.arange(rows, dtype=np.int64)
+    bench.write(db, "p", _people(ids, 0) | {"k": ids})
+    bench.write(db, "o", _orders(ids[: rows // 2], rows))
+    found, round_ = [], 0
+    for count in COUNTS:
+        for way in WAYS:
+            round_ += 1
+            found.append([f"{count}, {way}", *_measure_group(db, spark, rows, count, way, round_)])
+    header = [
+        "views, sides",
+        "filled in",
+        "state of the joins",
+        "1,000 new: epoch",
+        "CPU",
+        "1,000 changed: epoch",
+        "CPU",
+    ]
+    bench.show(f"Views of a group that join {rows // 2:,} rows with {rows:,}", header, found)
+
+
+def _measure_group(db: Database, spark: SparkSession, rows: int, count: int, way: str, round_: int) -> list[str]:
+    db.sql(f"SET default_checkpoint_group = g; SET streaming_use_arrangements = {WAYS[way]}")
+    names = [f"m{i}" for i in range(count)]
+    started = time.perf_counter()
+    if way == "made first":
+        db.sql("CREATE INDEX ip ON p (k); CREATE INDEX io ON o (person)")
+    for i, name in enumerate(names):
+        db.sql(f"CREATE MATERIALIZED VIEW {name} AS {GROUP_QUERY.format(i)}")
+    filled_s = time.perf_counter() - started
+    state = db.catalog.state
+    views = {bench.relation_id(db, name) for name in names}
+    kept = [
+        t for j in state.jobs_in("g") for t in state.tables_of(j.id) if j.id not in views or "view" not in t.operator
+    ]
+    size = sum(r.ref.length for t in kept for r in state.runs_of(t.id))
+    found = [f"{filled_s:.1f} s", f"{size / 1e6:.0f} MB"]
+    choice = np.random.default_rng(round_)
+    for table in "op":
+        times: list[float] = []
+        before_s = 0.0
+        for n in range(WARM_UP + EPOCHS):
+            if n == WARM_UP:
+                before_s = sum(bench.cpu_s(spark))
+            new = np.arange(CHANGED, dtype=np.int64) + rows + (round_ * 100 + n) * CHANGED
+            some = choice.choice(rows, CHANGED, replace=False).astype(np.int64)
+            change = _orders(new, rows) if table == "o" else _people(some, round_ * 100 + n) | {"k": some}
+            times.append(bench.epoch_s(db, names[-1], [(table, change)]))
+        db.flush()
+        used_s = (sum(bench.cpu_s(spark)) - before_s) / EPOCHS
+        found += [f"{bench.median(times[WARM_UP:]) * 1e3:.0f} ms", f"{used_s * 1e3:.0f} ms"]
+    for name in names:
+        db.sql(f"DROP MATERIALIZED VIEW {name}")
+    db.sql("DROP INDEX IF EXISTS ip; DROP INDEX IF EXISTS io")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", choices=("key", "group"), nargs="?", default="key")
+    parser.add_argument("rows", type=int, nargs="?")
+    given = parser.parse_args()
+    spark = bench.session()
+    with bench.database(spark) as db:
+        if given.case == "key":
+            by_key(db, given.rows or ROWS)
+        else:
+            in_group(db, spark, given.rows or ROWS // 5)
+    spark.stop()
 
 
 if __name__ == "__main__":

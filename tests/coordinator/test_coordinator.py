@@ -38,6 +38,7 @@ from headrace.errors import (
     SnapshotUnavailable,
     UndefinedTable,
 )
+from headrace.plan.tree import Sharable
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state.arrangement import Arrangement
 from headrace.state.cursor import K_LOWEST
@@ -69,6 +70,7 @@ class FakePlan:
     lookups: frozenset[int] = frozenset()
     read_only_by_lookup: frozenset[int] = frozenset()
     arrangements: frozenset[int] = frozenset()
+    sharable: tuple[Sharable, ...] = ()
     changes_only: frozenset[int] = frozenset()
 
     @property

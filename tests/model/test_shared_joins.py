@@ -17,6 +17,7 @@ from headrace.coordinator.steps import END_OF_KEYS, KeySlice, Position, Step, Ta
 from headrace.dataflow.params import EpochParams, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.plan.planner import Path, Planner, Relation
+from headrace.plan.tree import Sharable
 from headrace.state.merge import merge
 
 COLUMNS = (Column("k", "int"), Column("x", "int"), Column("s", "string"))
@@ -113,6 +114,7 @@ QUERIES: dict[str, tuple[str, set[int]]] = {
     "anti": ("SELECT * FROM a WHERE NOT EXISTS (SELECT 1 FROM c WHERE c.k = a.x AND c.s = a.s AND c.x > a.k)", {INDEX}),
     "exists": ("SELECT k, x FROM a WHERE x > 1 OR EXISTS (SELECT 1 FROM b WHERE b.k = a.k)", {2}),
     "both": ("SELECT b.x, d.s FROM b JOIN b d ON b.k = d.k", {2}),
+    "index": ("SELECT c.x, d.x AS y, a.k FROM c JOIN c d ON c.s = d.s AND c.k = d.k JOIN a ON a.k = c.x", {INDEX}),
     "chain": ("SELECT a.x, b.s, c.x AS y FROM a JOIN b ON a.k = b.k JOIN c ON c.s = b.s AND c.k = a.x", {2, INDEX}),
     "below": ("SELECT b.s, g.n FROM (SELECT k, count(*) AS n FROM a GROUP BY k) g JOIN b ON b.k = g.k", {2}),
     "above": ("SELECT b.s, count(*) AS n, sum(a.x) AS x FROM a JOIN b ON a.k = b.k GROUP BY b.s", {2}),
@@ -179,6 +181,7 @@ def test_what_is_not_shared(spark: SparkSession) -> None:
     assert used.arrangements == {2} == used.changes_only and set(used.state_tables()) == {"view/rows", "0.0/left"}
     assert "      shared 0.0/right: b by (k): x" in used.explain()
     own = planner.plan("SELECT a.x, b.x AS y FROM a JOIN b ON a.k = b.k")
+    assert own.sharable == (Sharable(1, ("k",)), Sharable(2, ("k",))) and used.sharable == own.sharable[:1]
     assert not own.arrangements and own.fingerprint != used.fingerprint
     again = planner.plan("SELECT a.x, b.x AS y FROM a JOIN b ON a.k = b.k", arrangements=used.arrangements)
     assert again.fingerprint == used.fingerprint
@@ -200,3 +203,11 @@ def test_what_is_not_shared(spark: SparkSession) -> None:
     assert planner.plan("SELECT a.x FROM a JOIN c ON a.k = c.k AND c.s = a.s", arrangements=every).arrangements == {
         INDEX
     }
+    for query, sides in {
+        "SELECT a.x, w.x AS y FROM a JOIN w ON a.k = w.k": {Sharable(1, ("k",))},
+        "SELECT a.x, b.x AS y FROM a JOIN b ON a.x = b.x AND a.k = b.k": {Sharable(i, ("k", "x")) for i in (1, 2)},
+        "SELECT a.x, b.x AS y FROM a LEFT JOIN b ON a.s = b.s AND b.x > 1": set(),
+        "SELECT a.x, b.x AS y FROM a FULL JOIN b ON a.s = b.s": set(),
+        "SELECT a.x, f.x AS y FROM a JOIN f ON cast(a.k AS double) = f.k": set(),
+    }.items():
+        assert set(planner.plan(query, arrangements=every).sharable) == sides, query

@@ -76,7 +76,7 @@ def test_reads_by_key_and_temporal_joins(spark: SparkSession, tmp_path: Path, us
         database.sql("DELETE FROM t; INSERT INTO t VALUES (1, 1, 's0', 7); INSERT INTO a VALUES (1, 's0')")
         database.flush()
         assert Counter(database.sql("SELECT * FROM j").rows()) == Counter([*wanted, (1, 7)])
-        assert database.sql("SHOW INDEXES").rows() == [("i", "t", "c, s", "d")]
+        assert database.sql("SHOW INDEXES").rows() == [("i", "t", "c, s", "d", "NO")]
         assert database.sql("SHOW INDEXES FROM a").rows() == []
         listed = database.sql("SELECT tablename, indexname FROM pg_catalog.pg_indexes").rows()
         assert listed == [("t", "i")]

@@ -46,6 +46,7 @@ from headrace.errors import (
     StorageError,
     UndefinedTable,
 )
+from headrace.plan.tree import Sharable
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state import objects as objects_module
 from headrace.state import run as run_module
@@ -83,6 +84,7 @@ class Plan:
     lookups: frozenset[int] = frozenset()
     read_only_by_lookup: frozenset[int] = frozenset()
     arrangements: frozenset[int] = frozenset()
+    sharable: tuple[Sharable, ...] = ()
     changes_only: frozenset[int] = frozenset()
 
     def state_tables(self) -> dict[str, TableSchema]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -296,9 +296,19 @@ class Coordinator:
 
         return self._guarded(create)
 
+    @contextmanager
+    def defining(self) -> Iterator[None]:
+        """Keep others from creating, altering and dropping anything within the block, which must not wait for them."""
+        with self._life.ddl:
+            yield
+
     def may_read(self, group: str, relation_id: int) -> bool:
         """Whether a new job of a checkpoint group (empty: the default) can read a relation: no circle comes of it."""
         return self._life.may_read(group, relation_id)
+
+    def group_named(self, wanted: str | None) -> str:
+        """The checkpoint group of a new job with this option; "own" stands for one by itself, empty for the default."""
+        return self._life.group_named(wanted)
 
     def wait_created(self, job_id: int, timeout_s: float | None = None) -> None:
         """Wait until a view is readable: it holds what its inputs held, and has caught up with them.
@@ -328,6 +338,8 @@ class Coordinator:
 
     def drop(self, ids: Sequence[int]) -> None:
         """Drop objects together; stops their jobs first. Durable on return; the files go with vacuum.
+
+        Automatic indexes that only they use go with them.
 
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """

@@ -16,7 +16,7 @@ from headrace.coordinator.attempt import UnderWay, max_rows, run_steps, step_row
 from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
-from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch, pacing
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
@@ -138,7 +138,7 @@ class Driver:
         return 0.0 if storing or checkpoint_due(self._core, lane, len(held), overdue=overdue) else left_s
 
     def _cadence(self, lane: list[Job]) -> Cadence:
-        return cadence(self._core.settings, (j.options for j in lane))
+        return cadence(self._core.settings, (j.options for j in pacing(lane)))
 
     def _slack_ms(self, interval_ms: int) -> float:
         """Half a tick: a group of n ticks must not miss the n-th one by the width of a hair."""

@@ -109,6 +109,8 @@ class JobState:
     """The durable position inside an epoch that is not taken in in full."""
     joined: bool = True
     """It moves in step with its group. One that has not joined runs by itself until it has caught up."""
+    automatic: bool = False
+    """An index that the system has made: the cadence of its group is that of the others."""
     joining: bool = False
     """It has caught up with its group: the group's next checkpoint is the first that it takes part in."""
     failures: int = 0

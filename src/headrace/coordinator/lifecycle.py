@@ -14,6 +14,7 @@ from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, State
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source, open_source
+from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
@@ -83,6 +84,9 @@ class Lifecycle:
 
     def recover(self) -> None:
         """Take up everything that the catalog holds; a view that cannot be planned as before is quarantined."""
+        left = automatic.abandoned(self._core.catalog.state)
+        if left:
+            self._core.catalog.transact([Delete("object", i) for i in left])
         with self._core.catalog.reading() as state:
             objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink", "index"))
             jobs = dict(state.jobs)
@@ -123,6 +127,7 @@ class Lifecycle:
             joined=job_record.joined,
             due=job_record.due_epoch,
             lookups=frozenset(job_record.plan.get("lookups", ())),
+            automatic=automatic.is_automatic(record),
         )
         try:
             job.plan = self._plan(record, job_record, tables)
@@ -210,7 +215,8 @@ class Lifecycle:
             return
         if record.kind == "index":
             columns = frozenset(c.name for c in record.columns)
-            path = Path(record.id, record.name, tuple(record.payload["key"]), columns, False)
+            general = not automatic.is_automatic(record)
+            path = Path(record.id, record.name, tuple(record.payload["key"]), columns, False, general)
             self._planner.define_path(record.payload["on"], path)
             return
         append_only = record.kind == "source" or bool(record.payload.get("append_only"))
@@ -297,7 +303,7 @@ class Lifecycle:
             lookups = plan.read_only_by_lookup
             stored = {
                 "fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams), "lookups": sorted(lookups),
-                "arrangements": sorted(plan.arrangements),
+                "arrangements": sorted(plan.arrangements), **automatic.stored(plan.sharable),
             }  # fmt: skip
             runner = self._runner(plan)
             edits: list[Edit] = [
@@ -309,6 +315,7 @@ class Lifecycle:
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
             job.plan, job.runner, job.event_time = plan, runner, plan.event_time
             job.temporal, job.lookups, job.changes_only = plan.temporal, lookups, plan.changes_only
+            job.automatic = automatic.is_automatic(record)
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
@@ -332,14 +339,18 @@ class Lifecycle:
     def may_read(self, group: str, relation_id: int) -> bool:
         """See `Coordinator.may_read`."""
         core = self._core
-        group = group or core.settings.default_checkpoint_group
+        group = self.group_named(group)
         with core.lock:
             return group == "own" or core.cycle_of(0, group, (relation_id,)) is None
+
+    def group_named(self, wanted: str | None) -> str:
+        """See `Coordinator.group_named`."""
+        return wanted or self._core.settings.default_checkpoint_group
 
     def _group(self, job_id: int, name: str, upstreams: Iterable[int], wanted: str | None) -> str:
         """The checkpoint group of a job. Raises `InvalidParameter` where groups would wait for each other."""
         core = self._core
-        group = wanted or core.settings.default_checkpoint_group
+        group = self.group_named(wanted)
         if group == "own":
             group = own_group(job_id)
         with core.lock:
@@ -421,6 +432,8 @@ class Lifecycle:
         """See `Coordinator.drop`."""
         core = self._core
         with self._statement():
+            with core.catalog.reading() as state:
+                ids = [*ids, *automatic.unused(state, ids)]
             self._check_drop(ids)
             with core.lock:
                 tables = [r for r in map(core.relations.get, sorted(ids)) if r is not None and r.kind == "table"]

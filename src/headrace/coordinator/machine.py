@@ -94,6 +94,11 @@ def may_run_ahead(graph: Graph[R, J], lane: Sequence[J], in_flight: int, most: i
     return in_flight < most and calm and not joining and all(ROWS in j.tables for j in lane)
 
 
+def pacing(lane: Sequence[J]) -> Sequence[J]:
+    """The jobs whose options say how often a lane runs: not those of automatic indexes, unless there are no others."""
+    return [job for job in lane if not job.automatic] or lane
+
+
 def checkpoint_due(graph: Graph[R, J], lane: Sequence[J], held: int, *, overdue: bool) -> bool:
     """Whether `held` epochs of a lane that have been run are committed now, and not held until its next checkpoint.
 

@@ -36,6 +36,8 @@ class Path:
     columns: frozenset[str]
     unique: bool
     """There is at most one row of each key, and none with a null in it."""
+    general: bool = True
+    """Temporal joins may use it, too; not so an index that goes as soon as no other join uses it any more."""
 
 
 @dataclass(frozen=True)

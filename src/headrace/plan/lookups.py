@@ -132,7 +132,8 @@ def _path(
     b = d.bridge
     by_name = {a.name: a for a in side.columns}
     shown = [e for i, e in side.values.items() if i in needed]
-    for path in side.relation.paths:
+    paths = [p for p in side.relation.paths if p.general]
+    for path in paths:
         names = {a.name for a in side.columns if a.id in d.references([*conjuncts, *shown])}
         found = [_key(d, by_name[name], conjuncts, left_ids, path.unique) for name in path.key]
         keys = [f for f in found if f is not None]
@@ -142,8 +143,8 @@ def _path(
             rest = [c for c in conjuncts if id(c) not in sure and not (b.kind(c) == "IsNotNull" and _is(b, c, ids))]
             return path, [k.value for k in keys], rest
     name = side.relation.name
-    ways = " or ".join(f"({', '.join(p.key)})" for p in side.relation.paths)
-    column = side.relation.paths[0].key[0] if side.relation.paths else "key"
+    ways = " or ".join(f"({', '.join(p.key)})" for p in paths)
+    column = paths[0].key[0] if paths else "key"
     raise NotSupported(
         f'a join with "{name}" {_CLAUSE} that does not give its primary key or all columns of an index: {ways}',
         hint=f"compare each of these columns with a value of the left side: ON a.x = {name}.{column}",

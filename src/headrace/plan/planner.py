@@ -65,6 +65,12 @@ class ViewPlan:
         return frozenset(s.relation for op in tree.walk(self.root) for s in op.shared().values())
 
     @property
+    def sharable(self) -> tuple[tree.Sharable, ...]:
+        """For each side that its joins keep and could look up in an index instead, the index; sorted."""
+        joins = [op for op in tree.walk(self.root) if isinstance(op, tree.Join)]
+        return tuple(sorted(s.sharable for j in joins for s in (j.left, j.right) if s.sharable is not None))
+
+    @property
     def changes_only(self) -> frozenset[int]:
         """Ids of the relations of which it never reads the content, but only what changes after its first epoch."""
         inputs = [op for op in tree.walk(self.root) if isinstance(op, tree.Input)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.plan.bridge import Bridge, JExpr
-from headrace.plan.tree import Input, JoinSide, Operator, Rowwise, Shared
+from headrace.plan.tree import Input, JoinSide, Operator, Rowwise, Sharable, Shared
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
@@ -53,6 +53,8 @@ def _share(d: Derivation, child: Operator, side: JoinSide) -> Input | None:
             rest = tuple(c for c in dict.fromkeys(present) if c not in keys)  # a null in the key finds nothing
             side.shared = Shared(path.relation, path.name, keys, values, rest)
             return leaf
+    if len(set(keys)) == len(keys):
+        side.sharable = Sharable(leaf.relation, tuple(sorted(keys)))
     return None
 
 

@@ -178,6 +178,15 @@ class Shared:
         return f"{self.relation_name} by ({', '.join(self.keys)}): {', '.join(self.columns)}{present}"
 
 
+@dataclass(frozen=True, order=True)
+class Sharable:
+    """Rows of a relation by some of its columns, as several views may want to look them up."""
+
+    relation: int
+    key: tuple[str, ...]
+    """The columns by name, in alphabetical order."""
+
+
 @dataclass
 class JoinSide:
     """One side of a join: the equi-join key, and the columns kept beside it."""
@@ -188,6 +197,8 @@ class JoinSide:
     preserved: bool
     shared: Shared | None = None
     """None for a side with an arrangement of its own."""
+    sharable: Sharable | None = None
+    """For a side with an arrangement of its own: the index of all columns that would serve instead."""
 
     def schema(self) -> TableSchema:
         """The side's arrangement."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.coordinator.automatic import is_automatic
 from headrace.errors import NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.functions import routine_of
 from headrace.session.system.relations import SystemRelation, system_relation
@@ -113,8 +114,9 @@ class Bound:
                 self._inner[found.id] = Bound(parse_query(found.payload["query"]), path, depth + 1)
 
     def indexed(self) -> set[int]:
-        """Ids of the relations that have an index."""
-        return {record.payload["on"] for record in self.catalog.state.objects_of("index")}
+        """Ids of the relations that have an index of a user's."""
+        found = self.catalog.state.objects_of("index")
+        return {record.payload["on"] for record in found if not is_automatic(record)}
 
     def schema(self) -> Mapping[TableName, Mapping[str, str]]:
         """Columns and types of what it reads, by the names it uses."""

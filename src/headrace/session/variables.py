@@ -151,7 +151,8 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "streaming_use_arrangements",
             "on",
-            "Joins in new views look rows up by primary key or index, where there is one, instead of keeping them.",
+            "Joins in new views look rows up by primary key or index instead of keeping them; in a checkpoint group by "
+            "automatic indexes, too.",
             _boolean,
         ),
         Variable("default_checkpoint_group", "", "Group of new views; empty: as the system parameter says.", _group),

@@ -9,6 +9,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import infer_columns, open_source
 from headrace.connectors.sinks import drops_retractions, open_sink
+from headrace.coordinator.automatic import is_automatic
 from headrace.errors import (
     DatatypeMismatch,
     DependentObjectsExist,
@@ -271,31 +272,25 @@ def create_planned(
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
-    arrangements = sharing.usable(session, options)
     closing = bool(payload.get(ON_WINDOW_CLOSE))
-    plan = session.planner.plan(query, on_window_close=closing, arrangements=arrangements)
-    if kind == "sink":
-        plan = plan.into(options)
-        open_sink(options, plan.columns)
-        _check_append_only(plan)
-    elif kind == "index":
-        plan = plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
-    upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
+
+    def planned(arrangements: frozenset[int]) -> ViewPlan:
+        plan = session.planner.plan(query, on_window_close=closing, arrangements=arrangements)
+        if kind == "index":
+            return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
+        if kind == "sink":
+            plan = plan.into(options)
+            open_sink(options, plan.columns)
+            _check_append_only(plan)
+        return plan
+
     group = session.variables.get("default_checkpoint_group")
-    if group:
-        options = {"checkpoint_group": group, **options}
-    record = _record(
-        session,
-        kind,
-        name,
-        plan.columns,
-        definition,
-        (),
-        options,
-        upstreams,
-        {**payload, "append_only": plan.append_only},
-    )
-    view_id = database.coordinator.create_view(record, plan)
+    own = {"checkpoint_group": group, **options} if group else options
+    with sharing.arranged(session, planned, options) as plan:
+        upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
+        described = {**payload, "append_only": plan.append_only}
+        record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
+        view_id = database.coordinator.create_view(record, plan)
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
     return view_id
@@ -363,7 +358,8 @@ def drop(session: Session, statement: st.Drop) -> Result:
     needed = [o for o in extra if o.kind != "index"]
     if needed and not statement.cascade:
         raise _still_needed(session, wanted, needed)
-    notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in extra if not is_part(o)]
+    shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
+    notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
     if order:
         parts = parts_of(session.database.catalog.state, [o.id for o in order])
         session.database.coordinator.drop(list(dict.fromkeys(o.id for o in [*order, *parts])))
@@ -384,7 +380,21 @@ def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | Non
         raise WrongObjectType(
             f'"{name}" is not a {kind}', hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}."
         )
+    if found is not None:
+        _refuse_automatic(session, found, "dropped")
     return found
+
+
+def _refuse_automatic(session: Session, record: ObjectRecord, done: str) -> None:
+    """Raises `WrongObjectType` for what the system has made and looks after by itself."""
+    if is_automatic(record):
+        state = session.database.catalog.state
+        users = ", ".join(label(state.objects[i]) for i in state.dependents(record.id))
+        raise WrongObjectType(
+            f'"{record.name}" is an automatic index: it cannot be {done} by hand',
+            detail=f"used by {users}" if users else None,
+            hint=f"it goes with the last view that uses it; SET {sharing.SETTING} = off has new views do without",
+        )
 
 
 def _missing(kind: str, name: TableName) -> HeadraceError:
@@ -441,6 +451,7 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     record = found or session.names().get(statement.name)
     if kind_name(record) != statement.kind:
         raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
+    _refuse_automatic(session, record, "altered")
     coordinator = session.database.coordinator
     if statement.action not in ("pause", "resume", "set"):
         raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")
@@ -448,11 +459,20 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
         raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}", hint="it has no job")
     if statement.action == "set":
         coordinator.alter_job(record.id, options=dict(statement.options))
-    else:
-        parts = parts_of(session.database.catalog.state, [record.id])
-        for each in [record, *parts]:
-            coordinator.alter_job(each.id, paused=statement.action == "pause")
+        return Result(tag, notices=_left_behind(session, record))
+    parts = parts_of(session.database.catalog.state, [record.id])
+    for each in [record, *parts]:
+        coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(tag)
+
+
+def _left_behind(session: Session, record: ObjectRecord) -> list[Notice]:
+    """What is said of a view that has been moved away from an automatic index of its former checkpoint group."""
+    state = session.database.catalog.state
+    group = state.jobs[record.id].group
+    used = [o for o in (state.objects[i] for i in record.depends_on) if is_automatic(o)]
+    text = '"{}" goes on reading the {}: to make it independent of that group, create it again'
+    return [Notice(text.format(label(record), o.name)) for o in used if state.jobs[o.id].group != group]
 
 
 __all__ = [

@@ -1,26 +1,155 @@
-"""Which tables and indexes the joins of a new view may look rows up in, instead of keeping these once more."""
+"""Which tables and indexes the joins of a new view look rows up in, instead of keeping these once more.
+
+That may take an index that the system makes first (`coordinator/automatic.py` says when). If then the view is not
+created after all, because its statement fails, is cancelled or the process ends, the index goes again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
+from headrace.coordinator import automatic
+from headrace.coordinator.automatic import Wanted, is_automatic
+from headrace.coordinator.options import GROUP
+from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
+from headrace.plan.planner import ViewPlan
+from headrace.plan.tree import Sharable
+from headrace.session.names import quoted
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
 SETTING = "streaming_use_arrangements"
+_PASSED_ON = ("parallelism", "max_rows_per_epoch")
+"""Options of a view that the index gets which is made for it."""
 
 
 def usable(session: Session, options: Mapping[str, str]) -> frozenset[int]:
     """Ids of tables with a primary key and of indexes that are filled, unless the session has it switched off.
 
     An index is left out where its checkpoint group and that of the view (which `options` may say) would wait for each
-    other, or where it is not being kept up to date.
+    other, or where it is not being kept up to date; one of the system's also where its group is another.
     """
     if not session.variables.is_on(SETTING):
         return frozenset()
     coordinator, state = session.database.coordinator, session.database.catalog.state
-    group = options.get("checkpoint_group") or session.variables.get("default_checkpoint_group")
+    group = _group(session, options)
+
+    def fits(index: ObjectRecord) -> bool:
+        job = state.jobs[index.id]
+        if job.status != "created" or (is_automatic(index) and job.group != group):
+            return False
+        return coordinator.may_read(group, index.id)
+
     tables = {o.id for o in state.objects_of("table") if o.primary_key}
-    filled = [o.id for o in state.objects_of("index") if state.jobs[o.id].status == "created"]
-    return frozenset(tables.union(i for i in filled if coordinator.may_read(group, i)))
+    return frozenset(tables.union(o.id for o in state.objects_of("index") if fits(o)))
+
+
+@contextmanager
+def arranged(
+    session: Session, plan: Callable[[frozenset[int]], ViewPlan], options: Mapping[str, str]
+) -> Iterator[ViewPlan]:
+    """The plan of a new view, made by `plan` of what it may use. The view is to be created within the block.
+
+    The automatic indexes that it is to use are made before, and filled unless `background_ddl` is on; those that it
+    does not come to use go again. Within the block none that it uses is dropped by others.
+    """
+    coordinator, catalog = session.database.coordinator, session.database.catalog
+    base = usable(session, options)
+    first = plan(base)
+    made: list[int] = []
+    try:
+        provided = (_provided(session, want, options, made) for want in wanted(session, first, options))
+        indexes = frozenset(i for i in provided if i is not None)
+        if indexes or any(_is_systems(catalog.state, i) for i in first.arrangements):
+            with coordinator.defining():
+                there = frozenset(i for i in base | indexes if i in catalog.state.objects)
+                yield plan(there) if indexes or not first.arrangements <= there else first
+        else:
+            yield first
+    finally:
+        _drop_unused(session, made)
+
+
+def _is_systems(state: CatalogState, index: int) -> bool:
+    """Whether something that rows are looked up in is an automatic index, or is gone."""
+    record = state.objects.get(index)
+    return record is None or is_automatic(record)
+
+
+def wanted(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[Wanted]:
+    """The automatic indexes that a new view of this plan is to use beside those that it uses already."""
+    coordinator, group = session.database.coordinator, _group(session, options)
+    if group == "own" or not session.variables.is_on(SETTING):
+        return []
+    sides = [s for s in plan.sharable if coordinator.may_read(group, s.relation)]
+    return automatic.wanted(session.database.catalog.state, group, sides)
+
+
+def explained(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[str]:
+    """Lines for EXPLAIN: the automatic indexes that would be made."""
+    objects, group = session.database.catalog.state.objects, _group(session, options)
+    found = [w.side for w in wanted(session, plan, options)]
+    return [f"shared once it is filled: {automatic.name_of(objects[s.relation], group, s)}" for s in found]
+
+
+def _group(session: Session, options: Mapping[str, str]) -> str:
+    asked = options.get(GROUP) or session.variables.get("default_checkpoint_group")
+    return session.database.coordinator.group_named(asked)
+
+
+def _provided(session: Session, want: Wanted, options: Mapping[str, str], made: list[int]) -> int | None:
+    """The id of an index, filled if need be; None where there is none in the end: the view keeps the rows itself."""
+    coordinator, index = session.database.coordinator, want.index
+    try:
+        if index is None:
+            index = _make(session, want.side, options)
+            made.append(index)
+        if not session.variables.is_on("background_ddl"):
+            waited_for = index
+            session.wait(lambda: coordinator.wait_created(waited_for, None))
+        return index
+    except (StatementError, JobFailed):  # it was dropped by others meanwhile, or it cannot be filled
+        if index in made:
+            _drop_unused(session, [index])
+        return None
+
+
+def _drop_unused(session: Session, made: Iterable[int]) -> None:
+    state = session.database.catalog.state
+    left = [i for i in made if i in state.objects and not state.dependents(i)]
+    if left:
+        with suppress(HeadraceError):  # the next start does it
+            session.database.coordinator.drop(left)
+
+
+def _make(session: Session, side: Sharable, options: Mapping[str, str]) -> int:
+    """Create an index of all columns, in the checkpoint group that a view with these options has. Returns its id.
+
+    That may be one which another statement has made at the same time. Raises `UndefinedTable` if the relation is gone.
+    """
+    database, group = session.database, _group(session, options)
+    relation = database.catalog.state.objects.get(side.relation)
+    if relation is None:
+        raise UndefinedTable(f"relation {side.relation} does not exist", hint="it may have been dropped")
+    rest = [c.name for c in relation.columns if c.name not in side.key]
+    text = f"SELECT {', '.join(quoted(n) for n in [*side.key, *rest])} FROM `r{relation.id}`"
+    plan = session.planner.plan(text).keyed(len(side.key))
+    payload = {"spark_sql": text, "on": relation.id, "key": list(side.key), automatic.AUTOMATIC: True}
+    own = {GROUP: group, **{name: options[name] for name in _PASSED_ON if name in options}}
+    name = automatic.name_of(relation, group, side)
+    record = ObjectRecord(
+        0, "index", automatic.SCHEMA, name, plan.columns, f"-- {name}", (), own, (relation.id,), database.now_ms(),
+        payload,
+    )  # fmt: skip
+    try:
+        return database.coordinator.create_view(record, plan)
+    except DuplicateTable:
+        other = automatic.index_of(database.catalog.state, group, side)
+        if other is None:
+            raise
+        return other.id

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
+from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.execution import routines, sharing, unaligned
@@ -94,11 +95,13 @@ def _indexes(session: Session, statement: st.Show, fits: Callable[[str], bool]) 
     schemas = (statement.schema,) if statement.schema is not None else session.names().search_path
     rows = []
     for o in sorted(session.database.catalog.state.objects_of("index"), key=lambda o: o.name):
-        if fits(o.name) and (o.payload["on"] == on if on is not None else o.schema in schemas):
-            key = o.payload["key"]
+        relation, key = objects[o.payload["on"]], o.payload["key"]
+        schema = relation.schema if is_automatic(o) else o.schema
+        if fits(o.name) and (relation.id == on if on is not None else schema in schemas):
             include = [c.name for c in o.columns if c.name not in key]
-            rows.append([o.name, label(objects[o.payload["on"]]), ", ".join(key), ", ".join(include)])
-    return rows_result("SHOW", [(h, "string") for h in ("Name", "On", "Key", "Include")], rows)
+            made = "YES" if is_automatic(o) else "NO"
+            rows.append([o.name, label(relation), ", ".join(key), ", ".join(include), made])
+    return rows_result("SHOW", [(h, "string") for h in ("Name", "On", "Key", "Include", "Automatic")], rows)
 
 
 def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Result:
@@ -207,8 +210,9 @@ def incremental_plan(
     text = planned_text(bound, columns)
     apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
     joins = unaligned.explained(session, text) if apart else []
-    shared = sharing.usable(session, options or {})
-    return [*session.planner.plan(text, on_window_close=on_window_close, arrangements=shared).explain(), *joins]
+    given = options or {}
+    plan = session.planner.plan(text, on_window_close=on_window_close, arrangements=sharing.usable(session, given))
+    return [*plan.explain(), *sharing.explained(session, plan, given), *joins]
 
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
@@ -216,7 +220,7 @@ def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     text = planned_text(sink_query(session, statement), None)
     shared, options = sharing.usable(session, statement.options), statement.options
     plan = session.planner.plan(text, on_window_close=statement.emit_on_window_close, arrangements=shared)
-    return plan.into(options).explain()
+    return [*plan.into(options).explain(), *sharing.explained(session, plan, options)]
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:

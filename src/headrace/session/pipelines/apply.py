@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
+from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.changes import TableChange
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
 from headrace.plan.stored import closing_payload
@@ -115,7 +116,7 @@ class Plan:
         def visit(record: ObjectRecord) -> None:
             for above in state.dependents(record.id):
                 visit(state.objects[above])
-            if record not in order:
+            if record not in order and not is_automatic(record):
                 order.append(record)
 
         for record in gone:

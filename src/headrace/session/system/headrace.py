@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.watermarks import declared
 from headrace.session.system.relations import Rows, define
 
@@ -103,6 +104,17 @@ def _sources(session: Session) -> Rows:
         }  # fmt: skip
 
 
+def _indexes(session: Session) -> Rows:
+    state = session.database.catalog.state
+    for o in state.objects_of("index"):
+        key, users = o.payload["key"], (state.objects[i].name for i in state.dependents(o.id))
+        yield {
+            "id": o.id, "name": o.name, "relation": state.objects[o.payload["on"]].name, "key": ", ".join(key),
+            "include": ", ".join(c.name for c in o.columns if c.name not in key), "automatic": is_automatic(o),
+            "checkpoint_group": state.jobs[o.id].group, "used_by": ", ".join(users),
+        }  # fmt: skip
+
+
 def _state_tables(session: Session) -> Rows:
     with session.database.catalog.reading() as state:
         rows = []
@@ -162,6 +174,9 @@ _COLUMNS = {
     "sources": (
         "id bigint, name, schema_name, connector, epoch bigint, offsets, watermark timestamp, error, "
         "error_since timestamp", _sources,
+    ),
+    "indexes": (
+        "id bigint, name, relation, key, include, automatic boolean, checkpoint_group, used_by", _indexes,
     ),
     "state_tables": (
         "id bigint, job_id bigint, operator, committed_epoch bigint, safe_epoch bigint, runs int, rows bigint, "

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
+from headrace.coordinator.automatic import is_automatic
 from headrace.session.parts import is_part
 from headrace.session.system.relations import Rows, define
 from headrace.sql.types import pg_type, pg_type_text, typmod
@@ -40,9 +41,9 @@ _LONG_NAMES = {
 
 
 def relations(session: Session) -> list[ObjectRecord]:
-    """All relations."""
+    """All relations that are a user's."""
     objects = session.database.catalog.state.objects.values()
-    return [o for o in objects if o.kind not in ("schema", "function") and not is_part(o)]
+    return [o for o in objects if o.kind not in ("schema", "function") and not is_part(o) and not is_automatic(o)]
 
 
 def namespaces(session: Session) -> dict[str, int]:

@@ -1,0 +1,87 @@
+"""Indexes that the system makes where views of a checkpoint group would keep the same rows by the same columns.
+
+The first view that joins a relation by some columns keeps its rows itself, and pays for nobody else. Once a second one
+of the group wants them by these columns, an index of all columns is made in the group; that view and all later ones
+look rows up there. It goes with the last view that uses it. Pure functions of the catalog's content.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from headrace.catalog.records import ObjectRecord
+from headrace.catalog.state import CatalogState
+from headrace.plan.tree import Sharable
+
+AUTOMATIC = "automatic"
+"""In the payload of an index: it is the system's."""
+SCHEMA = "headrace_internal"
+"""Where automatic indexes are, as no object of a user can be: their names clash with none."""
+_STORED = "sharable"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An index that the joins of a new view are to look rows up in."""
+
+    side: Sharable
+    index: int | None
+    """The automatic index that is there already; None for one to be made."""
+
+
+def is_automatic(record: ObjectRecord) -> bool:
+    """Whether an object is an index that the system has made."""
+    return bool(record.payload.get(AUTOMATIC))
+
+
+def stored(sides: Sequence[Sharable]) -> dict[str, list[list[object]]]:
+    """What the record of a view's job says of the sides that it keeps and could share."""
+    return {_STORED: [[s.relation, list(s.key)] for s in sorted(set(sides))]} if sides else {}
+
+
+def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[Wanted]:
+    """The indexes of a group that a new view is to use, of those that its joins could: `sides`, each as often as kept.
+
+    There is one if it has been made, or if another view of the group, or the new one itself, keeps the same once more.
+    """
+    others = {(relation, tuple(key)) for j in state.jobs_in(group) for relation, key in j.plan.get(_STORED, ())}
+    found = []
+    for side, times in sorted(Counter(sides).items()):
+        index = index_of(state, group, side)
+        if index is not None and state.jobs[index.id].status in ("creating", "created"):
+            found.append(Wanted(side, index.id))
+        elif index is None and (times > 1 or (side.relation, side.key) in others):
+            found.append(Wanted(side, None))
+    return found
+
+
+def index_of(state: CatalogState, group: str, side: Sharable) -> ObjectRecord | None:
+    """The automatic index of a group for a side."""
+    made = [o for o in (state.objects.get(j.id) for j in state.jobs_in(group)) if o is not None and is_automatic(o)]
+    return next((o for o in made if (o.payload["on"], tuple(o.payload["key"])) == (side.relation, side.key)), None)
+
+
+def name_of(relation: ObjectRecord, group: str, side: Sharable) -> str:
+    """What the index is called wherever it is shown."""
+    shown = relation.name if relation.schema in ("", "public") else f"{relation.schema}.{relation.name}"
+    return f"automatic {shown}({', '.join(side.key)}) in {group}"
+
+
+def unused(state: CatalogState, going: Collection[int]) -> list[int]:
+    """Automatic indexes that nothing uses any more once the objects `going` are gone: those that one of them uses."""
+    gone = list(going)
+    for i in gone:  # grows: one of them may be the last that uses another
+        record = state.objects.get(i)
+        for below in record.depends_on if record is not None else ():
+            used = state.objects.get(below)
+            free = used is not None and is_automatic(used) and set(state.dependents(below)) <= set(gone)
+            if free and below not in gone:
+                gone.append(below)
+    return gone[len(going) :]
+
+
+def abandoned(state: CatalogState) -> list[int]:
+    """Automatic indexes that nothing uses: a crash came between them and the view that they were made for."""
+    return [o.id for o in state.objects_of("index") if is_automatic(o) and not state.dependents(o.id)]

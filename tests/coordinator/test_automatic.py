@@ -1,0 +1,137 @@
+"""Automatic indexes: when there is to be one, and when one goes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from headrace.catalog.records import JobRecord, ObjectRecord
+from headrace.catalog.state import CatalogState
+from headrace.coordinator.automatic import (
+    AUTOMATIC,
+    SCHEMA,
+    Wanted,
+    abandoned,
+    index_of,
+    is_automatic,
+    name_of,
+    stored,
+    unused,
+    wanted,
+)
+from headrace.coordinator.graph import JobState
+from headrace.coordinator.machine import pacing
+from headrace.plan.tree import Sharable
+
+P_BY_K, P_BY_A_B = Sharable(1, ("k",)), Sharable(1, ("a", "b"))
+
+
+class World:
+    """A catalog of tables, views and indexes."""
+
+    def __init__(self) -> None:
+        self.objects: dict[int, ObjectRecord] = {}
+        self.jobs: dict[int, JobRecord] = {}
+        self.table()
+
+    def table(self) -> int:
+        return self._add("table", ())
+
+    def view(self, *depends_on: int, group: str = "g", keeps: Sequence[Sharable] = ()) -> int:
+        made = self._add("materialized_view", depends_on)
+        self.jobs[made] = JobRecord(made, group, "created", plan={"fingerprint": "f", **stored(keeps)})
+        return made
+
+    def index(self, side: Sharable, group: str = "g", status: str = "created", by_hand: bool = False) -> int:
+        payload = {"on": side.relation, "key": list(side.key)} | ({} if by_hand else {AUTOMATIC: True})
+        made = self._add("index", (side.relation,), payload)
+        self.jobs[made] = JobRecord(made, group, status)  # type: ignore[arg-type]
+        return made
+
+    def _add(self, kind: str, depends_on: Sequence[int], payload: dict[str, object] | None = None) -> int:
+        made = len(self.objects) + 1
+        self.objects[made] = ObjectRecord(
+            made, kind, "public", f"o{made}", (), "", (), {}, tuple(depends_on), 0, payload or {}  # type: ignore[arg-type]
+        )  # fmt: skip
+        return made
+
+    @property
+    def state(self) -> CatalogState:
+        return CatalogState([*self.objects.values(), *self.jobs.values()])
+
+
+def test_the_first_view_keeps_its_rows_itself() -> None:
+    """An index is made for the second one of a group, or for one that would keep the same twice."""
+    world = World()
+    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B]) == []
+    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B, P_BY_K]) == [Wanted(P_BY_K, None)]
+    world.view(1, group="h", keeps=[P_BY_K])
+    assert wanted(world.state, "g", [P_BY_K]) == []
+    world.view(1, keeps=[P_BY_A_B, P_BY_K, P_BY_K])
+    assert wanted(world.state, "g", [P_BY_K]) == [Wanted(P_BY_K, None)]
+    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B]) == [Wanted(P_BY_A_B, None), Wanted(P_BY_K, None)]
+    assert wanted(world.state, "g", [Sharable(2, ("k",)), Sharable(1, ("a",))]) == []
+
+
+def test_one_that_is_there_is_used() -> None:
+    """Also while it is being filled; none is made beside one that is not kept up to date."""
+    for status, found in (("created", [2]), ("creating", [2]), ("quarantined", []), ("paused", [])):
+        world = World()
+        world.index(P_BY_K, status=status)
+        world.view(1, keeps=[P_BY_K])
+        assert [w.index for w in wanted(world.state, "g", [P_BY_K])] == found
+        assert wanted(world.state, "h", [P_BY_K]) == []
+
+
+def test_an_index_made_by_hand_is_no_automatic_one() -> None:
+    world = World()
+    by_hand, other, made = world.index(P_BY_K, by_hand=True), world.index(P_BY_K, "h"), world.index(P_BY_K)
+    found = index_of(world.state, "g", P_BY_K)
+    assert found is not None and found.id == made and is_automatic(found)
+    assert not is_automatic(world.objects[by_hand]) and abandoned(world.state) == [other, made]
+    assert name_of(world.objects[1], "g", P_BY_A_B) == "automatic o1(a, b) in g" and SCHEMA != "public"
+
+
+def test_it_does_not_set_the_pace_of_its_group() -> None:
+    jobs = [JobState(i, f"v{i}", (), {}, "g", "created", automatic=i < 3) for i in range(1, 5)]
+    assert [j.id for j in pacing(jobs)] == [3, 4]
+    assert [j.id for j in pacing(jobs[:2])] == [1, 2]
+
+
+def test_it_goes_with_the_last_view_that_uses_it() -> None:
+    world = World()
+    index, by_hand = world.index(P_BY_K), world.index(P_BY_K, by_hand=True)
+    a, b = world.view(1, index, by_hand), world.view(index, by_hand)
+    assert abandoned(world.state) == []
+    assert unused(world.state, [a]) == [] == unused(world.state, [b])
+    assert unused(world.state, [b, a]) == [index]
+    assert unused(world.state, [index]) == [] == unused(world.state, [99])
+    over = world.index(Sharable(a, ("k",)))
+    c = world.view(a, over)
+    assert unused(world.state, [c]) == [over]
+    assert unused(world.state, [c, a, b]) == [over, index]
+
+
+def test_nothing_that_is_used_goes_and_nothing_unused_stays() -> None:
+    """1,000 random histories: what is left after each drop is what some view uses."""
+    for seed in range(1000):
+        choice = random.Random(seed)
+        world = World()
+        for _ in range(choice.randint(1, 12)):
+            below = choice.sample(sorted(world.objects), min(len(world.objects), choice.randint(1, 3)))
+            if choice.random() < 0.4:
+                on = choice.choice([i for i in world.objects if world.objects[i].kind != "index"])
+                world.view(world.index(Sharable(on, ("k",))), *below)
+            else:
+                world.view(*below)
+        while world.jobs:
+            state = world.state
+            views = [i for i in world.jobs if world.objects[i].kind != "index"]
+            going = {choice.choice(views)}
+            while more := {d for i in going for d in state.dependents(i)} - going:
+                going |= more
+            for i in [*going, *unused(state, sorted(going))]:
+                assert set(state.dependents(i)) <= {*going, *unused(state, sorted(going))}, seed
+                del world.objects[i]
+                world.jobs.pop(i, None)
+            assert abandoned(world.state) == [], seed
