@@ -19,6 +19,7 @@ from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
+from headrace.plan.bridge import JExpr
 from headrace.plan.tree import Accumulator, Aggregate, DistinctValues
 from headrace.plan.types import spark_of
 from headrace.state import accumulators
@@ -167,7 +168,7 @@ def _one_value_each(
     everywhere = [f"g{i}" for i in range(len(op.groups))]
     once = [n for n in of if n == "__w" or n.startswith("a")]
     most = max(len(d.weights) for d in distincts)
-    projections = []
+    projections: list[list[JExpr]] = []
     for i in range(-1 if apart else 0, len(distincts)):
         row = [of[n] for n in everywhere]
         row += [of[n] if not projections else b.null_of(of[n]) if n.endswith("_raw") else zero for n in once]
