@@ -34,7 +34,7 @@ def aggregate(plan: Builder, op: Aggregate) -> Made:
     before: Sequence[Any] = ()
     combines = not distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators)
     if op.by_value:
-        frame = _by_value(plan, op, names, frame)
+        frame, before = _by_value(plan, op, names, flow, rows)
     elif plan.parallelism == 1 and (worker := plan.in_worker(op.children[0], flow, frame)) is not None:
         frame, before = worker.frame, worker.stages
     elif combines and (worker := _combining(plan, op, flow, rows, names)) is not None:
@@ -77,7 +77,7 @@ def _with_hash(plan: Builder, rows: DataFrame, names: Sequence[str]) -> DataFram
 
 
 def _combining(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: Sequence[str]) -> InWorker | None:
-    """The rows as they are made and combined in one worker, before Spark distributes them."""
+    """The rows as they are made and combined by name in one worker, before Spark distributes them."""
     worker = plan.in_worker(op.children[0], flow, rows)
     if worker is None or not all(_combinable(f.type) for f in arrow(worker.schema)):
         return None
@@ -132,25 +132,34 @@ def _distincts(plan: Builder, op: Aggregate, shared: str | None) -> tuple[Distin
     return tuple(found)
 
 
-def _by_value(plan: Builder, op: Aggregate, names: list[str], frame: DataFrame) -> DataFrame:
-    """Changes of groups, from rows that have come together by group and distinct value."""
+def _by_value(
+    plan: Builder, op: Aggregate, names: list[str], flow: Flow, frame: DataFrame
+) -> tuple[DataFrame, Sequence[Any]]:
+    """Changes of groups, from rows that have come together by group and distinct value; stages that run before."""
     extrema = [f"a{i}_raw" for i, a in enumerate(op.accumulators) if _kept_apart(a)] if _combines(op) else []
     several = len(op.distincts) > 1 or bool(extrema)
     distincts = _distincts(plan, op, "u" if several else None)
     frame = _one_value_each(plan, op, distincts, bool(extrema), frame) if several else frame
     values = [n for d in distincts for n in d.wire]
-    if _combines(op):
+    schema = op.state()["groups"]
+    stage = DistinctStage(op.id, GroupChanges(schema, _sums(plan, op), distincts, keeps_values=True))
+    if plan.parallelism == 1:
+        worker = plan.in_worker(op.children[0], flow, _with_hash(plan, frame, names))
+        if worker is not None:
+            return worker.frame, (*worker.stages, stage)
+    if _combines(op) and (worker := _combining(plan, op, flow, frame, [*names, *values])) is not None:
+        sent = plan.map(worker.frame, worker.stages, worker.schema)
+        frame = plan.together(_with_hash(plan, sent, [*names, *values])).drop("__k")
+    elif _combines(op):
         weights = [n for d in distincts for n in d.weights]
         frame = _preaggregated(plan, op, frame, [*names, *values, *extrema], weights)
     else:
         frame = plan.together(frame.withColumn("__k", plan.hash([F.col(n) for n in (*names, *values)])))
     frame = frame.withColumn("__k", plan.hash([F.col(n) for n in names]))
-    schema = op.state()["groups"]
     own = [from_arrow_type(f.type) for f, _ in schema.diffs]
     types = [LongType(), *(spark_of(a.handle) for a in op.group_attrs), *own]
-    stage = DistinctStage(op.id, GroupChanges(schema, _sums(plan, op), distincts, keeps_values=True))
     changed = plan.map(frame, [stage], struct(list(zip(schema.arrow().names, types))))
-    return plan.together(changed, single=op.is_global)
+    return plan.together(changed, single=op.is_global), ()
 
 
 def _one_value_each(

@@ -95,7 +95,7 @@ class Chains:
         places[b.attribute_id(flow.weight)] = chain.weight
         todo, node = [], b.analyzed(frame)
         while not node.equals(flow.node):
-            if b.kind(node) not in ("Project", "Filter"):
+            if b.kind(node) not in ("Project", "Filter", "Expand"):
                 return None
             todo.append(node)
             node = b.children(node)[0]
@@ -112,13 +112,16 @@ class Chains:
         b = self._plan.bridge
         if b.kind(node) == "Filter":
             return self._filter(operator, node.condition(), below)
-        named = b.items(node.projectList())
-        compiled = self._compiled(named, below)
+        if b.kind(node) == "Project":
+            named, given = b.items(node.projectList()), [b.items(node.projectList())]
+        else:
+            named, given = b.items(node.output()), [b.items(p) for p in b.items(node.projections())]
+        compiled = self._all_compiled(given, below)
         if compiled is None:
             return None
+        step = Select(compiled[0]) if b.kind(node) == "Project" else Multiply(compiled)
         schema = struct([(str(e.name()), spark_of(e)) for e in named])
-        places = {b.attribute_id(e): i for i, e in enumerate(named)}
-        return below.then(operator, Select(tuple(compiled)), schema, places, ())
+        return below.then(operator, step, schema, {b.attribute_id(e): i for i, e in enumerate(named)}, ())
 
     def _made(self, op: Operator) -> Chain | None:
         match op:
@@ -152,6 +155,12 @@ class Chains:
             found.append(compiled)
         return found
 
+    def _all_compiled(
+        self, projections: Sequence[Sequence[JExpr]], chain: Chain
+    ) -> tuple[tuple[Expression, ...], ...] | None:
+        found = [self._compiled(p, chain) for p in projections]
+        return tuple(tuple(p) for p in found if p is not None) if all(p is not None for p in found) else None
+
     def _project(self, operator: str, named: Sequence[JExpr], below: Chain | None) -> Chain | None:
         if below is None:
             return None
@@ -170,16 +179,14 @@ class Chains:
         b = self._plan.bridge
         if below is None:
             return None
-        projections = []
-        for projection in b.items(op.node.projections()):
-            compiled = self._compiled(b.items(projection), below)
-            if compiled is None:
-                return None
-            projections.append((*compiled, Column(below.weight)))
+        compiled = self._all_compiled([b.items(p) for p in b.items(op.node.projections())], below)
+        if compiled is None:
+            return None
+        step = Multiply(tuple((*p, Column(below.weight)) for p in compiled))
         attrs = b.items(op.node.output())
         schema = struct([(f"e{i}", spark_of(a)) for i, a in enumerate(attrs)], weight=True)
         places = {b.attribute_id(a): i for i, a in enumerate(attrs)}
-        return below.then(op.id, Multiply(tuple(projections)), schema, places, ())
+        return below.then(op.id, step, schema, places, ())
 
     def _selected(
         self, operator: str, below: Chain, columns: Sequence[Expression], types: Sequence[DataType],
