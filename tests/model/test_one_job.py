@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import DivisionByZero
+from headrace.errors import DivisionByZero, NotVectorized
 
 COLUMNS = (Column("a", "int"), Column("x", "int"))
 QUERIES = (
@@ -70,6 +70,12 @@ def test_every_view_equals_its_query(engines: list[Engine], spark: SparkSession)
     assert slices == [{0, 1}, {0}, {0, 1}], "tasks are counted from the beginning of their view, not of the job"
     for engine in engines:
         engine.insert("t", (7, 0))
+    with pytest.raises(NotVectorized):  # it is not said of which view
+        run(engines, [2, 1, 2])
+    assert all(engine.runner.vectorize for engine in engines)
+    with pytest.raises(DivisionByZero):
+        run(engines[:1], [2])
+    assert [engine.runner.vectorize for engine in engines] == [False, True, True]
     with pytest.raises(DivisionByZero):
         run(engines, [2, 1, 2])
     for engine in engines:

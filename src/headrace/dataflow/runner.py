@@ -144,15 +144,16 @@ class EpochRunner:
         """Run an attempt at an epoch, and one of each of other views, as one Spark job; the results in that order.
 
         Raises the error of the first that failed; then nothing of any of them may be used. Of several none may be a
-        sink that counts: of the job's rows it is not known whose they are.
+        sink that counts: of the job's rows it is not known whose they are. A single one of which a value needs Spark's
+        own expressions runs again with these; of several one has to find out whose the value is (`NotVectorized`).
         """
         try:
             return self._run([(self, params, parallelism), *others])
         except NotVectorized as error:
-            found = [(runner, _again(own), tasks) for runner, own, tasks in [(self, params, parallelism), *others]]
-            for runner, _, _ in found:
-                runner._leave_to_spark(str(error))
-            return self._run(found)
+            if others:  # each by itself, it shows whose values they are
+                raise
+            self._leave_to_spark(str(error))
+            return self._run([(self, _again(params), parallelism)])
 
     def _run(self, attempts: Sequence[tuple[EpochRunner, EpochParams, int]]) -> list[EpochResult]:
         _, params, _ = attempts[0]
