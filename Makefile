@@ -67,7 +67,7 @@ demo:
 test:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
-	@$(BIN)/python -m pytest -q -m 'not soak' -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -m 'not soak' -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all:
 	@$(NEED_JAVA)
