@@ -52,7 +52,8 @@ class Peer:
         except (ConnectionError, OSError, asyncio.CancelledError):
             pass
         except Exception:
-            if not self._gone:  # else it only says that the closed line cannot be written to
+            # Else it only says that the closed line cannot be written to: reading may be told of that a moment later.
+            if not (self._gone or self._writer.is_closing()):
                 _log.exception("connection failed")
         finally:
             timer.cancel()
