@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,16 @@ import pyarrow as pa
 
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
+
+
+def changed(content: Counter[Any], changes: Iterable[tuple[tuple[Any, ...], bool]]) -> list[tuple[Any, ...]]:
+    """Add rows, or take back those that are there: the rows, each with its weight as the last value."""
+    delta = []
+    for row, add in changes:
+        weight = 1 if add or not content[row] else -1
+        content[row] += weight
+        delta.append((*row, weight))
+    return delta
 
 
 @dataclass

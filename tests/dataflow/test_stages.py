@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage_task import MemoryTask
+from stage_task import MemoryTask, changed
 from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 
 from headrace.dataflow.operators import preserve
@@ -91,11 +91,7 @@ def test_groups(epochs: list[list[tuple[Any, Any, bool]]], weak: int, is_global:
     content: Counter[tuple[Any, Any]] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
-        delta = []
-        for g, x, add in changes:
-            weight = 1 if add or not content[g, x] else -1
-            content[g, x] += weight
-            delta.append((g, x, weight))
+        delta = changed(content, (((g, x), add) for g, x, add in changes))
         batch = _aggregate_batch(delta, False, weak, is_global) if delta else None
         _apply(view, task.epoch(stage, batch), ["o1", "o2"] if is_global else ["o0", "o1", "o2"])
         wanted: Counter[Any] = Counter()
@@ -153,11 +149,7 @@ def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global:
     content: Counter[Any] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
-        delta = []
-        for changed, add in changes:
-            weight = 1 if add or not content[changed] else -1
-            content[changed] += weight
-            delta.append((*changed, weight))
+        delta = changed(content, changes)
         columns = {"__k": _int64(0 if is_global else g % weak for g, *_ in delta), "__w": _int64(r[3] for r in delta)}
         if not is_global:
             columns["g0"] = pa.array([r[0] for r in delta], I32)
@@ -232,21 +224,17 @@ def test_values_counted_once_before_groups_come_together(epochs: Any, weak: int,
     content: Counter[Any] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
-        delta = []
-        for row, add in changes:
-            weight = 1 if add or not content[row] else -1
-            content[row] += weight
-            delta.append((*row, weight))
-        rows, changed = _by_value_batch(delta, weak, is_global), list[pa.RecordBatch]()
+        delta = changed(content, changes)
+        rows, sent = _by_value_batch(delta, weak, is_global), list[pa.RecordBatch]()
         keys = first.keys(rows)
         for task in range(tasks):
             for negative in (True, False):
                 mine = rows.filter(pa.array((keys % tasks == task) & ((keys < 0) == negative)))
                 if mine.num_rows:
-                    changed += below.epoch(first, mine)
+                    sent += below.epoch(first, mine)
                     written = [k for _, _, b in below.written for k in b.column("__k").to_pylist()]
                     assert all((k < 0) == negative for k in written), "ranges are written one after the other"
-        batches = above.epoch(second, pa.concat_batches(changed) if changed else None)
+        batches = above.epoch(second, pa.concat_batches(sent) if sent else None)
         _apply(view, batches, [*(["o0"] if not is_global else []), "c", "cx", "cp", "sq", "sy"])
         wanted: Counter[Any] = Counter()
         for group in [None] if is_global else {r[0] for r, w in content.items() if w}:
@@ -357,16 +345,6 @@ def _joined(content: Counter[tuple[int, Any, int]]) -> Counter[tuple[int, int]]:
     return +pairs
 
 
-def _delta(changes: list[tuple[int, Any, int, bool]], content: Counter[Any]) -> list[tuple[int, Any, int, int]]:
-    found = []
-    for s, key, v, add in changes:
-        row = (s, key, _row(key, v))
-        weight = 1 if add or not content[row] else -1
-        content[row] += weight
-        found.append((*row, weight))
-    return found
-
-
 @unhurried
 @given(CHANGES, st.integers(1, 3))
 def test_inner_joins(epochs: list[list[tuple[int, Any, int, bool]]], weak: int) -> None:
@@ -375,7 +353,7 @@ def test_inner_joins(epochs: list[list[tuple[int, Any, int, bool]]], weak: int) 
     view: Counter[Any] = Counter()
     for changes in epochs:
         before = set(_joined(content))
-        delta = _delta(changes, content)
+        delta = changed(content, (((s, key, _row(key, v)), add) for s, key, v, add in changes))
         batches = task.epoch(stage, _join_batch(delta, weak) if delta else None)
         made = {pair for b in batches for pair in zip(b.column("o0").to_pylist(), b.column("o1").to_pylist())}
         _apply(view, batches, ["o0", "o1"])
@@ -425,7 +403,7 @@ def test_outer_joins(mode: str, epochs: list[list[tuple[int, Any, int, bool]]], 
     content: Counter[Any] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
-        delta = _delta(changes, content)
+        delta = changed(content, (((s, key, _row(key, v)), add) for s, key, v, add in changes))
         batches = tasks[0].epoch(join, _join_batch(delta, weak) if delta else None)
         assert all(set(b.column("__t").to_pylist()) <= {PAIR, LEFT, RIGHT} for b in batches)
         batches = _counted(tasks[1], first, batches, weak)
@@ -458,11 +436,8 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
     stage, task = RecomputeStage("0", SIDE, phantom, pa.schema(fields)), MemoryTask()
     content: Counter[tuple[int, int]] = Counter()
     for i, changes in enumerate(epochs):
-        before, delta = +content, []
-        for k, v, add in changes:
-            weight = 1 if add or not content[k, v] else -1
-            content[k, v] += weight
-            delta.append((k, v, weight))
+        before = +content
+        delta = changed(content, (((k, v), add) for k, v, add in changes))
         batches = task.epoch(stage, _recompute_batch(delta, weak) if delta else None)
         sides: dict[int, Counter[Any]] = {OLD: Counter(), NEW: Counter()}
         ghosts: Counter[int] = Counter()
@@ -473,8 +448,8 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
                     sides[side][v] += 1
                 else:
                     ghosts[side] += 1
-        changed = {k for k, v in before.keys() | content.keys() if before[k, v] != content[k, v]}
-        touched = {k % weak for k in changed}
+        differing = {k for k, v in before.keys() | content.keys() if before[k, v] != content[k, v]}
+        touched = {k % weak for k in differing}
         for side, relation in ((OLD, before), (NEW, +content)):
             wanted: Counter[int] = Counter()
             for (k, v), w in relation.items():
@@ -482,7 +457,7 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
                     wanted[v] += w
             assert sides[side] == wanted
         if phantom:
-            assert ghosts == Counter({NEW: 1} if i == 0 else {OLD: 1, NEW: 1} if changed else {})
+            assert ghosts == Counter({NEW: 1} if i == 0 else {OLD: 1, NEW: 1} if differing else {})
 
 
 @unhurried
@@ -506,11 +481,7 @@ def test_recompute_of_the_first_rows(epochs: list[Any], weak: int, need: int, by
     content: Counter[tuple[int, int, Any]] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
-        delta = []
-        for k, row, v, add in changes:
-            weight = 1 if add or not content[k, row, v] else -1
-            content[k, row, v] += weight
-            delta.append((k, row, v, weight))
+        delta = changed(content, (((k, row, v), add) for k, row, v, add in changes))
         take_top(view, task.epoch(stage, top_batch(delta, weak)), need, by_value)
         assert {r: n for r, n in view.items() if n} == all_tops(content, need, by_value)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage_task import MemoryTask, Stored
+from stage_task import MemoryTask, Stored, changed
 
 from headrace.common.epoch import from_unix_ms
 from headrace.common.shifts import now_us
@@ -91,11 +91,7 @@ def test_what_passes_at_each_moment(steps: list[tuple[int, list[Any]]], parallel
     due_us: int | None = None
     for after, changes in steps:
         ms += after
-        delta = []
-        for row, adds in changes:
-            weight = 1 if adds or not content[row] else -1
-            content[row] += weight
-            delta.append((*row, weight))
+        delta = changed(content, changes)
         now = now_us(from_unix_ms(START_MS + ms))
         quiet = not delta and (due_us is None or due_us > now) and task.done
         out = task.run(ms, delta)

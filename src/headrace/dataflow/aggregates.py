@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
@@ -29,21 +29,8 @@ def aggregate(plan: Builder, op: Aggregate) -> Made:
     """The stage that keeps the sums: rows together by group."""
     flow = plan.flow(op.children[0])
     rows, names = _rows(plan, op, flow), [f"g{i}" for i in range(len(op.groups))]
-    frame = _with_hash(plan, rows, names)
     distincts = () if op.by_value else _distincts(plan, op, None)
-    before: Sequence[Any] = ()
-    combines = not distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators)
-    if op.by_value:
-        frame, before = _by_value(plan, op, names, flow, rows)
-    elif plan.parallelism == 1 and (worker := plan.in_worker(op.children[0], flow, frame)) is not None:
-        frame, before = worker.frame, worker.stages
-    elif combines and (worker := _combining(plan, op, flow, rows, names)) is not None:
-        sent = plan.map(worker.frame, worker.stages, worker.schema)
-        frame = plan.together(_with_hash(plan, sent, names), single=op.is_global)
-    elif combines:
-        frame = _preaggregated(plan, op, frame, ["__k", *names])
-    else:
-        frame = plan.together(frame, single=op.is_global)
+    frame, before = (_by_value if op.by_value else _by_group)(plan, op, names, flow, rows)
     types = [spark_of(a.handle) for a in op.group_attrs]
     for a in op.accumulators:
         types += [from_arrow_type(a.result_type), *([LongType()] if a.count is not None else [])]
@@ -72,19 +59,22 @@ def _rows(plan: Builder, op: Aggregate, flow: Flow) -> DataFrame:
 
 
 def _with_hash(plan: Builder, rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The rows with the `__k` of their group."""
+    """The rows with the `__k` of some of their columns."""
     return rows.select(plan.hash([F.col(n) for n in names]).alias("__k"), *rows.columns)
 
 
-def _combining(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: Sequence[str]) -> InWorker | None:
-    """The rows as they are made and combined by name in one worker, before Spark distributes them."""
+def _combined(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: Sequence[str]) -> DataFrame | None:
+    """The rows as they are made and combined by name in one worker, before Spark distributes them.
+
+    None where Spark has something to compute or to compare for it.
+    """
     worker = plan.in_worker(op.children[0], flow, rows)
     if worker is None or not all(_combinable(f.type) for f in arrow(worker.schema)):
         return None
     extremes = {f"a{i}_raw": a.kind for i, a in enumerate(op.accumulators) if a.kind in ("min", "max")}
     sums = tuple(n for n in rows.columns if n not in names and n not in extremes)
     stage = CombineStage(op.id, tuple(names), sums, tuple(extremes.items()), arrow(worker.schema))
-    return replace(worker, stages=(*worker.stages, stage))
+    return plan.map(worker.frame, [*worker.stages, stage], worker.schema)
 
 
 def _combinable(kind: pa.DataType) -> bool:
@@ -132,6 +122,22 @@ def _distincts(plan: Builder, op: Aggregate, shared: str | None) -> tuple[Distin
     return tuple(found)
 
 
+def _by_group(
+    plan: Builder, op: Aggregate, names: list[str], flow: Flow, rows: DataFrame
+) -> tuple[DataFrame, Sequence[Any]]:
+    """Rows that have come together by group, combined before if they can be; stages that run before."""
+    hashed = _with_hash(plan, rows, names)
+    found = plan.single_worker(op.children[0], flow, hashed)
+    if found is not None:
+        return found
+    if not op.distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
+        sent = _combined(plan, op, flow, rows, names)
+        if sent is None:
+            return _preaggregated(plan, op, hashed, ["__k", *names]), ()
+        hashed = _with_hash(plan, sent, names)
+    return plan.together(hashed, single=op.is_global), ()
+
+
 def _by_value(
     plan: Builder, op: Aggregate, names: list[str], flow: Flow, frame: DataFrame
 ) -> tuple[DataFrame, Sequence[Any]]:
@@ -143,19 +149,16 @@ def _by_value(
     values = [n for d in distincts for n in d.wire]
     schema = op.state()["groups"]
     stage = DistinctStage(op.id, GroupChanges(schema, _sums(plan, op), distincts, keeps_values=True))
-    if plan.parallelism == 1:
-        worker = plan.in_worker(op.children[0], flow, _with_hash(plan, frame, names))
-        if worker is not None:
-            return worker.frame, (*worker.stages, stage)
-    if _combines(op) and (worker := _combining(plan, op, flow, frame, [*names, *values])) is not None:
-        sent = plan.map(worker.frame, worker.stages, worker.schema)
-        frame = plan.together(_with_hash(plan, sent, [*names, *values])).drop("__k")
-    elif _combines(op):
+    found = plan.single_worker(op.children[0], flow, _with_hash(plan, frame, names))
+    if found is not None:
+        return found[0], (*found[1], stage)
+    sent = _combined(plan, op, flow, frame, [*names, *values]) if _combines(op) else frame
+    if sent is None:
         weights = [n for d in distincts for n in d.weights]
         frame = _preaggregated(plan, op, frame, [*names, *values, *extrema], weights)
     else:
-        frame = plan.together(frame.withColumn("__k", plan.hash([F.col(n) for n in (*names, *values)])))
-    frame = frame.withColumn("__k", plan.hash([F.col(n) for n in names]))
+        frame = plan.together(_with_hash(plan, sent, [*names, *values])).drop("__k")
+    frame = _with_hash(plan, frame, names)
     own = [from_arrow_type(f.type) for f, _ in schema.diffs]
     types = [LongType(), *(spark_of(a.handle) for a in op.group_attrs), *own]
     changed = plan.map(frame, [stage], struct(list(zip(schema.arrow().names, types))))

@@ -89,7 +89,6 @@ class EpochPlan(Builder):
             Aggregate: partial(aggregates.grouped, self),
             Recompute: partial(recompute.recompute, self),
             TemporalFilter: partial(waiting.timed, self),
-            Lookup: self._looked_up,
         }
         flow: Flow = makers[type(op)](op)
         return flow
@@ -107,6 +106,7 @@ class EpochPlan(Builder):
             Constant: self._constant,
             Join: partial(joins.join, self),
             Aggregate: partial(aggregates.aggregate, self),
+            Lookup: self._lookup,
             Session: partial(sessions.sessions, self),
             WindowClose: partial(waiting.window_close, self),
         }
@@ -168,7 +168,7 @@ class EpochPlan(Builder):
             frame = frame.coalesce(1)
         return self.read_as(frame, op.output)
 
-    def _looked_up(self, op: Lookup) -> Flow:
+    def _lookup(self, op: Lookup) -> Made:
         b, flow, table = self.bridge, self.flow(op.children[0]), self.relations[op.relation]
         assert table is not None
         keys = [self.column(k, flow).alias(f"k{i}") for i, k in enumerate(op.keys)]
@@ -177,4 +177,7 @@ class EpochPlan(Builder):
         schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
         names = tuple(op.columns)
         stage = LookupStage(op.id, op.relation, table, names, len(op.own), op.outer, arrow(schema))
-        return self.read_as(self.map(frame, [stage], schema), op.output)
+        worker = self.in_worker(op.children[0], flow, frame)
+        if worker is not None:
+            return Made(worker.frame, stage, op.output, schema, worker.stages)
+        return Made(frame, stage, op.output, schema)

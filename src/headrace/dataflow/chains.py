@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from headrace.dataflow import joins
 from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struct
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
-from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.vectors import vectorized
 from headrace.plan.bridge import JExpr, JNode
 from headrace.plan.tree import Aggregate, Attr, Constant, Input, Join, Lookup, Operator, Rowwise, Session, WindowClose
@@ -21,12 +19,9 @@ from headrace.plan.types import spark_of
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Stages over the rows of a frame; `schema` is what the last one puts out: columns, then the weight."""
+class Chain(InWorker):
+    """Stages of operators one after the other: the columns that the last one puts out, then the weight."""
 
-    frame: DataFrame
-    stages: tuple[Any, ...]
-    schema: StructType
     places: Mapping[int, int]
     """Where each attribute of the query is in it."""
     placed: Placed = ()
@@ -105,23 +100,18 @@ class Chains:
             if found is None:
                 return None
             chain = found
-        return InWorker(chain.frame, chain.stages, chain.schema)
+        return chain
 
     def _wired(self, operator: str, below: Chain, node: JNode) -> Chain | None:
-        """A projection, whose columns need not end with the weight, or a filter."""
+        """A projection or expansion, whose columns need not end with the weight, or a filter."""
         b = self._plan.bridge
         if b.kind(node) == "Filter":
             return self._filter(operator, node.condition(), below)
-        if b.kind(node) == "Project":
-            named, given = b.items(node.projectList()), [b.items(node.projectList())]
-        else:
-            named, given = b.items(node.output()), [b.items(p) for p in b.items(node.projections())]
-        compiled = self._all_compiled(given, below)
-        if compiled is None:
-            return None
-        step = Select(compiled[0]) if b.kind(node) == "Project" else Multiply(compiled)
-        schema = struct([(str(e.name()), spark_of(e)) for e in named])
-        return below.then(operator, step, schema, {b.attribute_id(e): i for i, e in enumerate(named)}, ())
+        if b.kind(node) == "Expand":
+            projections = [b.items(p) for p in b.items(node.projections())]
+            return self._computed(operator, below, b.items(node.output()), projections, weighted=False)
+        named = b.items(node.projectList())
+        return self._computed(operator, below, named, [named], weighted=False)
 
     def _made(self, op: Operator) -> Chain | None:
         match op:
@@ -133,14 +123,12 @@ class Chains:
                 return self._filter(op.id, op.node.condition(), self.of(op.children[0]))
             case Input() if not self._plan.changes(op):
                 return None
-            case Input() | Constant() | Session() | WindowClose():
+            case Input() | Constant() | Lookup() | Session() | WindowClose():
                 return self.alone(op)
             case Join(join_type="inner"):
                 return self._join(op)
             case Aggregate():
                 return self._project(op.id, op.results, self.alone(op))
-            case Lookup():
-                return self._lookup(op)
             case _:
                 return None
 
@@ -155,46 +143,38 @@ class Chains:
             found.append(compiled)
         return found
 
-    def _all_compiled(
-        self, projections: Sequence[Sequence[JExpr]], chain: Chain
-    ) -> tuple[tuple[Expression, ...], ...] | None:
-        found = [self._compiled(p, chain) for p in projections]
-        return tuple(tuple(p) for p in found if p is not None) if all(p is not None for p in found) else None
-
     def _project(self, operator: str, named: Sequence[JExpr], below: Chain | None) -> Chain | None:
         if below is None:
             return None
-        b, sources = self._plan.bridge, self._plan.sources(named)
+        sources = self._plan.sources(named)
         placed = self._plan.still_placed(named, below.placed)
         if all(old is not None for old in sources.values()):
             places = {new: below.places[old] for new, old in sources.items() if old is not None}
             return replace(below, places=places, placed=placed)
-        compiled = self._compiled(named, below)
-        if compiled is None:
-            return None
-        ids = [b.attribute_id(e) for e in named]
-        return self._selected(operator, below, compiled, [spark_of(e) for e in named], ids, placed)
+        return self._computed(operator, below, named, [named], placed)
 
     def _expand(self, op: Rowwise, below: Chain | None) -> Chain | None:
         b = self._plan.bridge
-        if below is None:
-            return None
-        compiled = self._all_compiled([b.items(p) for p in b.items(op.node.projections())], below)
-        if compiled is None:
-            return None
-        step = Multiply(tuple((*p, Column(below.weight)) for p in compiled))
-        attrs = b.items(op.node.output())
-        schema = struct([(f"e{i}", spark_of(a)) for i, a in enumerate(attrs)], weight=True)
-        places = {b.attribute_id(a): i for i, a in enumerate(attrs)}
-        return below.then(op.id, step, schema, places, ())
+        projections = [b.items(p) for p in b.items(op.node.projections())]
+        return None if below is None else self._computed(op.id, below, b.items(op.node.output()), projections)
 
-    def _selected(
-        self, operator: str, below: Chain, columns: Sequence[Expression], types: Sequence[DataType],
-        ids: Sequence[int], placed: Placed,
-    ) -> Chain:  # fmt: skip
-        schema = struct([(f"e{i}", t) for i, t in enumerate(types)], weight=True)
-        step = Select((*columns, Column(below.weight)))
-        return below.then(operator, step, schema, {i: n for n, i in enumerate(ids)}, placed)
+    def _computed(
+        self, operator: str, below: Chain, output: Sequence[JExpr], projections: Sequence[Sequence[JExpr]],
+        placed: Placed = (), *, weighted: bool = True,
+    ) -> Chain | None:  # fmt: skip
+        """Each row once for each projection of it; the weight passes through if it is none of its columns."""
+        b = self._plan.bridge
+        weight = [Column(below.weight)] if weighted else []
+        lists = []
+        for projection in projections:
+            compiled = self._compiled(projection, below)
+            if compiled is None:
+                return None
+            lists.append((*compiled, *weight))
+        step = Select(lists[0]) if len(lists) == 1 else Multiply(tuple(lists))
+        names = [f"e{i}" if weighted else str(e.name()) for i, e in enumerate(output)]
+        schema = struct(list(zip(names, map(spark_of, output))), weight=weighted)
+        return below.then(operator, step, schema, {b.attribute_id(e): i for i, e in enumerate(output)}, placed)
 
     def _filter(self, operator: str, condition: JExpr, below: Chain | None) -> Chain | None:
         compiled = None if below is None else self._compiled([condition], below)
@@ -205,17 +185,3 @@ class Chains:
     def _join(self, op: Join) -> Chain | None:
         chain = replace(self.alone(op), placed=joins.placed(self._plan, op.left, op.right))
         return chain if op.residual is None else self._filter(op.id, op.residual, chain)
-
-    def _lookup(self, op: Lookup) -> Chain | None:
-        below = self.of(op.children[0])
-        compiled = None if below is None else self._compiled(op.keys, below)
-        table = self._plan.relations[op.relation]
-        if below is None or compiled is None:
-            return None
-        assert table is not None
-        own = [Column(p) for p in below.positions(op.own)]
-        types = [*(spark_of(k) for k in op.keys), *(spark_of(a.handle) for a in op.own)]
-        wire = self._selected(op.id, below, [*compiled, *own], types, range(len(types)), ())
-        schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
-        stage = LookupStage(op.id, op.relation, table, tuple(op.columns), len(op.own), op.outer, arrow(schema))
-        return Chain(wire.frame, (*wire.stages, stage), schema, {a.id: i for i, a in enumerate(op.output)})

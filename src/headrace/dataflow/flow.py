@@ -129,6 +129,18 @@ class Builder(ABC):
         None where Spark has something to compute for it.
         """
 
+    def single_worker(self, op: Operator, flow: Flow, frame: DataFrame) -> tuple[DataFrame, Sequence[Any]] | None:
+        """The same for a plan of one task, which has nothing to distribute: a frame, and stages over it."""
+        worker = self.in_worker(op, flow, frame) if self.parallelism == 1 else None
+        return None if worker is None else (worker.frame, worker.stages)
+
+    def collected(
+        self, op: Operator, flow: Flow, frame: DataFrame, *, single: bool = False, placed: bool = False
+    ) -> tuple[DataFrame, Sequence[Any]]:
+        """Rows of one `__k` in one task, and the stages that make them in its worker, if they need not go to Spark."""
+        found = self.single_worker(op, flow, frame)
+        return (self.together(frame, single=single, placed=placed), ()) if found is None else found
+
     def is_idle(self, op: Operator) -> bool:
         """Whether nothing can come out of an operator: no input below it has changed, and no time passes in it."""
         if isinstance(op, Input):

@@ -19,11 +19,6 @@ from headrace.plan.tree import Attr, Join, JoinSide
 from headrace.plan.types import spark_of
 
 
-def is_plain(op: Join) -> bool:
-    """Whether Spark has nothing to do after the join's stage."""
-    return op.join_type == "inner" and not op.residual
-
-
 def join(plan: Builder, op: Join) -> Made:
     """The stage that joins: rows of both sides on one wire, together by their key."""
     slots = _Slots()
@@ -35,10 +30,10 @@ def join(plan: Builder, op: Join) -> Made:
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)], weight=True, tag=tagged)
     stage = JoinStage(op.id, sides[0], sides[1], arrow(schema))
     busy = [i for i, child in enumerate(op.children) if not plan.is_idle(child)]
-    if plan.parallelism == 1 and len(busy) == 1:
-        worker = plan.in_worker(op.children[busy[0]], flows[busy[0]], wire[busy[0]])
-        if worker is not None:
-            return Made(worker.frame, stage, attrs, schema, worker.stages)
+    if len(busy) == 1:
+        (i,) = busy
+        frame, before = plan.collected(op.children[i], flows[i], wire[i], single=not op.left.keys)
+        return Made(frame, stage, attrs, schema, before)
     return Made(plan.together(wire[0].unionByName(wire[1]), single=not op.left.keys), stage, attrs, schema)
 
 

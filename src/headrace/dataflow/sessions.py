@@ -20,8 +20,7 @@ def sessions(plan: Builder, op: Session) -> Made:
     columns += [v.alias(f"v{i}") for i, v in enumerate(plan.columns(flow, op.values))]
     placed = flow.holds_together(b.attribute_id(k) for k in op.keys if b.is_attribute(k))
     rows = b.frame(flow.node).select(*columns)
-    worker = plan.in_worker(op.children[0], flow, rows) if plan.parallelism == 1 else None
-    frame = plan.together(rows, single=not keys, placed=placed) if worker is None else worker.frame
+    frame, before = plan.collected(op.children[0], flow, rows, single=not keys, placed=placed)
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
     stage = SessionStage(op.id, op.state()[Session.TABLE], op.gap_us, tuple(op.columns), arrow(schema))
-    return Made(frame, stage, op.output, schema, () if worker is None else worker.stages)
+    return Made(frame, stage, op.output, schema, before)

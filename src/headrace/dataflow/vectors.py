@@ -75,8 +75,8 @@ class _Compiler:
             "ShiftRight": lambda e: self._of_ints("shift_right", e),
             "UnscaledValue": lambda e: self._call("unscaled", e),
             "Cast": self._cast,
-            "PreciseTimestampConversion": lambda e: self._call("cast", e, *self._target(e)),
-            "UnixMicros": lambda e: self._call("cast", e, *self._target(e)),
+            "PreciseTimestampConversion": lambda e: self._call("cast", e, self._type(e)),
+            "UnixMicros": lambda e: self._call("cast", e, self._type(e)),
             "Length": self._length,
             "Lower": lambda e: self._text("lower", e),
             "Upper": lambda e: self._text("upper", e),
@@ -128,9 +128,6 @@ class _Compiler:
         if found is None:
             raise _NotThis
         return found
-
-    def _target(self, e: JExpr) -> tuple[pa.DataType]:
-        return (self._type(e),)
 
     # -- leaves -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataflow.operators.group_changes import GroupChanges, Sum, merged
+from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged
 from headrace.dataflow.operators.pairs import fetched, take_or_null
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.dataflow.operators.values import Distinct, Ordered
@@ -18,7 +18,6 @@ from headrace.state.kernels import consolidate, rows_equal
 from headrace.state.kernels.combine import add_double_double
 from headrace.state.schema import TableSchema
 
-Columns = dict[str, pa.Array]
 _Part = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]
 """Changes of groups, of each table of distinct values, of each table of values in order."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataflow.operators.task import Task, Unkeyed, gathered, int64, sliced
+from headrace.dataflow.operators.task import Labelled, Task, Unkeyed, gathered, int64, sliced
 
 _SAMPLE_ROWS = 8_192
 """Rows by which it is seen whether combining pays."""
@@ -18,7 +18,7 @@ _LARGEST_SUM = 1 << 62
 
 
 @dataclass(frozen=True)
-class CombineStage(Unkeyed):
+class CombineStage(Unkeyed, Labelled):
     """Rows that are equal `by` some columns become one: `sums` are added up, of the others an extremum is kept.
 
     No state. Rows may come out with equal keys all the same: those of different batches, and where keys hardly repeat.
@@ -31,11 +31,7 @@ class CombineStage(Unkeyed):
     extremes: tuple[tuple[str, str], ...]
     """Columns, with `min` or `max`."""
     output: pa.Schema
-
-    @property
-    def label(self) -> str:
-        """Apart from that of the operator itself."""
-        return f"{self.operator}.combine"
+    role = "combine"
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Combine what comes in, in large pieces."""

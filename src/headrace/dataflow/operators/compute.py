@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headrace.dataflow.operators.expressions import Expression, Rows
-from headrace.dataflow.operators.task import Task, Unkeyed
+from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 from headrace.errors import NotVectorized
 
 
@@ -38,17 +38,13 @@ Step: TypeAlias = Where | Select | Multiply
 
 
 @dataclass(frozen=True)
-class ComputeStage(Unkeyed):
+class ComputeStage(Unkeyed, Labelled):
     """Steps one after the other over each batch as it comes; no state. Output are the columns of `output`."""
 
     operator: str
     steps: tuple[Step, ...]
     output: pa.Schema
-
-    @property
-    def label(self) -> str:
-        """Apart from that of the operator itself."""
-        return f"{self.operator}.compute"
+    role = "compute"
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Compute every batch. Raises `NotVectorized` where it is not sure to do what Spark does."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.dataflow.operators.spark_hash import spark_hash
 from headrace.state.kernels.equality import fixed_width
+from headrace.state.kernels.hashing import string_bytes
 
 Ints = npt.NDArray[np.int64]
 
@@ -104,9 +105,7 @@ class Rows:
     def array(self, expression: Expression) -> pa.Array:
         """An expression's value in every row."""
         value = self.value(expression)
-        if isinstance(value, pa.Scalar):
-            return pa.repeat(value, self.length)
-        return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+        return pa.repeat(value, self.length) if isinstance(value, pa.Scalar) else value
 
     def value(self, expression: Expression) -> Value:
         """An expression's value. Raises `Doubt`, and what Arrow raises for values that a function refuses."""
@@ -166,11 +165,8 @@ def _ratio_or_null(a: Value, b: Value) -> Value:
 
 def _ascii(a: Value) -> Value:
     """The strings, which have only ASCII characters: with others, letters' cases depend on Unicode's version."""
-    if isinstance(a, pa.Array) and len(a):
-        offsets = np.frombuffer(a.buffers()[1], np.int32, len(a) + 1, a.offset * 4)
-        start, stop = int(offsets[0]), int(offsets[-1])
-        if stop > start and np.frombuffer(a.buffers()[2], np.int8, stop - start, start).min() < 0:
-            raise Doubt("letters beyond ASCII")
+    if isinstance(a, pa.Array) and string_bytes(a)[1].max(initial=0) > 127:
+        raise Doubt("letters beyond ASCII")
     return a
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.pairs import lookup
-from headrace.dataflow.operators.task import Keyed, Task, gathered, int64, sliced, state_batch
+from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.state import accumulators
 from headrace.state.kernels import concat, consolidate, empty
@@ -135,7 +135,7 @@ class GroupChanges:
 
 
 @dataclass(frozen=True)
-class DistinctStage(Keyed):
+class DistinctStage(Keyed, Labelled):
     """Counts values once: state tables `distinct<i>`, by group and value. What it puts out are changes of groups.
 
     So it can run in many tasks for one group. A row has values for one of the tables at most, nulls for the others.
@@ -144,11 +144,7 @@ class DistinctStage(Keyed):
     operator: str
     changes: GroupChanges
     reduces = True
-
-    @property
-    def label(self) -> str:
-        """Names the stage among those of its aggregate."""
-        return f"{self.operator}.distinct"
+    role = "distinct"
 
     def keys(self, batch: pa.RecordBatch) -> np.ndarray:
         """The `__k` of a row in the table that it has values for."""

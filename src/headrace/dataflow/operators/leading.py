@@ -68,7 +68,7 @@ class LeadingStage(Labelled, Keyed):
 
 
 @dataclass(frozen=True)
-class FirstOfInputStage(Unkeyed):
+class FirstOfInputStage(Unkeyed, Labelled):
     """What a leaf's task has read of an input that only grows: only the first rows of each partition go on."""
 
     operator: str
@@ -78,11 +78,7 @@ class FirstOfInputStage(Unkeyed):
     first: FirstRows
     weak_hash: int | None = None
     """Keeps only that many different hash values: for tests."""
-
-    @property
-    def label(self) -> str:
-        """Names the stage among those of its plan."""
-        return f"{self.operator}.first"
+    role = "first"
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The first rows of all that there is room for, and so on."""

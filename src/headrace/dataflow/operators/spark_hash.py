@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.kernels.equality import canonical_bits, fixed_width, validity
+from headrace.state.kernels.hashing import string_bytes, words_at
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -91,16 +92,9 @@ def _mixed(h: Words) -> Words:
 
 def _bytes(column: pa.Array, seeds: Words) -> Words:
     """Strings: stripes of 32 bytes, then words, a half word and single bytes, each over the rows that have as many."""
-    n = len(column)
-    offsets = np.frombuffer(column.buffers()[1], np.int32, n + 1, column.offset * 4).astype(np.int64) if n else None
-    if offsets is None:
-        return seeds.copy()
-    start, stop = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(stop - start + 8, dtype=np.uint8)
-    if stop > start:
-        data[:-8] = np.frombuffer(column.buffers()[2], np.uint8, stop - start, start)
-    words = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-    at, lengths = offsets[:-1] - start, np.diff(offsets)
+    offsets, data = string_bytes(column)
+    words = words_at(data)
+    at, lengths = offsets[:-1].copy(), np.diff(offsets)
     h = seeds + _P5
     h[lengths >= 32] = _stripes(words, at, lengths, seeds)
     h += lengths.astype(np.uint64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -163,14 +163,16 @@ class Task:
 
 
 class Labelled:
-    """A stage that is the only one of its operator."""
+    """A stage that its operator has once."""
 
     operator: str
+    role: ClassVar[str] = ""
+    """Tells it from its operator's other stages; empty for the one that the operator is named for."""
 
     @property
     def label(self) -> str:
         """Names the stage among those of its plan."""
-        return self.operator
+        return f"{self.operator}.{self.role}" if self.role else self.operator
 
 
 class Keyed:

@@ -41,7 +41,7 @@ class TimeBound:
 
 
 @dataclass(frozen=True)
-class PlaceStage(Unkeyed):
+class PlaceStage(Unkeyed, Labelled):
     """Finds out where the rows of an epoch are to be, and which of the stored ones are due.
 
     Input rows are `__s`, `__h`, `__w`, the bounds' columns and the values; or, where `__s` is not null, the number of a
@@ -52,11 +52,7 @@ class PlaceStage(Unkeyed):
     schema: TableSchema
     bounds: tuple[TimeBound, ...]
     parallelism: int
-
-    @property
-    def label(self) -> str:
-        """Names the stage among those of its operator."""
-        return f"{self.operator}.place"
+    role = "place"
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Place the new rows, and harvest the slices that the input names."""

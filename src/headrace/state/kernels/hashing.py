@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.state.kernels.equality import Ints, canonical_bits, fixed_width, validity
 
 Words = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(0xA0761D6478BD642F)
@@ -44,6 +45,26 @@ def mix(x: Words) -> Words:
     return x ^ (x >> np.uint64(31))
 
 
+def string_bytes(array: pa.Array) -> tuple[Ints, Bytes]:
+    """Strings' offsets, from 0 and one more than there are strings, and the bytes (uint8) that they point to."""
+    t, kind, buffers = pa.types, array.type, array.buffers()
+    if len(array) == 0 or buffers[1] is None:
+        return np.zeros(len(array) + 1, dtype=np.int64), np.zeros(0, dtype=np.uint8)
+    wide = t.is_large_string(kind) or t.is_large_binary(kind)
+    width = np.dtype(np.int64 if wide else np.int32)
+    offsets = np.frombuffer(buffers[1], width, len(array) + 1, array.offset * width.itemsize).astype(np.int64)
+    start, length = int(offsets[0]), int(offsets[-1] - offsets[0])
+    data = np.frombuffer(buffers[2], np.uint8, length, start) if length else np.zeros(0, dtype=np.uint8)
+    return offsets - start, data
+
+
+def words_at(data: Bytes) -> Words:
+    """The little-endian word that begins at each of the bytes, and at their end; beyond that all bytes are 0."""
+    padded = np.zeros(len(data) + 8, dtype=np.uint8)
+    padded[:-8] = data
+    return np.ndarray((len(data) + 1,), dtype="<u8", buffer=padded, strides=(1,))
+
+
 def _values(array: pa.Array) -> Words:
     """One hash per value."""
     kind, t = array.type, pa.types
@@ -61,10 +82,8 @@ def _values(array: pa.Array) -> Words:
         result = _segments(_offsets(array), mix(_values(array.keys) * _M2 + _values(array.items)))
     elif t.is_list(kind) or t.is_large_list(kind):
         result = _segments(_offsets(array), _values(array.values))
-    elif t.is_string(kind) or t.is_binary(kind):
-        result = _bytes(array, np.int32)
-    elif t.is_large_string(kind) or t.is_large_binary(kind):
-        result = _bytes(array, np.int64)
+    elif t.is_string(kind) or t.is_binary(kind) or t.is_large_string(kind) or t.is_large_binary(kind):
+        result = _bytes(array)
     elif t.is_floating(kind):
         result = mix(canonical_bits(array).astype(np.uint64))
     elif t.is_primitive(kind) or t.is_decimal(kind):
@@ -89,25 +108,16 @@ def _offsets(array: pa.Array) -> Ints:
     return np.asarray(array.offsets).astype(np.int64, copy=False)
 
 
-def _bytes(array: pa.Array, offset_type: Any) -> Words:
+def _bytes(array: pa.Array) -> Words:
     """Strings of bytes, eight bytes at a time; what sticks out of the last word is masked off."""
-    n = len(array)
-    buffers = array.buffers()
-    if n == 0 or buffers[1] is None:
-        return np.zeros(n, dtype=np.uint64)
-    width = np.dtype(offset_type).itemsize
-    offsets = np.frombuffer(buffers[1], offset_type, n + 1, array.offset * width).astype(np.int64)
-    start, stop = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(stop - start + 8, dtype=np.uint8)
-    if stop > start:
-        data[:-8] = np.frombuffer(buffers[2], np.uint8, stop - start, start)
+    if len(array) == 0:
+        return np.zeros(0, dtype=np.uint64)
+    offsets, data = string_bytes(array)
     lengths = np.diff(offsets)
     counts = (lengths + 7) >> 3
     ends = np.cumsum(counts)
     within = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts)
-    # Every byte position seen as the start of a little-endian word.
-    overlapping = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-    words = overlapping[np.repeat(offsets[:-1] - start, counts) + 8 * within]
+    words = words_at(data)[np.repeat(offsets[:-1], counts) + 8 * within]
     spare_bits = np.maximum(64 - 8 * (np.repeat(lengths, counts) - 8 * within), 0).astype(np.uint64)
     words = (words << spare_bits) >> spare_bits
     return _combined(words, within, ends, counts, lengths)
