@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import json
 import os
 from collections import Counter
@@ -6,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 from headrace.common.columns import Column
 from headrace.connectors import file_lines, files, policy
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Source, infer_columns, open_source
+from headrace.connectors.file_formats import Piece, TextOptions, read_piece
+from headrace.connectors.file_listing import list_files
 from headrace.errors import InvalidParameter, SourceError
 
 COLUMNS = [Column("id", "bigint", False), Column("name", "string"), Column("price", "decimal(10,2)")]
@@ -60,6 +64,20 @@ def write(path: Path, kind: str, ids: list[int], newline: str = "\n") -> None:
         lines = ["id,name,price"] + ['{},"{}",{}.25'.format(i, n.replace('"', '""'), i) for i, n in zip(ids, names)]
     data = newline.join(lines).encode() + (newline.encode() if len(ids) % 2 else b"")
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    elif path.suffix == ".csv":
+        pacsv.write_csv(table, path)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+
+
+def all_read(src: Source) -> list[ReadBatch]:
+    begun = bind(src, src.start_offsets()).offsets  # a replay's time begins
+    return batches(src, src.start_offsets(), bind(src, begun, now_ms=10**9).offsets)
 
 
 @settings(max_examples=60, deadline=None)
@@ -331,3 +349,41 @@ def test_inference(tmp_path):
     with pytest.raises(SourceError, match="no file"):
         (tmp_path / "e").mkdir()
         infer_columns({"connector": "files", "path": str(tmp_path / "e")})
+
+
+ASKED_FOR = [list(found) for n in range(4) for found in itertools.combinations(("id", "name", "price"), n)]
+
+
+@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("on_error", ["null", "skip"])
+def test_the_same_rows_whichever_columns_are_asked_for(tmp_path, kind, on_error, replay):
+    ids, prices = [1, None, 3, 4, 5], ["1.5", "2.5", "x", None, "5.5"]
+    table = pa.table({"id": ids, "name": list("abcde"), "price": prices, "day": ["2026-01-01"] * 5})
+    write_table(tmp_path / f"a.{kind}", table)
+    columns = [*COLUMNS, Column("day", "date")]
+    options = {"on_error": on_error} | ({"replay_column": "day", "replay_rate": "1000000"} if replay else {})
+    whole = all_read(source(tmp_path, columns, **options))
+    assert sum(b.error_count for b in whole) == 2
+    assert sum(b.batch.num_rows for b in whole) == (4 if on_error == "null" else 3)
+    for names in ASKED_FOR:
+        found = all_read(source(tmp_path, columns, **options).only(names))
+        assert [b.error_count for b in found] == [b.error_count for b in whole]
+        for b, w in zip(found, whole, strict=True):
+            assert b.batch.num_rows == w.batch.num_rows
+            assert b.batch.select(names).to_pylist() == w.batch.select(names).to_pylist()
+
+
+def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    columns = [Column("a", "bigint"), Column("b", "string"), Column("c", "bigint", False), Column("d", "bigint")]
+    table = pa.table({"a": [1], "b": ["x"], "c": [2], "d": pa.array([3], pa.int32())})
+    write_table(path, table)
+    (state,) = list_files([str(path)], None)
+    piece = Piece(state, "parquet", 0, None, 0, 0)
+    (read,) = read_piece(piece, columns, TextOptions(), {"a"})
+    assert read.batch.schema.names == ["a", "c", "d"], "a NULL in c would be a fault, and so could a value of d"
+    (read,) = read_piece(piece, columns, TextOptions(), {"a", "b", "c", "d"})
+    assert read.batch.to_pylist() == [{"a": 1, "b": "x", "c": 2, "d": 3}]
+    with pytest.raises(SourceError, match="no column e"):
+        list(read_piece(piece, [*columns, Column("e", "string")], TextOptions(), {"a"}))

@@ -9,7 +9,7 @@ workers `read`, at any time, in any order, as often as it takes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Self
@@ -138,6 +138,11 @@ class Source(ABC):
 
         Raises `SourceError` if they are gone, have changed, or are malformed and `on_error` is 'fail'.
         """
+
+
+def kept_columns(columns: Sequence[Column], names: Collection[str]) -> list[int]:
+    """The places of the columns that are asked for; one place if there are none, for rows need a column."""
+    return [i for i, column in enumerate(columns) if column.name in names] or [0]
 
 
 def open_source(options: Mapping[str, str], columns: Sequence[Column]) -> Source:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as papq
 
-from headrace.common.columns import Column, arrow_schema
+from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors.base import RowError
 from headrace.connectors.file_lines import BOM, Ends, count_records, open_text, record_chunks
 from headrace.connectors.file_listing import FileState, vanished
@@ -53,13 +53,17 @@ class Piece:
     anchor_byte: int
 
 
-def read_piece(piece: Piece, columns: Sequence[Column], text: TextOptions) -> Iterator[Parsed]:
+def read_piece(
+    piece: Piece, columns: Sequence[Column], text: TextOptions, names: Collection[str] | None = None
+) -> Iterator[Parsed]:
     """The rows of a piece in order.
 
+    If only the columns `names` are asked for, the rows of a Parquet file lack those of the others that can have no
+    fault: which rows a source has must not depend on who reads it.
     Raises `SourceError` if the file is gone, has changed, lacks a column or is not of its format.
     """
     if piece.format == "parquet":
-        yield from _read_parquet(piece, columns)
+        yield from _read_parquet(piece, columns, names)
         return
     parse: _Parser = _json_chunk if piece.format == "json" else _CsvParser(piece.state, columns, text)
     multiline = text.multiline and piece.format == "csv"
@@ -322,14 +326,18 @@ def _json_fault(error: Exception) -> str:
     return f"malformed JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def _read_parquet(piece: Piece, columns: Sequence[Column]) -> Iterator[Parsed]:
-    schema = _nullable_schema(columns)
+def _read_parquet(piece: Piece, columns: Sequence[Column], wanted: Collection[str] | None) -> Iterator[Parsed]:
     with open_parquet(piece.state) as file:
-        names = _parquet_names(piece.state, file.schema_arrow.names, columns)
+        there = file.schema_arrow
+        places = {c: _place(piece.state, there.names, c.name) for c in columns}
+        if wanted is not None:
+            columns = [c for c in columns if c.name in wanted or not _is_sound(c, there.types[places[c]])]
+        names, schema = [there.names[places[c]] for c in columns], _nullable_schema(columns)
         stop = file.metadata.num_rows if piece.stop is None else piece.stop
         for group, base in _overlapping(file, piece.start, stop):
             position = base
-            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, [group], columns=names):
+            # The tasks share the processors already.
+            for batch in file.iter_batches(_PARQUET_BATCH_ROWS, [group], columns=names, use_threads=False):
                 begin, end = max(piece.start - position, 0), min(stop - position, batch.num_rows)
                 if begin < end:
                     part = batch.slice(begin, end - begin)
@@ -338,6 +346,11 @@ def _read_parquet(piece: Piece, columns: Sequence[Column]) -> Iterator[Parsed]:
                     yield _parsed(piece.state.path, rows, positions, faults)
                 position += batch.num_rows
     piece.state.verify()
+
+
+def _is_sound(column: Column, stored: pa.DataType) -> bool:
+    """Whether no value in a file can be at fault, whatever it is."""
+    return column.nullable and stored == arrow_type(column.type)
 
 
 def _cast_columns(
@@ -366,15 +379,11 @@ def open_parquet(state: FileState) -> papq.ParquetFile:
     """The Parquet file; raises `SourceError` if it is gone, has changed or is none."""
     state.verify()
     try:
-        return papq.ParquetFile(state.path)
+        return papq.ParquetFile(state.path, pre_buffer=False)  # that is for files that are far away
     except OSError as error:
         raise vanished(state.path, error) from error
     except pa.ArrowInvalid as error:
         raise SourceError(f"file {state.path} is not a Parquet file: {error}") from error
-
-
-def _parquet_names(state: FileState, names: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    return [names[_place(state, names, column.name)] for column in columns]
 
 
 def _nullable_schema(columns: Sequence[Column]) -> pa.Schema:

@@ -23,12 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Self
 
 import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors import file_infer
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, kept_columns
 from headrace.connectors.file_formats import Piece, TextOptions, open_parquet, read_piece
 from headrace.connectors.file_lines import advance, align, is_compressed
 from headrace.connectors.file_listing import (
@@ -68,6 +69,7 @@ class FileSource(Source):
         self.on_error = reader.on_error()
         self.max_rows = reader.integer("max_rows_per_epoch", 1)
         self.replay_by, self.pace = _replay_options(reader, self.columns)
+        self._names: Sequence[str] | None = None
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
@@ -110,6 +112,13 @@ class FileSource(Source):
             return None
         return sum(state.row for state in file_states(to)) - sum(state.row for state in file_states(from_))
 
+    def only(self, names: Sequence[str]) -> Self:
+        """See `Source`; what could not be understood is looked for in all columns."""
+        kept = kept_columns(self.columns, names)
+        self.schema = pa.schema([self.schema.field(i) for i in kept])
+        self._names = self.schema.names
+        return self
+
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`; small files share a task, big ones are cut."""
         if self.replay_by is not None:
@@ -125,10 +134,11 @@ class FileSource(Source):
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
         for parsed in self._parsed(task):
-            result = apply_policy(parsed, self.columns, self.on_error)
+            there = parsed.batch.schema.names
+            result = apply_policy(parsed, [c for c in self.columns if c.name in there], self.on_error)
             if result.batch.num_rows or result.error_count:
-                batch = pa.RecordBatch.from_arrays(result.batch.columns, schema=self.schema)
-                yield replace(result, batch=batch)
+                arrays = [result.batch.column(name) for name in self.schema.names]
+                yield replace(result, batch=pa.RecordBatch.from_arrays(arrays, schema=self.schema))
 
     def _parsed(self, task: ReadTask) -> Iterator[Parsed]:
         if self.replay_by is not None:
@@ -139,7 +149,7 @@ class FileSource(Source):
         for entry in task["pieces"]:
             state = file_states({entry["path"]: entry["file"]})[0]
             bounds = entry["start"], entry["stop"], entry["anchor_row"], entry["anchor_byte"]
-            yield from read_piece(Piece(state, self._format(state), *bounds), self.columns, self.text)
+            yield from read_piece(Piece(state, self._format(state), *bounds), self.columns, self.text, self._names)
 
     def _format(self, state: FileState) -> str:
         found = format_of(state.path, self.format)

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type, split_top_level
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, kept_columns
 from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, Kind, Shape
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.pacing import admit_rate
@@ -107,7 +107,7 @@ class NexmarkSource(Source):
 
     def only(self, names: Sequence[str]) -> Self:
         """See `Source`."""
-        kept = [i for i, column in enumerate(self.columns) if column.name in names] or [0]  # rows need a column
+        kept = kept_columns(self.columns, names)
         self._makers = [self._makers[i] for i in kept]
         self.columns = [self.columns[i] for i in kept]
         self.schema = pa.schema([self.schema.field(i) for i in kept])
