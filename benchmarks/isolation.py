@@ -342,7 +342,8 @@ def idle(spark: SparkSession, options: argparse.Namespace) -> None:
             began = time.monotonic()
             db.flush()
             flushed = time.monotonic() - began
-        shares = [(b - a) / took * 100 for a, b in zip(before, after)]
+        # A worker that has ended meanwhile takes what it used before with it.
+        shares = [max(0.0, b - a) / took * 100 for a, b in zip(before, after)]
         rows.append([str(count), *(f"{s:.1f}" for s in shares), f"{sum(shares):.1f}", f"{flushed:.1f}"])
         print(*rows[-1], flush=True)
     header = ["idle views", "server, % of a core", "Spark's JVM", "workers", "all", "one row to all of them, s"]

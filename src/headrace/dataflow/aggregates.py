@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.flow import Builder, Flow, Made, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, stage_output, struct
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
@@ -63,8 +63,8 @@ def _with_hash(plan: Builder, rows: DataFrame, names: Sequence[str]) -> DataFram
     return rows.select(plan.hash([F.col(n) for n in names]).alias("__k"), *rows.columns)
 
 
-def _combined(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: Sequence[str]) -> DataFrame | None:
-    """The rows as they are made and combined by name in one worker, before Spark distributes them.
+def _combined(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: Sequence[str]) -> InWorker | None:
+    """The rows as they are made and combined by name in one worker.
 
     None where Spark has something to compute or to compare for it.
     """
@@ -74,7 +74,7 @@ def _combined(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: 
     extremes = {f"a{i}_raw": a.kind for i, a in enumerate(op.accumulators) if a.kind in ("min", "max")}
     sums = tuple(n for n in rows.columns if n not in names and n not in extremes)
     stage = CombineStage(op.id, tuple(names), sums, tuple(extremes.items()), arrow(worker.schema))
-    return plan.map(worker.frame, [*worker.stages, stage], worker.schema)
+    return replace(worker, stages=(*worker.stages, stage))
 
 
 def _combinable(kind: pa.DataType) -> bool:
@@ -127,15 +127,25 @@ def _by_group(
 ) -> tuple[DataFrame, Sequence[Any]]:
     """Rows that have come together by group, combined before if they can be; stages that run before."""
     hashed = _with_hash(plan, rows, names)
-    found = plan.single_worker(op.children[0], flow, hashed)
-    if found is not None:
-        return found
-    if not op.distincts and all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
-        sent = _combined(plan, op, flow, rows, names)
-        if sent is None:
-            return _preaggregated(plan, op, hashed, ["__k", *names]), ()
-        hashed = _with_hash(plan, sent, names)
-    return plan.together(hashed, single=op.is_global), ()
+    if op.distincts or not all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
+        return plan.collected(op.children[0], flow, hashed, single=op.is_global)
+    sent = _combined(plan, op, flow, rows, names)
+    if sent is None:
+        found = plan.single_worker(op.children[0], flow, hashed)
+        return (_preaggregated(plan, op, hashed, ["__k", *names]), ()) if found is None else found
+    if (worker := _onward(plan, sent, rows, hashed)) is not None:
+        return worker.frame, worker.stages
+    return plan.together(_with_hash(plan, _sent(plan, sent), names), single=op.is_global), ()
+
+
+def _sent(plan: Builder, worker: InWorker) -> DataFrame:
+    """What comes out of a worker, for Spark."""
+    return plan.map(worker.frame, worker.stages, worker.schema)
+
+
+def _onward(plan: Builder, worker: InWorker | None, rows: DataFrame, hashed: DataFrame) -> InWorker | None:
+    """A worker that has made `rows` and goes on to `hashed`: in a plan of one task, which distributes nothing."""
+    return None if worker is None or plan.parallelism > 1 else plan.onward(worker, rows, hashed)
 
 
 def _by_value(
@@ -149,15 +159,16 @@ def _by_value(
     values = [n for d in distincts for n in d.wire]
     schema = op.state()["groups"]
     stage = DistinctStage(op.id, GroupChanges(schema, _sums(plan, op), distincts, keeps_values=True))
-    found = plan.single_worker(op.children[0], flow, _with_hash(plan, frame, names))
-    if found is not None:
-        return found[0], (*found[1], stage)
-    sent = _combined(plan, op, flow, frame, [*names, *values]) if _combines(op) else frame
-    if sent is None:
+    sent = _combined(plan, op, flow, frame, [*names, *values]) if _combines(op) else None
+    worker = _onward(plan, sent or plan.in_worker(op.children[0], flow, frame), frame, _with_hash(plan, frame, names))
+    if worker is not None:
+        return worker.frame, (*worker.stages, stage)
+    if sent is None and _combines(op):
         weights = [n for d in distincts for n in d.weights]
         frame = _preaggregated(plan, op, frame, [*names, *values, *extrema], weights)
     else:
-        frame = plan.together(_with_hash(plan, sent, [*names, *values])).drop("__k")
+        frame = frame if sent is None else _sent(plan, sent)
+        frame = plan.together(_with_hash(plan, frame, [*names, *values])).drop("__k")
     frame = _with_hash(plan, frame, names)
     own = [from_arrow_type(f.type) for f, _ in schema.diffs]
     types = [LongType(), *(spark_of(a.handle) for a in op.group_attrs), *own]

@@ -99,6 +99,9 @@ class EpochPlan(Builder):
     def in_worker(self, op: Operator, flow: Flow, frame: DataFrame) -> InWorker | None:
         return self.chains.continued(op, flow, frame)
 
+    def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
+        return self.chains.onward(worker, rows, frame)
+
     def made(self, op: Operator) -> Made:
         """What an operator with a stage of its own is made of."""
         makers: dict[type[Operator], Any] = {

@@ -88,15 +88,27 @@ class Chains:
             return None
         places = {b.attribute_id(a): chain.places[i] for i, a in flow.attrs.items()}
         places[b.attribute_id(flow.weight)] = chain.weight
+        return self._through(f"{op.id}.wire", replace(chain, places=places), flow.node, frame)
+
+    def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
+        """See `Builder.onward`."""
+        b = self._plan.bridge
+        node, last = b.analyzed(rows), worker.stages[-1]
+        places = {b.attribute_id(a): i for i, a in enumerate(b.output(node))}
+        chain = Chain(worker.frame, worker.stages, worker.schema, places)
+        return self._through(f"{last.label}.wire", chain, node, frame)
+
+    def _through(self, operator: str, chain: Chain, below: JNode, frame: DataFrame) -> Chain | None:
+        """What a frame makes of the output of one of its nodes, which is that of a chain."""
+        b = self._plan.bridge
         todo, node = [], b.analyzed(frame)
-        while not node.equals(flow.node):
+        while not node.equals(below):
             if b.kind(node) not in ("Project", "Filter", "Expand"):
                 return None
             todo.append(node)
             node = b.children(node)[0]
-        chain = replace(chain, places=places)
         for node in reversed(todo):
-            found = self._wired(f"{op.id}.wire", chain, node)
+            found = self._wired(operator, chain, node)
             if found is None:
                 return None
             chain = found

@@ -129,6 +129,10 @@ class Builder(ABC):
         None where Spark has something to compute for it.
         """
 
+    @abstractmethod
+    def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
+        """Stages that put out what `rows` has, and what `frame` makes of that in the same worker; None as above."""
+
     def single_worker(self, op: Operator, flow: Flow, frame: DataFrame) -> tuple[DataFrame, Sequence[Any]] | None:
         """The same for a plan of one task, which has nothing to distribute: a frame, and stages over it."""
         worker = self.in_worker(op, flow, frame) if self.parallelism == 1 else None
