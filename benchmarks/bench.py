@@ -27,6 +27,9 @@ from headrace.dataflow.spark import local_session
 
 Columns = Mapping[str, np.ndarray]
 
+_CALM_S, _CALM_SHARE = 0.5, 0.2
+"""A process is calm that uses less than this share of a core for so long."""
+
 
 def session() -> SparkSession:
     """One Spark for both engines, in memory enough for the largest case."""
@@ -117,6 +120,16 @@ def cpu_s(spark: SparkSession) -> tuple[float, float, float]:
 
     own = os.times()
     return own.user + own.system, *(t / os.sysconf("SC_CLK_TCK") for t in (ticks[jvm], below(jvm)))
+
+
+def settle(spark: SparkSession, at_most_s: float = 60.0) -> None:
+    """Wait until what follows the creation of a view (merges, deletions, Java's compiler) has calmed down."""
+    until = time.monotonic() + at_most_s
+    while time.monotonic() < until:
+        before = sum(cpu_s(spark))
+        time.sleep(_CALM_S)
+        if sum(cpu_s(spark)) - before < _CALM_SHARE * _CALM_S:
+            return
 
 
 class Stream:

@@ -88,6 +88,7 @@ def measure(spark: SparkSession, size: int, names: list[str]) -> dict[str, float
         _build(db, data)
         for name in names:
             db.sql(f"CREATE MATERIALIZED VIEW m AS {CASES[name]}")
+            bench.settle(spark)
             times = [bench.change_s(db, "m", "t", _change(data)) for _ in range(WARM_UP + EPOCHS)]
             found[name] = bench.median(times[WARM_UP:])
             print(f"{size:>12,} {name}: {found[name] * 1e3:.0f} ms", flush=True)
