@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from datetime import date, datetime, timedelta
-from decimal import Decimal
-from typing import Any
+from datetime import date
 
 import pyarrow as pa
 import pytest
+from expression_rows import compiled, give, relation, rows, table
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from random_expressions import AT_ONCE, check, expression
 
 from headrace.dataflow.operators.expressions import Doubt, Expression, Rows
-from headrace.dataflow.vectors import vectorized
 from headrace.plan.bridge import Bridge
-from headrace.plan.types import arrow_of_spark
 
-DDL = (
-    "a bigint, b bigint, i int, j int, h smallint, y tinyint, p boolean, q boolean, s string, u string, "
-    "d decimal(10,2), e decimal(18,0), t timestamp, n timestamp_ntz, m timestamp_ntz, c date, f double, g float"
-)
-STRINGS = [
-    "", "/", "a/", "/a", "a//b", "a/b/c/d", "Apple", "apple", "google", "GOOGLE", "channel_id=12&x", "channelXid=&",
-    "x\ny", "%", "_", "aaa", "aa", "  pad ", "a b", "z", "Z",
-]  # fmt: skip
-WIDE_STRINGS = ["ä/ö/ü", "日本/語", "🦆/x🦆", "né", "a\u0301"]
+RANDOM = 10
 
 CASES = [
     # logic and comparison
@@ -44,7 +32,7 @@ CASES = [
     "pmod(a, 7)", "f / 4", "i / 7", "f / 0.3e0",
     "0.908 * a", "d + 1.25", "d - e", "d * d", "CAST(i AS bigint)", "CAST(y AS int)", "CAST(a AS decimal(20,0))",
     "CAST(i AS double)", "CAST(a AS double)", "CAST(a AS string)", "CAST(i AS string)", "0.908 * a > 10",
-    "a & 4294967295L", "shiftright(a, 32)", "i & j",
+    "a & 4294967295L", "shiftright(a, 32)", "shiftright(a, 65)", "shiftright(i, j)", "shiftright(b, i)", "i & j",
     # texts
     "length(s)", "length(u)", "lower(s)", "upper(s)", "replace(s, 'a', '')", "replace(u, '/', '--')",
     "replace(s, 'aa', 'b')", "split_part(s, '/', 1)", "split_part(s, '/', 2)", "split_part(u, '/', 4)",
@@ -87,68 +75,9 @@ REFUSED = [
 """Expressions and values for which Spark is to give the verdict."""
 
 
-def rows(count: int, seed: int) -> pa.RecordBatch:
-    """Rows of the relation, with many nulls and many values at the edges."""
-    draw = random.Random(seed)
-
-    def some(choose: Any) -> list[Any]:
-        return [None if draw.random() < 0.15 else choose() for _ in range(count)]
-
-    def us() -> datetime:
-        near = draw.choice([0, 0, 1436918400, 86400, -86400, -2208988800, 253402300799, -62135596800])
-        span = 0 if near in (253402300799, -62135596800) else draw.randint(-200_000, 200_000)
-        return datetime(1970, 1, 1) + timedelta(seconds=near + span, microseconds=draw.choice([0, 1, 999_999]))
-
-    def number(bits: int) -> int:
-        return draw.choice([draw.randint(-5, 5), draw.randint(-(1 << bits), (1 << bits) - 1)])
-
-    values = {
-        "a": some(lambda: number(61)), "b": some(lambda: number(61)), "i": some(lambda: number(28)),
-        "j": some(lambda: number(28)), "h": some(lambda: number(13)), "y": some(lambda: draw.randint(-11, 11)),
-        "p": some(lambda: draw.random() < 0.5), "q": some(lambda: draw.random() < 0.5),
-        "s": some(lambda: draw.choice(STRINGS)), "u": some(lambda: draw.choice(STRINGS + WIDE_STRINGS)),
-        "d": some(lambda: Decimal(number(20)) / 100), "e": some(lambda: Decimal(number(58))),
-        "t": some(us), "n": some(us), "m": some(us), "c": some(lambda: us().date()),
-        **{n: some(lambda: draw.choice([0.0, -0.0, 1.5, float("nan"), float("inf")])) for n in "fg"},
-    }  # fmt: skip
-    return table(values)
-
-
-def table(values: dict[str, Sequence[Any]]) -> pa.RecordBatch:
-    count = len(next(iter(values.values())))
-    fields = [(f.name, arrow_of_spark(f.dataType)) for f in StructType.fromDDL(DDL).fields]
-    return pa.record_batch({n: pa.array(values.get(n, [None] * count), kind) for n, kind in fields})
-
-
 @pytest.fixture(scope="module")
 def bridge(spark: SparkSession) -> Bridge:
-    made = Bridge(spark)
-    made.relation(StructType.fromDDL(DDL)).createOrReplaceTempView("given")
-    return made
-
-
-def compiled(b: Bridge, text: str) -> Expression | None:
-    """An expression over the columns of the relation, as it is in the optimized plan."""
-    node = b.optimized(b.spark.sql(f"SELECT {text} AS x FROM given"))
-    while b.kind(node) != "Project":
-        node = b.children(node)[0]
-    child = b.children(node)[0]
-    places = {b.attribute_id(a): i for i, a in enumerate(b.output(b.analyzed(b.spark.table("given"))))}
-    below = {b.attribute_id(a): i for i, a in enumerate(b.output(child))}
-    if b.kind(child) == "Project":  # parts that are common to several places
-        inner = {b.attribute_id(e): e for e in b.items(child.projectList())}
-        named = b.rewrite(
-            b.items(node.projectList())[0],
-            lambda e: (
-                b.children(inner[i])[0]
-                if b.is_attribute(e) and (i := b.attribute_id(e)) in inner and not b.is_attribute(inner[i])
-                else None
-            ),
-        )
-    else:
-        assert below.keys() <= places.keys()
-        named = b.items(node.projectList())[0]
-    return vectorized(b, named, places)
+    return relation(spark)
 
 
 def computed(expression: Expression, given: pa.RecordBatch) -> pa.Array:
@@ -158,10 +87,10 @@ def computed(expression: Expression, given: pa.RecordBatch) -> pa.Array:
 def test_the_same_as_spark(bridge: Bridge) -> None:
     """I1: what workers compute is what Spark computes."""
     given = rows(900, seed=1)
-    found = {text: compiled(bridge, text) for text in CASES}
+    found = {text: compiled(bridge, [text])[0] for text in CASES}
     assert [text for text, e in found.items() if e is None] == []
     selected = ", ".join(f"{text} AS c{n}" for n, text in enumerate(CASES))
-    bridge.spark.createDataFrame(pa.table(given), StructType.fromDDL(DDL)).createOrReplaceTempView("given_rows")
+    give(bridge, given)
     expected = bridge.spark.sql(f"SELECT {selected} FROM given_rows").toArrow()
     sliced = given.slice(7, 500)  # what does not begin at the start of its buffers
     for n, (text, e) in enumerate(found.items()):
@@ -173,12 +102,12 @@ def test_the_same_as_spark(bridge: Bridge) -> None:
 
 
 def test_what_is_left_to_spark(bridge: Bridge) -> None:
-    assert [text for text in LEFT_TO_SPARK if compiled(bridge, text) is not None] == []
+    assert [text for text in LEFT_TO_SPARK if compiled(bridge, [text])[0] is not None] == []
 
 
 def test_what_spark_must_decide_is_refused(bridge: Bridge) -> None:
     for text, values in REFUSED:
-        e = compiled(bridge, text)
+        (e,) = compiled(bridge, [text])
         assert e is not None, text
         with pytest.raises((Doubt, pa.ArrowInvalid)):
             computed(e, table(values))
@@ -186,6 +115,14 @@ def test_what_spark_must_decide_is_refused(bridge: Bridge) -> None:
 
 def test_dates_of_all_kinds_of_months(bridge: Bridge) -> None:
     days = [date(1, 1, 1), date(1582, 10, 10), date(1900, 2, 28), date(2000, 2, 29), date(9999, 12, 31)]
-    e = compiled(bridge, "date_format(c, 'yyyy-MM-dd')")
+    (e,) = compiled(bridge, ["date_format(c, 'yyyy-MM-dd')"])
     assert e is not None
     assert computed(e, table({"c": days})).to_pylist() == [d.isoformat() for d in days]
+
+
+@pytest.mark.parametrize("seed", range(RANDOM))
+def test_random_expressions(bridge: Bridge, seed: int) -> None:
+    """I1: so it is for any nesting of them."""
+    draw = random.Random(seed)
+    texts = [expression(draw) for _ in range(AT_ONCE)]
+    assert check(bridge, texts, [rows(200, seed), rows(200, seed, mild=True)]) > AT_ONCE // 2

@@ -12,7 +12,7 @@ from model_queries import POOL
 from pyspark.sql import SparkSession
 
 PER_QUERY = 1
-COMPOSED = 30
+COMPOSED = 100
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
 # Shrinking takes many runs; `python -m tests.model.fuzz` does it.

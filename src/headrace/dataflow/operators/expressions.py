@@ -170,6 +170,16 @@ def _ascii(a: Value) -> Value:
     return a
 
 
+def _shifted_right(a: Value, by: Value) -> Value:
+    """By the lowest bits of the number only, as Java does: by 65 is by 1, and by -1 is by 63.
+
+    In two steps, since the kernel does nothing at all where it is to leave but the sign.
+    """
+    by = pc.bit_wise_and(by, pa.scalar(a.type.bit_width - 1, by.type)).cast(a.type)
+    half = pc.divide(by, pa.scalar(2, a.type))
+    return pc.shift_right(pc.shift_right(a, half), pc.subtract(by, half))
+
+
 def _split(a: Value, delimiter: str) -> Value:
     return pc.split_pattern(a, delimiter)
 
@@ -327,7 +337,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "modulo": lambda a, by: _of_ints(a, lambda v: np.mod(v, by)),
     "unscaled": _unscaled,
     "bit_and": pc.bit_wise_and,
-    "shift_right": pc.shift_right,
+    "shift_right": _shifted_right,
     "struct": lambda *given: pa.StructArray.from_arrays(list(given[:-1]), names=list(given[-1])),
     "field": lambda a, i: pc.struct_field(a, [i]),
 }
