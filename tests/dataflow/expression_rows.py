@@ -98,4 +98,5 @@ def compiled(b: Bridge, texts: Sequence[str]) -> list[Expression | None]:
 
         found = [b.rewrite(e, replaced) for e in found]
     places = {b.attribute_id(a): i for i, a in enumerate(b.output(b.analyzed(b.spark.table("given"))))}
+    assert {b.attribute_id(a) for a in b.output(b.children(node)[0])} <= places.keys()
     return [vectorized(b, e, places) for e in found]

@@ -69,7 +69,6 @@ class FileSource(Source):
         self.on_error = reader.on_error()
         self.max_rows = reader.integer("max_rows_per_epoch", 1)
         self.replay_by, self.pace = _replay_options(reader, self.columns)
-        self._names: Sequence[str] | None = None
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
@@ -116,7 +115,6 @@ class FileSource(Source):
         """See `Source`; what could not be understood is looked for in all columns."""
         kept = kept_columns(self.columns, names)
         self.schema = pa.schema([self.schema.field(i) for i in kept])
-        self._names = self.schema.names
         return self
 
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
@@ -149,7 +147,8 @@ class FileSource(Source):
         for entry in task["pieces"]:
             state = file_states({entry["path"]: entry["file"]})[0]
             bounds = entry["start"], entry["stop"], entry["anchor_row"], entry["anchor_byte"]
-            yield from read_piece(Piece(state, self._format(state), *bounds), self.columns, self.text, self._names)
+            piece = Piece(state, self._format(state), *bounds)
+            yield from read_piece(piece, self.columns, self.text, self.schema.names)
 
     def _format(self, state: FileState) -> str:
         found = format_of(state.path, self.format)

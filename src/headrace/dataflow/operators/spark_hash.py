@@ -94,7 +94,7 @@ def _bytes(column: pa.Array, seeds: Words) -> Words:
     """Strings: stripes of 32 bytes, then words, a half word and single bytes, each over the rows that have as many."""
     offsets, data = string_bytes(column)
     words = words_at(data)
-    at, lengths = offsets[:-1].copy(), np.diff(offsets)
+    at, lengths = offsets[:-1], np.diff(offsets)
     h = seeds + _P5
     h[lengths >= 32] = _stripes(words, at, lengths, seeds)
     h += lengths.astype(np.uint64)
