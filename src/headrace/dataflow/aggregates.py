@@ -130,11 +130,11 @@ def _by_group(
     if op.distincts or not all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
         return plan.collected(op.children[0], flow, hashed, single=op.is_global)
     sent = _combined(plan, op, flow, rows, names)
-    if sent is None:
-        found = plan.single_worker(op.children[0], flow, hashed)
-        return (_preaggregated(plan, op, hashed, ["__k", *names]), ()) if found is None else found
-    if (worker := _onward(plan, sent, rows, hashed)) is not None:
+    worker = _onward(plan, op, flow, sent, rows, hashed)
+    if worker is not None:
         return worker.frame, worker.stages
+    if sent is None:
+        return _preaggregated(plan, op, hashed, ["__k", *names]), ()
     return plan.together(_with_hash(plan, _sent(plan, sent), names), single=op.is_global), ()
 
 
@@ -143,9 +143,17 @@ def _sent(plan: Builder, worker: InWorker) -> DataFrame:
     return plan.map(worker.frame, worker.stages, worker.schema)
 
 
-def _onward(plan: Builder, worker: InWorker | None, rows: DataFrame, hashed: DataFrame) -> InWorker | None:
-    """A worker that has made `rows` and goes on to `hashed`: in a plan of one task, which distributes nothing."""
-    return None if worker is None or plan.parallelism > 1 else plan.onward(worker, rows, hashed)
+def _onward(
+    plan: Builder, op: Aggregate, flow: Flow, sent: InWorker | None, rows: DataFrame, hashed: DataFrame
+) -> InWorker | None:
+    """The worker that makes `rows`, combined if they are `sent` so, and goes on to `hashed`.
+
+    Only in a plan of one task, which distributes nothing; None where Spark has something to compute.
+    """
+    if plan.parallelism > 1:
+        return None
+    worker = sent or plan.in_worker(op.children[0], flow, rows)
+    return None if worker is None else plan.onward(worker, rows, hashed)
 
 
 def _by_value(
@@ -160,7 +168,7 @@ def _by_value(
     schema = op.state()["groups"]
     stage = DistinctStage(op.id, GroupChanges(schema, _sums(plan, op), distincts, keeps_values=True))
     sent = _combined(plan, op, flow, frame, [*names, *values]) if _combines(op) else None
-    worker = _onward(plan, sent or plan.in_worker(op.children[0], flow, frame), frame, _with_hash(plan, frame, names))
+    worker = _onward(plan, op, flow, sent, frame, _with_hash(plan, frame, names))
     if worker is not None:
         return worker.frame, (*worker.stages, stage)
     if sent is None and _combines(op):

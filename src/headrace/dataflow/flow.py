@@ -133,17 +133,14 @@ class Builder(ABC):
     def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
         """Stages that put out what `rows` has, and what `frame` makes of that in the same worker; None as above."""
 
-    def single_worker(self, op: Operator, flow: Flow, frame: DataFrame) -> tuple[DataFrame, Sequence[Any]] | None:
-        """The same for a plan of one task, which has nothing to distribute: a frame, and stages over it."""
-        worker = self.in_worker(op, flow, frame) if self.parallelism == 1 else None
-        return None if worker is None else (worker.frame, worker.stages)
-
     def collected(
         self, op: Operator, flow: Flow, frame: DataFrame, *, single: bool = False, placed: bool = False
     ) -> tuple[DataFrame, Sequence[Any]]:
         """Rows of one `__k` in one task, and the stages that make them in its worker, if they need not go to Spark."""
-        found = self.single_worker(op, flow, frame)
-        return (self.together(frame, single=single, placed=placed), ()) if found is None else found
+        worker = self.in_worker(op, flow, frame) if self.parallelism == 1 else None
+        if worker is not None:
+            return worker.frame, worker.stages
+        return self.together(frame, single=single, placed=placed), ()
 
     def is_idle(self, op: Operator) -> bool:
         """Whether nothing can come out of an operator: no input below it has changed, and no time passes in it."""
