@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from postgres import Postgres
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -29,6 +34,28 @@ def spark() -> Iterator[SparkSession]:
     session = local_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server to compare with; a test makes a database of its own there. Skips if none is installed."""
+    from postgres import NoPostgres, postgres_server
+
+    with contextlib.ExitStack() as ends:
+        try:
+            server = ends.enter_context(postgres_server({"fsync": "off"}))
+        except NoPostgres as error:
+            pytest.skip(str(error))
+        yield server
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """With `HEADRACE_BINDER_COUNTS` set: how many queries of this run were bound, and why others were not."""
+    if os.environ.get("HEADRACE_BINDER_COUNTS"):
+        from headrace.sql.binder.way import COUNTS
+
+        for reason, number in COUNTS.most_common():
+            terminalreporter.write_line(f"{number:6} {reason}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

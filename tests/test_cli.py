@@ -12,6 +12,7 @@ import pytest
 from headrace import __version__
 from headrace.common.java import find_java, install_command, parse_java_version, require_java
 from headrace.errors import OperationalError
+from headrace.server.client import PgClient
 from support import WAIT_S, child
 
 SERVE = """
@@ -21,6 +22,10 @@ from memory_session import Database
 
 class Coordinator:
     failure, failed = None, threading.Event()
+    def standby(self):
+        return None
+    def announce(self, address):
+        pass
 
 class FakeDatabase(Database):
     coordinator = Coordinator()
@@ -32,7 +37,8 @@ class FakeDatabase(Database):
 def spark_start(settings, master, log_file):
     assert settings.barrier_interval_ms == 250 or "sql" in sys.argv
 
-def open_on(start, settings):
+def open_on(start, settings, scratch=None, *, standby=False):
+    FakeDatabase.settings = settings
     return FakeDatabase()
 
 def replace(name, **content):
@@ -151,6 +157,24 @@ def test_serve_says_when_it_is_ready_and_stops_cleanly(program, java, number):
         process.send_signal(number)
         out, err = process.communicate(timeout=WAIT_S)
     assert (out, err, process.returncode) == ("closed 1 1\n", "", 0)
+
+
+def test_settings_come_from_the_environment(program, java):
+    command = [*program, "serve", "--data", "x", "--barrier-interval-ms", "250"]
+    environ = {"JAVA_HOME": java("17.0.1"), "HEADRACE_HOST": "localhost", "HEADRACE_PORT": "0"}
+    environ |= {"HEADRACE_MAX_CONNECTIONS": "1", "HEADRACE_RETENTON_MS": "5"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": {**os.environ, **environ}}
+    with child(command, **pipes) as process:
+        assert process.stdout is not None
+        found = re.search(r"accepting connections on localhost:(\d+)", process.stdout.readline())
+        assert found
+        port = found[1]
+        with PgClient("127.0.0.1", int(port), timeout_s=WAIT_S):
+            refused = headrace("sql", "-c", "select 1", HEADRACE_HOST="127.0.0.1", HEADRACE_PORT=port)
+        assert "too many clients" in refused.stderr
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=WAIT_S)
+    assert err == "warning: HEADRACE_RETENTON_MS is no setting of headrace, and does nothing\n"
 
 
 def test_sql_runs_commands_files_and_pipes(program, java, tmp_path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -11,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.errors import HeadraceError
+from headrace.errors import FENCED_EXIT_CODE, Fenced, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.config import Settings
     from headrace.session.database import Database
+    from headrace.shell.catalog import CatalogShell
     from headrace.shell.link import Link
     from headrace.shell.state import StateShell
 
@@ -27,15 +31,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+GARBAGE_THRESHOLD = 10_000
+"""New objects after which a running server looks for cyclic garbage among them."""
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-Host = Annotated[str, typer.Option(help="Address of the server.")]
-Port = Annotated[int, typer.Option(help="TCP port of the server.", min=0, max=65535)]
+Host = Annotated[
+    str | None, typer.Option(help="Address of the server; else the setting host.", show_default="127.0.0.1")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(help="TCP port of the server; else the setting port.", min=0, max=65535, show_default="4566"),
+]
 Master = Annotated[str | None, typer.Option(help="Spark master URL; by default Spark runs in this process.")]
 
 State = Annotated[
     str | None,
     typer.Option(help="Where the state lives, such as s3://bucket/prefix; by default in the data directory."),
+]
+
+CatalogUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        help="Where the catalog is: sqlite:///, postgresql://, file:/// or s3://; by default in the data directory.",
+    ),
 ]
 
 
@@ -47,19 +66,34 @@ def version() -> None:
 
 @app.command()
 def serve(
-    data: Annotated[Path, typer.Option(help="Directory that holds the database; created if it is missing.")],
-    host: Host = "127.0.0.1",
-    port: Port = 4566,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory that holds the database; created if it is missing. Not needed with --catalog and --state."
+        ),
+    ] = None,
+    host: Host = None,
+    port: Port = None,
     master: Master = None,
     state: State = None,
+    catalog: CatalogUrl = None,
     barrier_interval_ms: Annotated[
         int | None, typer.Option(help="Milliseconds between two ticks.", min=10, show_default="1000")
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Serve reads of what another server does, and take over when that one is gone."),
+    ] = False,
 ) -> None:
     """Serve a database over the PostgreSQL protocol until SIGTERM or Ctrl-C."""
     stop = threading.Event()
     _stop_on_signals(stop)
-    database = _open(data, master, barrier_interval_ms, state)
+    settings = _settings(
+        data, barrier_interval_ms=barrier_interval_ms, state_url=state, catalog_url=catalog, host=host, port=port
+    )
+    host, port = settings.host, settings.port
+    settings, scratch = _with_directory(settings)
+    database = _open(settings, master, scratch, standby=standby)
     _stop_on_signals(stop)
     try:
         _end_with(database, stop)
@@ -88,28 +122,47 @@ def _end_with(database: Database, stop: threading.Event) -> None:
     threading.Thread(target=watch, name="headrace-watch", daemon=True).start()
 
 
+def _tame_garbage_collection() -> None:
+    """Look for cyclic garbage less often, and never among what a server is made of.
+
+    By default that takes a third of the time of small writes, and now and then stops all of them for long.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
+
+
 def _serve_until(stop: threading.Event, database: Database, host: str, port: int) -> None:
     from headrace.server.server import run_server_in_thread
 
     if host not in ("127.0.0.1", "localhost", "::1"):
         print(f"warning: without passwords yet, whoever reaches {host}:{port} can read and change all", file=sys.stderr)
-    with run_server_in_thread(lambda parameters: database.session(), host, port) as running:
+    with run_server_in_thread(
+        lambda parameters: database.session(), host, port, max_connections=database.settings.max_connections
+    ) as running:
+        _tame_garbage_collection()
         shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost", "") else host
         print(
             f"headrace {__version__} accepting connections on {host}:{running.port} "
-            f"(psql -h {shown} -p {running.port} -d dev -U root)",
+            f"(psql -h {shown} -p {running.port} -d dev -U root)"
+            + (", as a standby" if database.coordinator.standby() is not None else ""),
             flush=True,
         )
+        reached = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+        database.coordinator.announce(f"{reached}:{running.port}")
         # Handlers run in this thread only, and a signal that was delivered to another one does not wake it.
         while not stop.wait(0.5):
             pass
+        failure = database.coordinator.failure
+        if isinstance(failure, Fenced):
+            running.server.farewell = failure
 
 
 @app.command()
 def prepare() -> None:
     """Make later starts faster: keep what Java has to load for Spark in an archive in the user's cache."""
     _require_java()
-    _log_to_stderr()
+    _log(_settings(None))
     from headrace.session.rehearsal import rehearse
 
     path = rehearse()
@@ -121,18 +174,19 @@ def sql(
     data: Annotated[
         Path | None, typer.Option(help="Open the database in this directory instead of connecting to a server.")
     ] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 4566,
+    host: Host = None,
+    port: Port = None,
     dbname: Annotated[str, typer.Option("--dbname", "-d", help="Database to connect to.")] = "dev",
     user: Annotated[str, typer.Option("--user", "-U", help="User to connect as.")] = "root",
     command: Annotated[str | None, typer.Option("--command", "-c", help="Run this and leave.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Run this file and leave; - is stdin.")] = None,
     master: Master = None,
     state: State = None,
+    catalog: CatalogUrl = None,
 ) -> None:
     """Run SQL: at a prompt, or from -c, -f or a pipe, where the first error ends it with exit code 1."""
     if data is not None:
-        database = _open(data, master, state=state)
+        database = _open(_settings(data, state_url=state, catalog_url=catalog), master)
         try:
             from headrace.shell.link import EmbeddedLink
 
@@ -143,7 +197,8 @@ def sql(
         from headrace.server.client import PgClient
         from headrace.shell.link import RemoteLink
 
-        client = PgClient(host, port, user=user, dbname=dbname, application_name="headrace")
+        settings = _settings(None, host=host, port=port)
+        client = PgClient(settings.host, settings.port, user=user, dbname=dbname, application_name="headrace")
         good = _run_sql(RemoteLink(client), dbname, command, file)
     if not good:
         raise typer.Exit(1)
@@ -204,7 +259,7 @@ def run(
     _stop_on_signals(stop)
     _require_java()
     pipeline = load_pipeline(file)
-    database = _open(data, master, None)
+    database = _open(_settings(data), master)
     _stop_on_signals(stop)
     try:
         _end_with(database, stop)
@@ -229,16 +284,16 @@ app.add_typer(state_app)
 StateData = Annotated[Path, typer.Option("--data", help="Directory that holds the database.")]
 
 
-def _state(data: Path, url: str | None) -> StateShell:
+def _state(data: Path, url: str | None, catalog: str | None) -> StateShell:
     from headrace.shell.state import StateShell
 
-    return StateShell(_settings(data, state=url))
+    return StateShell(_settings(data, state_url=url, catalog_url=catalog))
 
 
 @state_app.command("ls")
-def state_ls(data: StateData, state: State = None) -> None:
+def state_ls(data: StateData, state: State = None, catalog: CatalogUrl = None) -> None:
     """List the state tables: whose they are, their runs, rows, bytes and epochs."""
-    _state(data, state).ls()
+    _state(data, state, catalog).ls()
 
 
 @state_app.command("show")
@@ -248,15 +303,16 @@ def state_show(
     rows: Annotated[bool, typer.Option("--rows", help="Print its rows instead of its runs.")] = False,
     epoch: Annotated[int | None, typer.Option(help="Print its rows as of this epoch.", min=0)] = None,
     state: State = None,
+    catalog: CatalogUrl = None,
 ) -> None:
     """Print a state table's runs, or its rows."""
-    _state(data, state).show(table, rows=rows, epoch=epoch)
+    _state(data, state, catalog).show(table, rows=rows, epoch=epoch)
 
 
 @state_app.command("verify")
-def state_verify(data: StateData, state: State = None) -> None:
+def state_verify(data: StateData, state: State = None, catalog: CatalogUrl = None) -> None:
     """Read all of the state and check it; exit code 1 if anything is wrong."""
-    if not _state(data, state).verify():
+    if not _state(data, state, catalog).verify():
         raise typer.Exit(1)
 
 
@@ -265,9 +321,93 @@ def state_gc(
     data: StateData,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     state: State = None,
+    catalog: CatalogUrl = None,
 ) -> None:
     """Delete objects that nothing refers to and that are older than the grace period (vacuum_grace_ms)."""
-    _state(data, state).collect(dry_run=dry_run)
+    _state(data, state, catalog).collect(dry_run=dry_run)
+
+
+catalog_app = typer.Typer(name="catalog", help="Look into the catalog of a database, or move it.", no_args_is_help=True)
+app.add_typer(catalog_app)
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another catalog that is in use there.")]
+
+
+def _catalog(data: Path, url: str | None) -> CatalogShell:
+    from headrace.shell.catalog import CatalogShell
+
+    return CatalogShell(_settings(data, catalog_url=url))
+
+
+@catalog_app.command("status")
+def catalog_status(data: StateData, catalog: CatalogUrl = None) -> None:
+    """Print which places the catalog is and was in, and what they say; exit code 1 if none is in use."""
+    if not _catalog(data, catalog).status():
+        raise typer.Exit(1)
+
+
+@catalog_app.command("dump")
+def catalog_dump(data: StateData, catalog: CatalogUrl = None) -> None:
+    """Print all records as lines of JSON."""
+    _catalog(data, catalog).dump()
+
+
+@catalog_app.command("verify")
+def catalog_verify(data: StateData, catalog: CatalogUrl = None) -> None:
+    """Read all of the catalog and check it; exit code 1 if anything is wrong."""
+    if not _catalog(data, catalog).verify():
+        raise typer.Exit(1)
+
+
+@catalog_app.command("migrate")
+def catalog_migrate(
+    data: StateData,
+    to: Annotated[str, typer.Option(help="Where to: sqlite:///, postgresql://, file:/// or s3://.")],
+    catalog: CatalogUrl = None,
+    dry_run: DryRun = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Move the catalog to another place; killed at any moment, the same again finishes it or finds it done."""
+    _catalog(data, catalog).migrate(to, dry_run=dry_run, overwrite=overwrite)
+
+
+@catalog_app.command("rollback")
+def catalog_rollback(
+    data: StateData,
+    catalog: CatalogUrl = None,
+    dry_run: DryRun = False,
+    overwrite: Overwrite = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Use what was left there, though what was done since is lost.")
+    ] = False,
+) -> None:
+    """Move the catalog back to the place that it has left: that in --data, or --catalog."""
+    _catalog(data, catalog).rollback(dry_run=dry_run, overwrite=overwrite, force=force)
+
+
+@catalog_app.command("takeover")
+def catalog_takeover(
+    host: Host = None,
+    port: Port = None,
+    user: Annotated[str, typer.Option("--user", "-U", help="User to connect as.")] = "root",
+    wait_s: Annotated[int, typer.Option(help="Seconds to wait until it has taken over.", min=1)] = 60,
+) -> None:
+    """Let the standby at --host and --port take over from the active server, which is shut out; exit code 1 if not."""
+    from headrace.server.client import PgClient
+    from headrace.shell.takeover import take_over
+
+    settings = _settings(None, host=host, port=port)
+    client = PgClient(settings.host, settings.port, user=user, dbname="dev", application_name="headrace")
+    try:
+        take_over(client, wait_s)
+    finally:
+        client.close()
+
+
+@catalog_app.command("reencrypt")
+def catalog_reencrypt(data: StateData, catalog: CatalogUrl = None) -> None:
+    """Encrypt all secrets by the first of the keys; a server of the database has to be stopped before."""
+    _catalog(data, catalog).reencrypt()
 
 
 class _Failure(HeadraceError):
@@ -280,49 +420,66 @@ def _require_java() -> None:
     require_java()
 
 
-def _open(data: Path, master: str | None, barrier_interval_ms: int | None = None, state: str | None = None) -> Database:
+def _with_directory(settings: Settings) -> tuple[Settings, Path | None]:
+    """The settings with a directory; what is made for the cache of a server that needs no other goes with it."""
+    if "data_dir" in settings.model_fields_set:
+        return settings, None
+    if settings.catalog_url is None or settings.state_url is None:
+        raise _Failure("say where the database is: --data DIR, or both --catalog URL and --state URL")
+    import tempfile
+
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-"))
+    return settings.model_copy(update={"data_dir": scratch}), scratch
+
+
+def _open(settings: Settings, master: str | None, scratch: Path | None = None, *, standby: bool = False) -> Database:
     _require_java()
-    _log_to_stderr()
-    settings = _settings(data, barrier_interval_ms, state)
+    _log(settings)
     from headrace.dataflow.spark import spark_start
 
-    start = spark_start(settings, master, data / "spark.log")
+    os.environ.pop("HEADRACE_SECRET_KEYS", None)  # what is started from here on has no use for them
+    start = spark_start(settings, master, settings.data_dir / "spark.log")
     # A second's worth of modules, loaded while Java starts.
     from headrace.session.database import open_on
 
-    return open_on(start, settings)
+    return open_on(start, settings, scratch, standby=standby)
 
 
-def _settings(data: Path, barrier_interval_ms: int | None = None, state: str | None = None) -> Settings:
+def _settings(data: Path | None, **given: Any) -> Settings:
+    """The settings of this process: what the command was given goes before the environment."""
     from pydantic import ValidationError
 
     from headrace.config import Settings
 
-    given = {"barrier_interval_ms": barrier_interval_ms, "state_url": state}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in {"data_dir": data, **given}.items() if value is not None}
     try:
-        return Settings(data_dir=data, **changes)
+        return Settings(**changes)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise _Failure(f"invalid value for the setting {name}: {first['msg']}") from error
 
 
-def _log_to_stderr() -> None:
-    import structlog
+def _log(settings: Settings) -> None:
+    from headrace.config import unknown_variables
+    from headrace.session.logs import log_to_stderr
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr(settings.log_level)
+    for name in unknown_variables(os.environ):
+        print(f"warning: {name} is no setting of headrace, and does nothing", file=sys.stderr)
 
 
 def main() -> None:
-    """The entry point: runs the command; an error is one line on stderr and exit code 1."""
+    """The entry point: runs the command; an error is one line on stderr and exit code 1, or 3 if another server took
+    the database over.
+    """
     try:
         app()
     except HeadraceError as error:
         hint = f"; {error.hint}" if error.hint else ""
         detail = f"\n{error.detail}" if error.detail else ""
         print(f"headrace: {error.message}{hint}{detail}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(FENCED_EXIT_CODE if isinstance(error, Fenced) else 1)
 
 
 if __name__ == "__main__":

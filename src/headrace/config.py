@@ -6,12 +6,14 @@ defaults here. Those marked as run-time parameters can also be changed by SQL wh
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -19,6 +21,8 @@ from headrace.errors import InvalidParameter, UndefinedObject
 
 ENV_PREFIX: Final = "HEADRACE_"
 """What the environment variable of every setting starts with."""
+_OTHER_VARIABLES: Final = frozenset({f"{ENV_PREFIX}FAULTS"})
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
 def _start(default: Any, meaning: str, **constraints: Any) -> Any:
@@ -38,14 +42,33 @@ class Settings(BaseSettings):
 
     # Where things are
     data_dir: Path = _start(Path("headrace-data"), "Directory that holds the catalog and the state.")
-    catalog_url: str | None = _start(None, "Database URL of the catalog; unset means a SQLite file in data_dir.")
+    catalog_url: str | None = _start(
+        None, "Where the catalog is: sqlite:///, postgresql://, file:/// or s3://; unset means catalog.db in data_dir."
+    )
+    catalog_from: str | None = _start(
+        None, "Where the catalog was so far: it is moved from there at the start; unset means catalog.db in data_dir."
+    )
+    catalog_shadow: str | None = _start(
+        None, "A second place that gets each transaction of the catalog, too, and is compared; unset means none."
+    )
+    deploy_generation: int = _start(
+        0,
+        "Number of this deployment: once a process of a higher one has opened the catalog, this one does not.",
+        ge=0,
+        lt=1 << 63,
+    )
+    catalog_options: dict[str, str] = _start(
+        {}, "Options of the catalog's object store, as a JSON object; unset means those of the state."
+    )
     state_url: str | None = _start(
         None, "Where the state lives: a directory, s3://bucket/prefix, gs:// or az://; unset means state in data_dir."
     )
     state_options: dict[str, str] = _start(
         {}, "Options of an object store (endpoint, region, allow_http ...), as a JSON object; never credentials."
     )
-    state_moved: bool = _start(False, "Whether to accept that the state has been moved to another state_url.")
+    state_moved: bool = _start(
+        False, "Whether to accept that the state or the catalog has been moved, and to take over the state."
+    )
     cache_dir: Path | None = _start(
         None,
         "Directory for unpacked copies of remote objects, on every host; unset means cache in data_dir.",
@@ -54,10 +77,20 @@ class Settings(BaseSettings):
     host: str = _start("127.0.0.1", "Address the server listens on.")
     port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", ge=0, le=65535)
     max_connections: int = _start(100, "Client connections accepted at once.", ge=1)
-    log_level: Literal["debug", "info", "warning", "error"] = _runtime("info", "Least severe messages that are logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = _runtime(
+        "info", "Least severe messages that the headrace command logs."
+    )
+
+    secret_keys: SecretStr | None = _start(
+        None, "Keys of secrets, 32 bytes in base64 each, separated by commas: the first one encrypts, all decrypt."
+    )
+    secret_keys_file: Path | None = _start(None, "A file with further such keys, one a line.")
 
     # Spark
     master: str | None = _start(None, "Spark master URL; unset means local[N] with more slots than cores.")
+    driver_host: str | None = _start(
+        None, "Address of this host that Spark's executors reach; unset means the one from which the master is reached."
+    )
     spark_driver_memory_mb: int = _start(2048, "Heap of the Spark driver (and, when local, of its tasks), MiB.", ge=512)
     spark_conf: dict[str, str] = _start({}, "Further Spark properties, as a JSON object.")
     parallelism: int | None = _start(None, "Tasks per operator of new jobs; unset means the number of cores.", ge=1)
@@ -73,7 +106,6 @@ class Settings(BaseSettings):
     max_rows_per_epoch: int = _runtime(
         1_000_000, "Most input rows that a job takes in at one go; more are taken in by steps.", ge=1
     )
-    max_bytes_per_epoch: int = _runtime(256 << 20, "Most input bytes that a group takes in per epoch.", ge=1 << 10)
     max_in_flight_epochs: int = _runtime(
         2, "Epochs of one group under way at once: one runs while those before it are committed.", ge=1
     )
@@ -83,7 +115,9 @@ class Settings(BaseSettings):
     lag_notice_ms: int = _runtime(
         60_000, "Milliseconds behind at which reads of a view say so, and a late barrier is an event; 0: never.", ge=0
     )
-    progress_host: str = _start("127.0.0.1", "Address on which tasks report their progress; empty: they do not.")
+    progress_host: str | None = _start(
+        None, "Address on which tasks report their progress; empty: they do not; unset: where Spark's tasks reach it."
+    )
     group_retry_initial_ms: int = _runtime(500, "Milliseconds before the first retry of a failing group.", ge=1)
     group_retry_max_ms: int = _runtime(60_000, "Most milliseconds between two retries of a failing group.", ge=1)
     backfill_slice_rows: int = _runtime(500_000, "Upstream rows per checkpointed slice while a view is created.", ge=1)
@@ -114,6 +148,26 @@ class Settings(BaseSettings):
     catalog_commit_sync: bool = _start(
         True, "Whether a catalog commit is flushed to the device; off risks the last commits."
     )
+    catalog_timeout_ms: int = _start(
+        15_000, "Milliseconds after which an access to the catalog's server or object store is given up.", ge=1_000
+    )
+    catalog_lease_ms: int = _start(
+        1_000, "Milliseconds for which reads trust that no other server took a catalog in an object store over.", ge=0
+    )
+    lease_ms: int = _start(
+        5_000,
+        "Milliseconds without a renewal after which a standby takes over; renewed each third, but for a catalog in a "
+        "SQLite file; 0: no lease, a standby takes over only when it is told to.",
+        ge=0,
+    )
+    standby_look_ms: int = _runtime(
+        500, "Most milliseconds between two looks of a standby at the catalog that it follows.", ge=10
+    )
+    standby_staleness_ms: int = _runtime(
+        60_000,
+        "Milliseconds without news of the active server after which a standby refuses reads; 0: never.",
+        ge=0,
+    )
     catalog_busy_timeout_ms: int = _start(10_000, "Milliseconds that a catalog access waits for another process.", ge=0)
     compaction_spark_mb: int = _runtime(64, "Input of a merge, MiB, from which on it is split over Spark tasks.", ge=0)
     memory_budget_mb: int = _runtime(
@@ -127,9 +181,25 @@ class Settings(BaseSettings):
 
     # Queries
     statement_timeout_ms: int = _runtime(0, "Milliseconds after which a statement is cancelled; 0 means never.", ge=0)
-    max_concurrent_queries: int = _runtime(4, "Queries that run at once; more wait their turn.", ge=1)
-    max_result_rows: int = _runtime(0, "Most rows that one query may return; 0 means no limit.", ge=0)
-    result_batch_rows: int = _runtime(10_000, "Rows per batch on the way to a client.", ge=1)
+    transaction_timeout_ms: int = _runtime(
+        86_400_000,
+        "Milliseconds after which a client that leaves its transaction open is sent away; 0 means never.",
+        ge=0,
+    )
+    idle_in_transaction_session_timeout_ms: int = _runtime(
+        3_600_000, "Milliseconds for which a client may leave an open transaction alone; 0 means for ever.", ge=0
+    )
+    idle_session_timeout_ms: int = _runtime(
+        0, "Milliseconds for which a client may ask for nothing outside of a transaction; 0 means for ever.", ge=0
+    )
+    client_timeout_ms: int = _runtime(
+        3_600_000,
+        "Milliseconds for which a client may take nothing of a result that it has asked for; 0: for ever.",
+        ge=0,
+    )
+    max_concurrent_queries: int = _runtime(4, "Queries that Spark runs at once; more wait their turn.", ge=1)
+    max_result_rows: int = _runtime(0, "Most rows that a query may return; more are error 54000; 0: no limit.", ge=0)
+    result_batch_rows: int = _runtime(10_000, "Most rows of one batch on the way to a client.", ge=1)
 
     @property
     def spool_location(self) -> Path:
@@ -168,20 +238,36 @@ def apply_parameters(settings: Settings, changes: Mapping[str, str]) -> Settings
     Raises `UndefinedObject` for an unknown name, `InvalidParameter` for one that is fixed at start or a bad value.
     """
     for name in changes:
-        info = Settings.model_fields.get(name)
-        if info is None:
-            raise UndefinedObject(f'unrecognized system parameter "{name}"', hint="SHOW PARAMETERS lists them")
-        if not _is_runtime(info):
-            raise InvalidParameter(
-                f'parameter "{name}" cannot be changed while the server runs',
-                hint=f"set {ENV_PREFIX}{name.upper()} and start again",
-            )
+        require_parameter(name)
     try:
         return Settings.model_validate({**settings.model_dump(), **changes})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise InvalidParameter(f'invalid value for parameter "{name}": {first["msg"]}') from error
+
+
+def is_parameter(name: str) -> bool:
+    """Whether SQL may change a setting while the server runs."""
+    info = Settings.model_fields.get(name)
+    return info is not None and _is_runtime(info)
+
+
+def require_parameter(name: str) -> None:
+    """Raise `UndefinedObject` for an unknown name, `InvalidParameter` for a setting that is fixed at start."""
+    if name not in Settings.model_fields:
+        raise UndefinedObject(f'unrecognized system parameter "{name}"', hint="SHOW PARAMETERS lists them")
+    if not is_parameter(name):
+        raise InvalidParameter(
+            f'parameter "{name}" cannot be changed while the server runs',
+            hint=f"set {ENV_PREFIX}{name.upper()} and start again",
+        )
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Environment variables that look like settings of headrace and are none."""
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | _OTHER_VARIABLES
+    return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
 
 
 def _is_runtime(info: FieldInfo) -> bool:
@@ -209,4 +295,8 @@ def _type_name(annotation: Any) -> str:
 def _text(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return _PASSWORD.sub(r"\1:***@", value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,6 +26,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         UniqueViolation                23505
       TransactionError                 25000
         SnapshotUnavailable            40001
+        SerializationFailure           40001
         ReadOnlyTransaction            25006
       EpochError                       HR000  a snapshot or log range that can't be served
         EpochTooOld                    HR001
@@ -33,8 +34,10 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
       OperationalError                 58000  the surroundings are at fault
         StorageError                   58030
           CorruptObject                XX001
+            ObjectMissing              XX001
         DiskFull                       53100
         OutOfBudget                    53200
+        TooManyRows                    54000
         SourceError                    HR010
         JobFailed                      HR020
           FunctionFailed               38000
@@ -207,6 +210,12 @@ class SnapshotUnavailable(TransactionError):
     sqlstate = "40001"
 
 
+class SerializationFailure(TransactionError):
+    """Another transaction has changed what this one has read: it can be run again."""
+
+    sqlstate = "40001"
+
+
 class ReadOnlyTransaction(TransactionError):
     """A write in a read-only transaction."""
 
@@ -249,6 +258,10 @@ class CorruptObject(StorageError):
     sqlstate = "XX001"
 
 
+class ObjectMissing(CorruptObject):
+    """A stored object that is named is not there. To a standby it may be gone: others replace and delete objects."""
+
+
 class DiskFull(OperationalError):
     """No space left where the state lives."""
 
@@ -259,6 +272,12 @@ class OutOfBudget(OperationalError):
     """The memory budget is exhausted."""
 
     sqlstate = "53200"
+
+
+class TooManyRows(OperationalError):
+    """A query returns more rows than `max_result_rows` allows."""
+
+    sqlstate = "54000"
 
 
 class SourceError(OperationalError):
@@ -303,6 +322,10 @@ class ShuttingDown(OperationalError):
     """The server is going away."""
 
     sqlstate = "57P01"
+
+
+FENCED_EXIT_CODE = 3
+"""How a server's process ends that has lost its database to another one."""
 
 
 class Fenced(ShuttingDown):

@@ -1,31 +1,42 @@
 """The backends that the conformance tests run on; each test gets an empty one."""
 
-import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
+
+sys.path.append(str(Path(__file__).parents[1] / "state"))
+
+from backends import empty_place
+from object_server import S3Server, s3_server
 
 from headrace.common.faults import disarm_all
-
-POSTGRES_URL = os.environ.get("HEADRACE_TEST_POSTGRES_URL")
-"""A database that the tests may empty, for instance postgresql+psycopg://localhost/headrace_test."""
+from postgres import NoPostgres, Postgres, postgres_server
 
 
-@pytest.fixture(
-    params=["sqlite", pytest.param("postgres", marks=pytest.mark.skipif(not POSTGRES_URL, reason="no URL"))]
-)
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server for all tests of this process."""
+    try:
+        with postgres_server({"fsync": "off", "synchronous_commit": "off"}) as server:
+            yield server
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server for all tests of this process."""
+    pytest.importorskip("moto", reason="the S3 server is moto's, of the dev extra")
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres", "directory", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where an empty catalog is."""
-    if request.param == "sqlite":
-        return str(tmp_path / "data" / "catalog.db")
-    assert POSTGRES_URL is not None
-    engine = sa.create_engine(POSTGRES_URL)
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP TABLE IF EXISTS config, record"))
-    engine.dispose()
-    return POSTGRES_URL
+    return empty_place(request.param, request, tmp_path, monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Conformance of the catalog backends: every test runs on each of them."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,10 +9,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from headrace.catalog.catalog import Catalog, open_store, read_config
+from headrace.catalog.catalog import Catalog, read_config
 from headrace.catalog.edits import (
     FENCING_KEY,
     FORMAT_VERSION_KEY,
@@ -25,7 +28,18 @@ from headrace.catalog.edits import (
     RaiseWatermark,
     SetConfig,
 )
-from headrace.catalog.records import JobRecord, ObjectRecord, Record, SettingRecord, StateTableRecord, encode
+from headrace.catalog.places import open_store
+from headrace.catalog.records import (
+    JobRecord,
+    ObjectRecord,
+    Record,
+    RemapRecord,
+    SettingRecord,
+    StateTableRecord,
+    encode,
+)
+from headrace.catalog.stash import StashStore, server_engine
+from headrace.catalog.state import Change
 from headrace.catalog.store import FORMAT_VERSION, Loaded, OutcomeUnknown, Writes
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
@@ -59,6 +73,54 @@ def test_everything_committed_is_there_after_a_restart(location: str) -> None:
     with Catalog.open(location) as catalog:
         assert content(catalog) == before
         assert (catalog.sequence, catalog.state.config["big"], catalog.state.events[1].at_ms) == (4, (1 << 64) - 1, 5)
+
+
+class Disturbed(int):
+    """An epoch: something happens while a search compares it for the first time."""
+
+    def __new__(cls, value: int, happens: Callable[[], object]) -> "Disturbed":
+        made = super().__new__(cls, value)
+        made.happens = happens
+        return made
+
+    happens: Callable[[], object] | None
+
+    def __lt__(self, other: int) -> bool:
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+        return int(self) < int(other)
+
+
+def test_bindings_that_are_pruned_during_a_search_do_not_mislead_it(location: str) -> None:
+    with Catalog.open(location) as catalog:
+        catalog.transact([Put(ObjectRecord(1, "source", "public", "s"))])
+        for epoch in range(1, 17):
+            catalog.transact([Put(RemapRecord(1, epoch, {"0": epoch}))])
+
+        def prune() -> None:
+            catalog.transact([Delete("remap", r.key) for r in catalog.state.stale_remaps(1, 12)])
+
+        found = catalog.state.offsets_at(1, Disturbed(14, prune))
+        assert found == RemapRecord(1, 14, {"0": 14})
+        assert [r.epoch for r in catalog.state.all_remaps(1)] == [12, 13, 14, 15, 16]
+
+
+def test_what_was_handed_out_never_changes(location: str) -> None:
+    """A search that began before a transaction ends as if there were none: no half of it, nothing torn."""
+    with Catalog.open(location) as catalog:
+        catalog.transact([*SETUP, Put(RemapRecord(1, 5, {}))])
+        with catalog.reading() as inside:
+            handed_out = (catalog.state, catalog.image, inside)
+        before, names = sorted(map(repr, inside.records())), [iter(s.objects.values()) for s in handed_out]
+        catalog.transact([Put(ObjectRecord(n, "table", "public", f"t{n}")) for n in range(20, 600)])
+        catalog.transact([Put(RemapRecord(1, 6, {})), Delete("remap", (1, 5)), AddEvent("k", None, ""), setting("x")])
+        for state, objects in zip(handed_out, names, strict=True):
+            assert [o.name for o in objects] == ["t"] and sorted(map(repr, state.records())) == before
+            assert (state.newest_events(1), state.config[SEQUENCE_KEY]) == ((), 1)
+            with pytest.raises(RuntimeError):
+                state.apply(Change((), (), {}))
+        assert (catalog.sequence, len(catalog.state.objects)) == (3, 581)
 
 
 def test_a_watermark_survives_a_restart(location: str) -> None:
@@ -223,15 +285,16 @@ def test_format_migrations_run_once_in_order_and_go_on_after_a_crash(location: s
     """CM-25."""
     with Catalog.open(location) as catalog:
         catalog.transact([setting("old")])
-    steps = {1: _upgrade("two"), 2: lambda loaded: _upgrade("three")(loaded)}
+    now = FORMAT_VERSION
+    steps = {now: _upgrade("two"), now + 1: lambda loaded: _upgrade("three")(loaded)}
     arm("catalog.migrate.step", "fail", nth=2)
     with pytest.raises(StorageError):
-        Catalog.over(open_store(location), format_version=3, migrations=steps)
-    assert read_config(location)[FORMAT_VERSION_KEY] == 2
+        Catalog.over(open_store(location), format_version=now + 2, migrations=steps)
+    assert read_config(location)[FORMAT_VERSION_KEY] == now + 1
     for _ in range(2):
-        with Catalog.over(open_store(location), format_version=3, migrations=steps) as catalog:
+        with Catalog.over(open_store(location), format_version=now + 2, migrations=steps) as catalog:
             assert catalog.state.settings["s"].value == "two-old"
-            assert catalog.state.config[FORMAT_VERSION_KEY] == 3
+            assert catalog.state.config[FORMAT_VERSION_KEY] == now + 2
 
 
 def test_read_only_open_fences_nobody_and_writes_nothing(location: str) -> None:
@@ -413,6 +476,28 @@ def test_no_transaction_inside_a_reading_block(location: str) -> None:
         catalog.transact([setting("x")])
 
 
+def test_a_reading_block_stays_as_it_is_while_an_outcome_is_unknown(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks in it again sees the same, and does not wait for a lock whose holder waits for the block."""
+    with Catalog.open(location) as catalog:
+
+        def commit() -> None:
+            arm("catalog.commit.after", "fail", nth=1)
+            with monkeypatch.context() as broken:
+                broken.setattr(catalog._store, "sequence", _no_answer)
+                with pytest.raises(OutcomeUnknown):
+                    catalog.transact([setting("x")])
+
+        with catalog.reading() as outer:
+            writer = threading.Thread(target=commit)
+            writer.start()
+            writer.join()
+            with catalog.reading() as inner:
+                assert inner is outer and catalog.state is outer and "s" not in outer.settings
+        assert "s" in catalog.state.settings
+
+
 def test_a_closed_handle_says_so(location: str) -> None:
     catalog = Catalog.open(location)
     catalog.close()
@@ -426,9 +511,9 @@ def test_a_closed_handle_says_so(location: str) -> None:
 def test_config_can_be_read_without_opening(location: str) -> None:
     """CM-23: fences nobody."""
     with Catalog.open(location) as owner:
-        owner.transact([SetConfig("tombstone", 1)])
+        owner.transact([SetConfig("generation", 1)])
         config = read_config(location)
-        assert (config["tombstone"], config[SEQUENCE_KEY], config[FORMAT_VERSION_KEY]) == (1, 1, FORMAT_VERSION)
+        assert (config["generation"], config[SEQUENCE_KEY], config[FORMAT_VERSION_KEY]) == (1, 1, FORMAT_VERSION)
         owner.transact([setting("x")])
 
 
@@ -445,3 +530,30 @@ def test_locations(tmp_path: Path) -> None:
     (tmp_path / "junk.db").write_bytes(b"junk" * 1000)
     with pytest.raises(StorageError, match=r"junk\.db"):
         Catalog.open(tmp_path / "junk.db")
+
+
+@pytest.mark.parametrize(("sqlstate", "told"), [("42501", True), ("42883", True), ("57P01", False), (None, False)])
+def test_where_a_catalog_on_a_server_is(monkeypatch: pytest.MonkeyPatch, sqlstate: str | None, told: bool) -> None:
+    """A server that does not say which it is is one thing, one that does not answer another: no other place."""
+
+    class Refused(Exception):
+        pass
+
+    class Server:
+        def execute(self, statement: Any) -> Any:
+            if "pg_control_system" in str(statement):
+                error = Refused("no")
+                error.sqlstate = sqlstate  # type: ignore[attr-defined]
+                raise sa.exc.DBAPIError("SELECT", {}, error)
+            return self
+
+        def one(self) -> tuple[str, str]:
+            return "d", "7"
+
+    store = StashStore(server_engine("postgresql://nobody@nowhere.invalid/d"), "d")
+    monkeypatch.setattr(store, "_transaction", lambda: contextlib.nullcontext(Server()))
+    if told:
+        assert store.place() == "database d (7) of the PostgreSQL system unknown"
+    else:
+        with pytest.raises(StorageError):
+            store.place()

@@ -380,7 +380,7 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path):
     table = pa.table({"a": [1], "b": ["x"], "c": [2], "d": pa.array([3], pa.int32())})
     write_table(path, table)
     (state,) = list_files([str(path)], None)
-    piece = Piece(state, "parquet", 0, None, 0, 0)
+    piece = Piece(state, "parquet", 0, None)
     (read,) = read_piece(piece, columns, TextOptions(), {"a"})
     assert read.batch.schema.names == ["a", "c", "d"], "a NULL in c would be a fault, and so could a value of d"
     (read,) = read_piece(piece, columns, TextOptions(), {"a", "b", "c", "d"})

@@ -18,7 +18,14 @@ from headrace.coordinator.core import PATIENCE_S, FairSlots, Job
 from headrace.coordinator.machine import MAX_ROUNDS
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import DivisionByZero, JobFailed, SnapshotUnavailable
+from headrace.errors import (
+    DependentObjectsExist,
+    DivisionByZero,
+    HeadraceError,
+    JobFailed,
+    QueryCanceled,
+    SnapshotUnavailable,
+)
 
 
 @pytest.fixture
@@ -244,6 +251,72 @@ def test_dropped_and_cancelled_while_being_created(db: Groups, monkeypatch: pyte
     assert db.core.pins.prefixes() == ()
 
 
+def test_an_input_that_is_still_being_created(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PC-31: a view over it waits and says for what; then both are there."""
+    t = db.table()
+    db.insert(t, *range(100))
+    gate = Gate(monkeypatch, 2)
+    below = db.view("below", t, wait=False)
+    assert gate.held.wait(WAIT_S)
+    above = db.view("above", below, wait=False)
+    db.until(lambda: "below" in db.status(above).waiting_for)
+    assert db.status(above).status == "creating" and not db.runner_of(above).calls
+    with pytest.raises(QueryCanceled, match="still being created"):
+        db.c.wait_created(above, 0)
+    gate.open()
+    db.c.wait_created(above, WAIT_S)
+    assert db.read(below, above) == [list(range(100))] * 2
+
+
+def test_an_input_that_fails_while_a_view_over_it_is_created(db: Groups) -> None:
+    """PC-31: the view is made of what the input has; it follows once that has recovered."""
+    t = db.table()
+    below = db.view("below", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.runner_of(below).error = DivisionByZero("division by zero")
+    db.insert(t, 2)
+    db.until(lambda: db.status(below).status == "failing")
+    above = db.view("above", below, wait=False)
+    db.c.wait_created(above, WAIT_S)
+    assert db.read(above) == [[1]]
+    db.runner_of(below).error = None
+    db.c.flush(WAIT_S)
+    assert db.read(above) == [[1, 2]]
+
+
+def test_an_input_that_is_dropped_while_a_view_over_it_is_created(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PC-31: by itself it is not dropped; with the view it is, and whoever waits for that is told."""
+    t = db.table()
+    below = db.view("below", t)
+    db.insert(t, *range(100))
+    db.c.flush(WAIT_S)
+    gate = Gate(monkeypatch, 2)
+    above = db.view("above", below, wait=False)
+    assert gate.held.wait(WAIT_S)
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            db.c.wait_created(above, WAIT_S)
+        except HeadraceError as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    with pytest.raises(DependentObjectsExist, match="below"):
+        db.c.drop([below])
+    assert db.status(above).status == "creating"
+    dropping = threading.Thread(target=db.c.drop, args=([below, above],))
+    dropping.start()
+    db.until(lambda: db.core.jobs[above].stopping if above in db.core.jobs else True)
+    gate.open()
+    dropping.join(WAIT_S)
+    waiting.join(WAIT_S)
+    assert not dropping.is_alive() and not waiting.is_alive() and len(told) == 1
+    assert set(db.catalog.state.objects) == {t} and db.core.pins.prefixes() == ()
+
+
 def test_progress_is_told(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC-28, PC-33: rows done of rows expected, the rate and what is left, for people only."""
     t = db.table()
@@ -405,7 +478,7 @@ def test_catching_up_without_end_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_several_inputs_are_read_at_one_epoch_of_views(db: Groups) -> None:
-    """PC-31, PC-32: views at different checkpoints are snapshotted at one epoch, where both are exact."""
+    """PC-32: views at different checkpoints are snapshotted at one epoch, where both are exact."""
     t, u = db.table("t"), db.table("u")
     a, b = db.view("a", t), db.view("b", u)
     db.c.alter_job(a, paused=True)

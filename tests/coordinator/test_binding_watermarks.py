@@ -40,6 +40,10 @@ def test_a_watermark_never_goes_back(seen: list[int | None], delay: int) -> None
     assert mark == max(known, default=None)
 
 
+def test_a_watermark_is_not_before_the_first_of_all_times() -> None:
+    assert raised(None, -(1 << 63) + 5, 1000) == -(1 << 63)
+
+
 STEPS = st.lists(st.tuples(st.integers(0, 3), NEVER), min_size=1, max_size=12)
 
 

@@ -12,8 +12,8 @@ from test_in_flight import InFlight
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import disarm_all
-from headrace.coordinator.changes import TableChange
 from headrace.plan.watermarks import EventTime, of_column
+from headrace.state.changes import TableChange
 from headrace.state.schema import TableSchema
 
 WATERMARK = {"watermark": {"column": "n", "delay_ms": 0, "expression": "n"}}

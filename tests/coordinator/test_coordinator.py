@@ -18,11 +18,10 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import ManualClock
 from headrace.common.columns import Column, arrow_schema
-from headrace.common.faults import arm, disarm_all
+from headrace.common.faults import arm, disarm_all, passages
 from headrace.config import Settings
 from headrace.connectors.base import open_source
 from headrace.coordinator import Coordinator, TableChange
-from headrace.coordinator.changes import stored_rows
 from headrace.coordinator.reads import ReadOptions
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -41,6 +40,7 @@ from headrace.errors import (
 from headrace.plan.tree import Sharable
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.state.arrangement import Arrangement
+from headrace.state.changes import stored_rows
 from headrace.state.cursor import K_LOWEST
 from headrace.state.kernels import concat, consolidate
 from headrace.state.merge import MergeRunner
@@ -95,7 +95,9 @@ class FakePlanner:
     def forget(self, relation_id: int) -> None:
         self.defined.pop(relation_id, None)
 
-    def plan(self, sql: str, *, on_window_close: bool = False, arrangements: Any = ()) -> FakePlan:
+    def plan(
+        self, sql: str, *, on_window_close: bool = False, arrangements: Any = (), on_error: str = "fail"
+    ) -> FakePlan:  # fmt: skip
         return FakePlan(self.prefix + sql, tuple(int(i) for i in sql.split(",") if i), generation=self.generation)
 
 
@@ -247,11 +249,11 @@ class Database:
         return next(j for j in self.c.jobs() if j.id == view)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something; it is looked at under the coordinator's lock."""
+        """Wait for something. It is looked at without the coordinator's lock: a read takes the catalog's first."""
         until_s = time.monotonic() + WAIT_S
-        with self.core.changed:
-            while not condition():
-                assert time.monotonic() < until_s, "it did not come true"
+        while not condition():
+            assert time.monotonic() < until_s, "it did not come true"
+            with self.core.changed:
                 self.core.changed.wait(POLL_S)
 
     def hold(self, *views: int) -> None:
@@ -437,6 +439,17 @@ def test_reads_never_go_back(db: Database) -> None:
     assert db.read(t, v) == [[1, 2], [1, 2]]
 
 
+def test_state_of_another_version_is_not_merged(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merged as something else, it would be lost to the version that wrote it, too."""
+    t = db.table()
+    for i in range(30):
+        db.insert(t, i)
+    with monkeypatch.context() as patched:
+        patched.setattr(TableSchema, "combinable", property(lambda _: False))
+        assert db.c.compact() == 0
+    assert db.c.compact() >= 1
+
+
 def test_reads_of_the_past(db: Database) -> None:
     """PC-7, PC-37: every epoch keeps its content, also through compaction; outside of the range distinct errors."""
     t = db.table()
@@ -524,7 +537,7 @@ def test_vacuum_deletes_what_nothing_refers_to(tmp_path: Path) -> None:
         snapshot.close()
         db.c.vacuum()
         db.c.vacuum()
-        left = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
+        left = {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and p.parent.name != "owner"}
         assert left == {r.ref.path for r in db.catalog.state.runs.values()}
         assert db.read(t) == [list(range(6))]
     finally:
@@ -653,7 +666,7 @@ def test_concurrent_writers_lose_nothing(db: Database) -> None:
 
 
 def test_ddl_is_refused_where_it_would_break_something(db: Database) -> None:
-    """PC-27, PC-39, CK-24: names, dependents, dropped relations."""
+    """PC-27, CK-24: names, dependents, dropped relations."""
     t = db.table()
     v = db.view("v", t)
     with pytest.raises(DuplicateTable):
@@ -712,6 +725,55 @@ def test_a_second_server_stops_the_first(tmp_path: Path) -> None:
     db = Database(tmp_path)
     assert db.read(t) == [[1]]
     db.close()
+
+
+def test_a_fenced_server_cancels_what_runs_at_once(tmp_path: Path) -> None:
+    """PC-6: it does not wait for the epoch that is under way, which could not commit."""
+    db = Database(tmp_path)
+    t = db.table()
+    v = db.view("v", t)
+    runner = db.runner_of(v)
+    runner.gate.clear()
+    runner.entered.clear()
+    db.insert(t, 1)
+    assert runner.entered.wait(WAIT_S)
+    second = Catalog.open(db.settings.catalog_location, full_sync=False)
+    with pytest.raises(Fenced) as fenced:
+        db.insert(t, 2)
+    assert "It was taken over by headrace" in (fenced.value.detail or "")
+    eventually(lambda: runner.cancelled, "the running epoch to be cancelled")
+    assert db.c.failed.is_set()
+    db.close()
+    second.close()
+
+
+def test_a_fenced_server_deletes_nothing(tmp_path: Path) -> None:
+    """CM-2: not even what it has found unreferenced while the database was its own."""
+    db = Database(tmp_path, vacuum_grace_ms=0)
+    t = db.table()
+    db.insert(t, 1)
+    orphan = Path(db.core.root) / "99" / "orphan.run"
+    orphan.parent.mkdir()
+    orphan.write_bytes(b"x")
+    assert db.c.vacuum() == 0
+    arm("vacuum.delete.before", "hang")
+    outcome: list[object] = []
+
+    def vacuum() -> None:
+        try:
+            outcome.append(db.c.vacuum())
+        except Fenced as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=vacuum)
+    thread.start()
+    eventually(lambda: passages("vacuum.delete.before"), "vacuum to be about to delete")
+    second = Catalog.open(db.settings.catalog_location, full_sync=False)
+    disarm_all()
+    thread.join(WAIT_S)
+    assert isinstance(outcome[0], Fenced) and orphan.exists()
+    db.close()
+    second.close()
 
 
 def test_a_cadence_of_its_own(tmp_path: Path) -> None:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from test_coordinator import WAIT_S, Database, FakePlan, FakePlanner, FakeRunner
 
-from headrace.catalog.edits import RaiseSafe
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import CommitTable, RaiseSafe
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import Change
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import DivisionByZero, InvalidParameter, JobFailed, SnapshotUnavailable
+from headrace.errors import CorruptObject, DivisionByZero, InvalidParameter, JobFailed, SnapshotUnavailable
 
 
 class Groups(Database):
@@ -27,14 +28,14 @@ class Groups(Database):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.seen: list[Change] = []
-        apply = self.catalog.state.apply
+        apply = self.catalog._apply
 
-        def watched(change: Change) -> None:
-            apply(change)
+        def watched(change: Change, number: int) -> None:
+            apply(change, number)
             self.seen.append(change)
             check_catalog(self)
 
-        self.catalog.state.apply = watched  # type: ignore[method-assign]
+        self.catalog._apply = watched  # type: ignore[method-assign]
 
     def grouped(self, name: str, group: str, *inputs: int, wait: bool = True, **options: str) -> int:
         sql = ",".join(map(str, inputs))
@@ -372,6 +373,32 @@ def test_a_group_resumes_after_a_restart(tmp_path: Path) -> None:
     db.close()
 
 
+def test_state_tables_at_different_epochs_are_corruption(tmp_path: Path) -> None:
+    """PC-47: a job whose tables, or itself and they, differ in epoch is quarantined with the reason; no other."""
+    db = Groups(tmp_path)
+    t = db.table()
+    broken, good = db.view("broken", t), db.view("good", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.close()
+    catalog = Catalog.open(db.settings.catalog_location, full_sync=False)
+    table = catalog.state.tables_of(broken)[0]
+    catalog.transact([CommitTable(table.id, table.committed_epoch + 7)])
+    catalog.close()
+    for n in (2, 3):  # it does not heal by a restart either
+        opened = Database(tmp_path)
+        try:
+            assert [opened.status(v).status for v in (broken, good)] == ["quarantined", "running"]
+            error = opened.status(broken).error
+            assert isinstance(error, CorruptObject) and str(table.committed_epoch + 7) in error.message
+            assert any('"broken"' in m for m in opened.events("job_quarantined"))
+            opened.insert(t, n)
+            opened.until(lambda n=n, opened=opened: n in opened.read(good)[0])
+            assert opened.runner_of(broken) is None
+        finally:
+            opened.close()
+
+
 def test_runs_of_another_attempt_are_refused(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC-6, PC-13, LS-11: what an attempt acknowledges must be its own: its folder, its epoch, its tables."""
     t = db.table()
@@ -465,6 +492,64 @@ def test_a_source_that_has_ended(db: Groups) -> None:
         db.insert(t, 1000 + n)
         db.c.flush(WAIT_S)
     assert len(db.read(v)[0]) == 13
+
+
+def test_all_inputs_have_ended(tmp_path: Path) -> None:
+    """CK-4: the last checkpoint holds all their rows; afterwards nothing runs, and a restart reads nothing again."""
+    db = Groups(tmp_path)
+    ends = {"connector": "datagen", "rows_per_second": "unlimited"}
+    a = db.source("a", number_of_rows="10", **ends)
+    b = db.source("b", number_of_rows="25", **ends)
+    v = db.grouped("v", "g", a, b)
+    w = db.grouped("w", "g", v)
+    db.c.flush(WAIT_S)
+    runners = [db.runner_of(i) for i in (v, w)]
+    ran = [len(r.calls) for r in runners]
+    last = db.committed(v, w)
+    for _ in range(3):
+        epoch = db.c.tick()
+        db.until(lambda epoch=epoch: all(db.core.job_frontier(db.core.jobs[i]) >= epoch for i in (v, w)))
+    db.c.flush(WAIT_S)
+    assert [len(r.calls) for r in runners] == ran, "the sources have ended: there is nothing to run for"
+    before = db.read(v, w)
+    assert [len(rows) for rows in before] == [35, 35]
+    db.close()
+    db = Groups(tmp_path)
+    try:
+        assert db.read(v, w) == before and all(now >= then for now, then in zip(db.committed(v, w), last))
+        epoch = db.c.tick()
+        db.until(lambda: all(db.core.job_frontier(db.core.jobs[i]) >= epoch for i in (v, w)))
+        assert not any(db.runner_of(i).calls for i in (v, w))
+    finally:
+        db.close()
+
+
+def test_an_interval_is_changed_while_it_runs(tmp_path: Path) -> None:
+    """CK-23: the next checkpoint comes by the new interval, whether that is longer or shorter; nothing is restarted."""
+    clock = ManualClock()
+    db = Groups(tmp_path, clock)
+    try:
+        t = db.table()
+        v, swift = db.view("v", t), db.view("swift", t)
+        runner, version = db.runner_of(v), db.core.jobs[v].version
+        job = db.core.jobs[v]
+        for n, interval_ms in enumerate((60_000, 5_000, 90_000)):
+            db.c.alter_job(v, options={"checkpoint_interval_ms": str(interval_ms)})
+            db.insert(t, 2 * n)
+            db.until(lambda: len(db.read(v)[0]) == 2 * n + 1 and not job.busy)  # noqa: B023
+            left_ms = (job.not_before_s - clock.monotonic_s()) * 1000
+            assert 0.5 * interval_ms <= left_ms <= interval_ms
+            before = db.status(v).epochs
+            db.insert(t, 2 * n + 1)
+            db.until(lambda: len(db.read(swift)[0]) == 2 * n + 2)  # noqa: B023
+            assert db.status(v).epochs == before and len(db.read(v)[0]) == 2 * n + 1
+            clock.advance_ms(interval_ms)
+            db.core.notify()
+            db.until(lambda: len(db.read(v)[0]) == 2 * n + 2)  # noqa: B023
+            assert db.status(v).epochs == before + 1
+        assert db.runner_of(v) is runner and db.core.jobs[v].version == version
+    finally:
+        db.close()
 
 
 def test_many_flushes_share_checkpoints(db: Groups) -> None:

@@ -15,6 +15,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Delete
 from headrace.config import Settings
 from headrace.coordinator.location import LOCATION, state_location
+from headrace.coordinator.owner import OWNER
 from headrace.errors import InvalidParameter
 
 
@@ -100,7 +101,7 @@ def test_a_catalog_that_does_not_know_yet_learns_it(tmp_path: Path) -> None:
     db.close()
     with Catalog.open(db.settings.catalog_location) as catalog:
         assert catalog.state.settings[LOCATION].value == "state"
-        catalog.transact([Delete("setting", LOCATION)])
+        catalog.transact([Delete("setting", LOCATION), Delete("setting", OWNER)])
     db = Database(tmp_path, state_url=str(tmp_path / "elsewhere"))
     assert db.catalog.state.settings[LOCATION].value == "elsewhere" and db.events("state_moved") == []
     db.close()

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from test_coordinator import WAIT_S
 from test_groups import Groups
+from test_undecided import POINTS, silent
 
+from headrace.catalog.edits import AddEvent, RaiseSafe
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.watchdog import MIB
-from headrace.errors import DivisionByZero, HeadraceError, InvalidParameter, LogLost
+from headrace.errors import DivisionByZero, HeadraceError, InvalidParameter, LogLost, StorageError
 from headrace.state.arrangement import Arrangement
 from headrace.state.schema import RunRef
 
@@ -85,14 +87,14 @@ def test_a_log_is_truncated_by_the_commit_of_its_reader(db: Logs) -> None:
     v = db.view("v", t)
     db.c.alter_job(v, options={"max_rows_per_epoch": "7"})
     seen = len(db.seen)
-    apply = db.catalog.state.apply
+    apply = db.catalog._apply
 
-    def watched(change: Any) -> None:
-        apply(change)
+    def watched(change: Any, number: int) -> None:
+        apply(change, number)
         job = db.catalog.state.jobs.get(v)
         assert job is not None and db.durable_safe(t) <= job.committed_epoch
 
-    db.catalog.state.apply = watched  # type: ignore[method-assign]
+    db.catalog._apply = watched  # type: ignore[method-assign]
     for n, point in enumerate(["commit.before", "commit.after", "catalog.commit.before", "catalog.commit.after"] * 2):
         arm(point, "fail", nth=1)
         with suppress(HeadraceError):
@@ -388,6 +390,51 @@ def test_a_view_that_has_gone_on_keeps_its_log(db: Logs, monkeypatch: pytest.Mon
     db.c.alter_job(v, paused=False)
     db.c.flush(WAIT_S)
     assert db.read(v) == db.read(t)
+
+
+def dropping(db: Logs) -> tuple[int, int]:
+    """A table, and a paused view whose log of it is to be dropped."""
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    db.c.alter_job(v, paused=True, options={"log_limit_policy": "drop"})
+    db.insert(t, *MANY)
+    return t, v
+
+
+def test_a_safe_epoch_is_put_back_no_further_than_what_is_durable(db: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: giving a log up is refused because the table has been merged further meanwhile."""
+    t, _ = dropping(db)
+    transact = db.catalog.transact
+
+    def overtaken(edits: Any) -> int:
+        edits = list(edits)
+        if any(isinstance(e, AddEvent) and e.kind == "log_dropped" for e in edits):
+            assert db.core.raising.locked(), "nobody else raises it meanwhile"
+            monkeypatch.setattr(db.catalog, "transact", transact)
+            epoch = db.insert(t, 5)
+            transact([RaiseSafe(db.core.relations[t].state_table, epoch)])
+        return transact(edits)
+
+    monkeypatch.setattr(db.catalog, "transact", overtaken)
+    db.c.check_logs()
+    assert db.core.relations[t].safe == db.durable_safe(t) > 0 and not db.events("log_dropped")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_log_that_was_given_up_without_an_answer(db: Logs, point: str) -> None:
+    """I6: it is learned later whether it has been; it does not go back before, and is given up once."""
+    t, v = dropping(db)
+    before = db.core.relations[t].safe
+    db.c._logs._over.add((t, v))  # that it grows is told already
+    with silent(db, point), pytest.raises(StorageError):
+        db.c.check_logs()
+    assert db.core.relations[t].safe > before
+    db.c.check_logs()
+    db.c.check_logs()
+    assert db.core.relations[t].safe == db.durable_safe(t) > before
+    assert len(db.events("log_dropped")) == 1 and not db.c._logs._unsure
 
 
 def test_a_lost_log_is_known_after_a_restart_whatever_is_left_of_it(open_db: Callable[..., Logs]) -> None:

@@ -223,7 +223,7 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
 
 
 def test_a_full_disk(make: Callable[..., SplittingDatabase], monkeypatch: pytest.MonkeyPatch) -> None:
-    """FS-16: writes and epochs are refused with 53100 while the device has no room, and go on when it has."""
+    """XC-8, FS-16: writes and epochs are refused with 53100 while the device has no room, and go on when it has."""
     db = make(group_retry_initial_ms=1, group_retry_max_ms=5)
     t = db.table()
     v = db.view("v", t)

@@ -71,8 +71,11 @@ def test_what_is_late_is_ignored_and_leaves_no_memory(events: list[tuple[str, st
     assert found.live() == [] and found._attempts == {}
 
 
-@pytest.mark.parametrize("garbled", [{}, {"kind": "ack"}, event("no such"), event(task="x"), event(epoch=None),
-                                     event(attempt=["5-1-9"])])  # fmt: skip
+@pytest.mark.parametrize(
+    "garbled",
+    [{}, {"kind": "ack"}, event("no such"), event(task="x"), event(task=float("inf")), event(epoch=None),
+     event(attempt=["5-1-9"])],
+)  # fmt: skip
 def test_what_cannot_be_understood_is_counted(garbled: dict[str, Any]) -> None:
     found = book()
     with found.attempt("5-1-9", 5, "job-5", 7):

@@ -20,7 +20,7 @@ from headrace.coordinator.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable
+from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable, UndefinedTable
 
 
 @pytest.fixture
@@ -393,3 +393,24 @@ def test_a_source_that_answers_late_is_not_read_as_empty(db: Database, monkeypat
         db.c.snapshot([s], timeout_s=0.01)
     with db.c.snapshot([s], options=ReadOptions(check=answer.set)) as snapshot:
         assert snapshot.sources[s]["0"] == 5
+
+
+def test_a_relation_that_is_dropped_between_a_query_and_its_reading(db: Database) -> None:
+    """PC-39: what has its snapshot reads all of that, whatever is deleted meanwhile; what has none gets an error."""
+    t = db.table()
+    v = db.view("v", t)
+    db.insert(t, 1, 2)
+    db.c.flush(WAIT_S)
+    db.insert(t, 3)
+    db.c.flush(WAIT_S)
+    with db.c.snapshot([t, v], timeout_s=WAIT_S) as held:
+        db.c.drop([t, v])
+        db.c.compact()
+        db.c.vacuum()
+        with pytest.raises(UndefinedTable), db.c.snapshot([t, v], timeout_s=WAIT_S):
+            pass
+        assert contents(db, held) == {t: [1, 2, 3], v: [1, 2, 3]}
+    again = db.table()
+    with pytest.raises(UndefinedTable), db.c.snapshot([v, again], timeout_s=WAIT_S):
+        pass
+    assert db.read(again) == [[]]

@@ -33,7 +33,7 @@ def test_a_target_is_never_above_an_upstream(committed: int, ups: list[tuple[int
 
 
 def test_a_new_job_waits_for_every_input_and_then_runs_in_any_case() -> None:
-    """PC-30, PC-31: an idle input delays no creation; one that is still being created does."""
+    """PC-30: an idle input delays no creation; one that is still being created does."""
     assert decide(0, [Upstream(1, 9, None), Upstream(2, 0, None)], 9).waiting_for == 2
     assert decide(0, [Upstream(1, 9, None), Upstream(2, 7, None)], 9) == decide(0, [Upstream(2, 7, None)], 9)
     assert decide(0, [], 5).run and decide(0, [], 5).target == 5

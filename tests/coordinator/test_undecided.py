@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_coordinator import WAIT_S, Database
 
+from headrace.catalog.edits import EditRejected
 from headrace.common import faults
 from headrace.common.faults import arm, disarm_all
+from headrace.coordinator.undecided import Undecided
 from headrace.errors import SparkLost, StorageError
 
 POINTS = ["catalog.commit.before", "catalog.commit.after"]
@@ -121,3 +124,67 @@ def test_a_commit_without_an_answer_is_learned_before_its_job_goes_on(db: Databa
     db.c.flush(WAIT_S)
     assert db.read(t, v) == [[1, 2]] * 2
     assert db.runner_of(v).calls[-1].from_epoch >= first
+
+
+class OneCatalog:
+    """Answers, or does not."""
+
+    def __init__(self) -> None:
+        self.silent = False
+
+    @property
+    def state(self) -> object:
+        if self.silent:
+            raise StorageError("no answer")
+        return object()
+
+    def transact(self, edits: object) -> None:
+        self.silent = True
+        raise StorageError("no answer")
+
+
+@pytest.mark.parametrize("error", [KeyError(7), EditRejected("no"), SparkLost("Spark has ended")])
+def test_what_cannot_be_settled_keeps_no_other_from_it(error: Exception) -> None:
+    """Nor does it keep statements from running: it is tried again, and told, by ticks."""
+    catalog: Any = OneCatalog()
+    some = Undecided(catalog)
+    settled: list[str] = []
+    failing = [error]
+
+    def first(state: object) -> None:
+        if failing:
+            raise failing[0]
+        settled.append("first")
+
+    for settle in (first, lambda state: settled.append("second")):
+        with pytest.raises(StorageError):
+            some.transact([], lambda state: False, settle)
+    with pytest.raises(StorageError):
+        some.settle()
+    catalog.silent = False
+    assert some.settle() is error and some.settle() is error
+    assert settled == ["second"] and len(some) == 1
+    failing.clear()
+    assert some.settle() is None and settled == ["second", "first"] and not some
+
+
+def test_a_statement_that_cannot_be_settled_blocks_no_other(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    t = db.table()
+    v, w = db.view("v", t), db.view("w", t)
+    with silent(db, "catalog.commit.after"), pytest.raises(StorageError):
+        db.c.drop([v])
+    with monkeypatch.context() as broken:
+        broken.setattr(db.planner, "forget", lambda i: {}[i])
+        x = db.view("x", t)
+        db.c._look()
+        assert "KeyError" in db.events("background_failed")[0]
+        # A drop that fails is told apart from one whose outcome is not known.
+        arm("catalog.commit.before", "fail", nth=1)
+        with pytest.raises(StorageError):
+            db.c.drop([w])
+        assert not db.core.jobs[w].stopping
+    db.c._look()
+    assert db.events("background_recovered") and v not in db.planner.defined
+    db.insert(t, 1)
+    db.c.flush(WAIT_S)
+    assert db.read(t, w, x) == [[1]] * 3

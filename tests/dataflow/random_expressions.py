@@ -53,12 +53,14 @@ _FORMS: dict[str, list[str]] = {
         "xxhash64({string}, {bigint})", "xxhash64({decimal}, {date}, {ntz})", "xxhash64({double}, {boolean})",
     ],
     "int": [
-        "{int} + {int}", "{int} - {smallint}", "{int} * {tinyint}", "{int} % 3", "pmod({int}, 4)", "-{int}",
+        "CAST({bigint} AS int)", "{int} + {int}", "{int} - {smallint}", "{int} * {tinyint}", "{int} % 3",
+        "pmod({int}, 4)", "-{int}",
         "length({string})", "hour({ntz})", "minute({timestamp})", "second({ntz})", "year({date})", "month({date})",
         "day({date})", "quarter({ntz})", "year({timestamp})", "CAST({tinyint} AS int)", "{int} & {int}",
         "shiftright({int}, 2)",
     ],
-    "smallint": ["{smallint} + {smallint}", "-{smallint}", "CAST({tinyint} AS smallint)", "{smallint} % 5S"],
+    "smallint": ["{smallint} + {smallint}", "CAST({int} AS smallint)", "-{smallint}",
+        "CAST({tinyint} AS smallint)", "{smallint} % 5S"],
     "tinyint": ["{tinyint} * {tinyint}", "{tinyint} - {tinyint}"],
     "string": [
         "lower({string})", "upper({string})", "replace({string}, 'a', 'bb')", "replace({string}, '/', '')",
@@ -68,7 +70,8 @@ _FORMS: dict[str, list[str]] = {
         "date_format({date}, 'dd/MM')", "date_format({timestamp}, 'HH')",
     ],
     "decimal": [
-        "{decimal} + {decimal}", "{decimal} - {decimal}", "{decimal} * {decimal}", "CAST({int} AS decimal(12,1))",
+        "{decimal} + {decimal}", "{decimal} - {decimal}", "{decimal} * {decimal}",
+        "CAST({int} AS decimal(12,1))", "CAST({decimal} * 2 AS decimal(12,3))", "CAST({smallint} AS decimal(5,2))",
         "CAST({bigint} AS decimal(20,0))", "{int} * 0.5",
     ],
     "timestamp": [
@@ -80,7 +83,8 @@ _FORMS: dict[str, list[str]] = {
         "CAST({timestamp} AS timestamp_ntz)", "CAST({date} AS timestamp_ntz)",
     ],
     "date": ["CAST({ntz} AS date)", "CAST({timestamp} AS date)"],
-    "double": ["{double} / 4", "{int} / 7", "CAST({bigint} AS double)", "CAST({smallint} AS double) / {double}"],
+    "double": ["{double} / 4", "{double} + {double}", "{double} - {int}", "{double} * {double}", "{int} / 7",
+        "CAST({bigint} AS double)", "CAST({smallint} AS double) / {double}"],
 }  # fmt: skip
 _ANY_TYPE = [
     "coalesce({same}, {same})", "IF({boolean}, {same}, {same})", "CASE WHEN {boolean} THEN {same} ELSE {same} END",

@@ -34,8 +34,12 @@ class Stored:
     fetched: list[int] = field(default_factory=list)
     """How many rows each look-up of first rows has given."""
 
+    def content(self) -> pa.RecordBatch:
+        """What is left of everything that was written."""
+        return consolidate(concat(self.batches, self.schema.arrow()), self.schema)
+
     def fetch(self, keys: np.ndarray) -> pa.RecordBatch:
-        rows = consolidate(concat(self.batches, self.schema.arrow()), self.schema)
+        rows = self.content()
         return rows.filter(pa.array(np.isin(np.asarray(rows.column("__k")), keys)))
 
     def first_rows(self, keys: np.ndarray, need: np.ndarray, *, by_code: bool = False) -> pa.RecordBatch:
@@ -71,6 +75,9 @@ class MemoryTask:
 
     def write(self, writes: list[tuple[str, TableSchema, pa.RecordBatch]]) -> None:
         self.pending += writes
+
+    def make_room(self, nbytes: int) -> bool:
+        return False
 
     def epoch(self, stage: Any, batch: pa.RecordBatch | None) -> list[pa.RecordBatch]:
         """Run the stage over one batch, commit what it wrote, and give its output."""

@@ -30,7 +30,8 @@ from headrace.common.faults import arm, disarm_all
 from headrace.dataflow.operators.join import LEFT, PAIR
 from headrace.dataflow.operators.materialize import MaterializeStage
 from headrace.dataflow.operators.recompute import RecomputeStage
-from headrace.dataflow.operators.spill import Slices, run_bounded
+from headrace.dataflow.operators.spill import WORKING_FACTOR, Account, Spilled, run_bounded
+from headrace.dataflow.operators.task import Buffer, Keyed
 from headrace.errors import DiskFull, OutOfBudget
 from headrace.plan.tree import WEIGHT
 from headrace.state.kernels import concat
@@ -237,7 +238,7 @@ def test_a_full_disk_while_spilling(tmp_path: Path) -> None:
     arm("task.spool.before", "full", nth=5)
     try:
         with pytest.raises(DiskFull):
-            task.bounded_epoch(stage, epochs[:1], True)
+            task.bounded_epoch(stage, _split(epochs[0], 9), True)
     finally:
         disarm_all()
     assert task.memory.use().used_bytes == 0 and not list(task.spool.folder.glob("spill-*"))
@@ -246,18 +247,65 @@ def test_a_full_disk_while_spilling(tmp_path: Path) -> None:
     assert _bag(task.bounded_epoch(stage, epochs[:1], True)) == _bag(free.bounded_epoch(stage, epochs[:1], True))
 
 
-@given(
-    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=80),
-    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6),
-)
-def test_slices_partition_by_key(tmp_path_factory: pytest.TempPathFactory, values: list[int], cuts: list[int]) -> None:
-    keys = np.array(values, dtype=np.int64)
-    batch = pa.RecordBatch.from_pydict({"__k": pa.array(keys)})
-    with Slices(tmp_path_factory.mktemp("slices"), np.unique(np.array(cuts, dtype=np.int64))) as slices:
-        slices.add(batch, keys)
-        slices.close()
-        found = [[k for b in slices.read(i) for k in b.column(0).to_pylist()] for i in slices.filled]
-        assert sum(slices.sizes) == batch.nbytes
-        assert all(slices.single_key(i) == (len(set(part)) == 1) for i, part in zip(slices.filled, found))
+LONGS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 0, 2**63 - 1]))
+
+
+@given(st.lists(st.lists(LONGS, min_size=1, max_size=80), min_size=1, max_size=5), st.integers(0, 2000))
+def test_slices_partition_by_key(
+    tmp_path_factory: pytest.TempPathFactory, shares: list[list[int]], most_bytes: int
+) -> None:
+    """Every row comes once, slices follow each other, and what has several keys has been cut."""
+    with Spilled(tmp_path_factory.mktemp("slices"), lambda b: np.asarray(b.column(0))) as spilled:
+        for values in shares:
+            spilled.add(_split(pa.RecordBatch.from_pydict({"__k": pa.array(values, I64)}), 7))
+        slices = list(spilled.slices(most_bytes))
+        found = [[k for b in part.batches for k in b.column(0).to_pylist()] for part in slices]
+        assert all(b.schema.names == ["__k"] for part in slices for b in part.batches)
+    values = [k for share in shares for k in share]
+    assert spilled.nbytes >= len(values) * 8
+    assert all(part.single_key == (len(set(keys)) == 1) for part, keys in zip(slices, found))
     assert sorted(k for part in found for k in part) == sorted(values)
     assert all(max(a) < min(b) for a, b in itertools.pairwise(found))
+    assert len(slices) > 1 or len(set(values)) == 1
+
+
+@pytest.mark.parametrize("order", ["of the keys", "against the keys", "any", "of the keys, one of them large"])
+@pytest.mark.parametrize("shares", [25, 100])
+def test_what_is_spilled_is_written_about_once(tmp_path: Path, shares: int, order: str) -> None:
+    """However large the input is, and in whatever order its keys come."""
+    choice = random.Random(6)
+    rows = 40 * shares
+    keys = [choice.randrange(2**62) for _ in range(rows)]
+    if order != "any":
+        keys.sort(reverse=order.startswith("against"))
+    if "large" in order:
+        keys[rows // 2 : rows // 2 + 30] = [keys[rows // 2]] * 30
+    batch = pa.RecordBatch.from_pydict({"__k": pa.array(keys, I64), "v": pa.array(range(rows), I64)})
+    task = BoundedTask(tmp_path, batch.nbytes * WORKING_FACTOR // shares)
+    seen: list[int] = []
+
+    class Seen(Keyed):
+        operator = "0"
+
+        def run(self, task: Any, batches: Any) -> Any:
+            seen.extend(k for b in batches for k in b.column("__k").to_pylist())
+            yield from ()
+
+    task.bounded_epoch(Seen(), _split(batch, 10), True)
+    assert Counter(seen) == Counter(keys)
+    assert task.spilled_bytes < 2.5 * batch.nbytes, f"{task.spilled_bytes / batch.nbytes:.1f} times the input"
+
+
+def test_rows_that_wait_for_the_end_of_the_task_make_room(tmp_path: Path) -> None:
+    """Otherwise slices that would fit are spilled again because of what the ones before them have written."""
+    memory = MemoryController(1000)
+    buffer = Buffer(TaskSpool(tmp_path, "1-1-1", 1), memory)
+    rows = pa.RecordBatch.from_pydict({"a": pa.array(range(50), I32), "b": pa.array(range(50), I32)})
+    stored = pa.RecordBatch.from_arrays([pa.array(range(50), I64), *rows.columns, pa.array([1] * 50, I64)],
+                                        schema=VIEW.arrow())  # fmt: skip
+    buffer.add("0", 3, VIEW, stored.slice(0, 30))
+    account = Account(memory, buffer.make_room)
+    assert memory.use().used_bytes > 500 and account.take(rows.slice(0, 30))
+    account.release()
+    assert memory.use().used_bytes == 0 and buffer.sections(1)[0].schema == VIEW
+    assert not buffer.make_room(1), "there is nothing more"

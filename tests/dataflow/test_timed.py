@@ -33,7 +33,10 @@ class Ordered(Stored):
 
     refs = (SimpleNamespace(k_min=-(1 << 63)),)
 
-    def scan(self, low: int, high: int = 1 << 63, *, chunk_rows: int = 0) -> Iterator[pa.RecordBatch]:
+    def lowest_key(self, low: int) -> int | None:
+        return next((int(np.asarray(b.column("__k"))[0]) for b in self.scan(low) if b.num_rows), None)
+
+    def scan(self, low: int, high: int = 1 << 63) -> Iterator[pa.RecordBatch]:
         rows = consolidate(concat(self.batches, self.schema.arrow()), self.schema)
         k = np.asarray(rows.column("__k"))
         yield rows.filter(pa.array((k >= low) & (k < high)))
@@ -107,3 +110,12 @@ def test_what_passes_at_each_moment(steps: list[tuple[int, list[Any]]], parallel
     assert table is None or all(r["due"] > now_us(task.done) for b in table.scan(-(1 << 63)) for r in b.to_pylist()), (
         "only what is still to come is kept"
     )
+
+
+def test_the_last_of_all_times_is_never_reached() -> None:
+    """It is not taken for the first one where a microsecond is added to it."""
+    last, first = (1 << 63) - 1, -(1 << 63)
+    rows = pa.record_batch([pa.array([last, last - 1, first], I64)], ["b"])
+    for late in (0, 1):
+        never, almost, always = TimeBound("b", (), late, True).times(rows).tolist()
+        assert never == almost > START_MS * 10_000 and always < 0

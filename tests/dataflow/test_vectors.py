@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import date
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from expression_rows import compiled, give, relation, rows, table
 from pyspark.sql import SparkSession
 from random_expressions import AT_ONCE, check, expression
 
-from headrace.dataflow.operators.expressions import Doubt, Expression, Rows
+from headrace.dataflow.operators.expressions import Call, Column, Doubt, Expression, Literal, Rows
 from headrace.plan.bridge import Bridge
 
 RANDOM = 10
@@ -23,12 +24,18 @@ CASES = [
     "a IN (1, 2, 3)", "s IN ('apple', '', 'google')", "a NOT IN (0, -1)", "d > 1.5", "d = e", "c < DATE'2020-02-29'",
     "n < m", "t >= TIMESTAMP'2015-07-15 00:00:00'", "n = TIMESTAMP_NTZ'1969-12-31 23:59:59.999999'", "c <=> c",
     "i IN (0,1,2,3,4,5,6,7,8,9,10,11,12,13,14)", "s IN ('a','b','c','d','e','f','g','h','i','j','aaa','aa')",
+    "f = 0.0e0", "f > 1", "f < f * 2", "f <= 1.5e0", "f >= f + 1", "f <=> f", "f <> -0.0e0", "g = g", "g < 1.0F",
+    "f < CAST('NaN' AS double)", "f <= CAST('NaN' AS double)", "f > CAST(i AS double)",
     # conditionals
     "CASE WHEN a > 0 THEN 'more' WHEN a = 0 THEN 'zero' ELSE s END", "CASE WHEN p THEN a END", "IF(p, i, j)",
     "CASE i WHEN 1 THEN s WHEN 2 THEN u ELSE 'other' END", "coalesce(a, b, 0)", "coalesce(s, u)", "nvl(p, true)",
     "CASE WHEN p THEN d ELSE 0.00 END", "CASE WHEN q THEN n ELSE m END", "nullif(a, b)",
+    "named_struct('x', coalesce(f, 0.0D), 'y', coalesce(f, -0.0D))",
     # numbers
     "a + b", "a - b", "i * 3", "i + j", "h + h", "y * y", "-i", "a % 7", "i % 3", "a % 123 = 0", "a div 10", "i + a",
+    "f + 1.5e0", "f - f", "f * a", "f * -0.0e0", "CAST(a % 1000 AS int)", "CAST(i % 100 AS tinyint)",
+    "CAST(CAST(d AS decimal(12,3)) AS decimal(11,3))", "CAST(h AS decimal(6,1))", "CAST(i % 1000 AS decimal(5,2))",
+    "CAST(e AS decimal(20,1))", "CAST(d * 0 + 1.5 AS decimal(5,3))",
     "pmod(a, 7)", "f / 4", "i / 7", "f / 0.3e0",
     "0.908 * a", "d + 1.25", "d - e", "d * d", "CAST(i AS bigint)", "CAST(y AS int)", "CAST(a AS decimal(20,0))",
     "CAST(i AS double)", "CAST(a AS double)", "CAST(a AS string)", "CAST(i AS string)", "0.908 * a > 10",
@@ -57,17 +64,20 @@ CASES = [
 """All of these must be vectorised."""
 
 LEFT_TO_SPARK = [
-    "f = 0.0", "f > 1", "d / e", "a % b", "a div b", "a % -3", "d * CAST(d AS decimal(38,10))", "CAST(s AS int)",
-    "CAST(a AS int)", "rlike(s, 'a+')", "s LIKE '\\\\%'", "regexp_extract(s, '(a)', 1)", "date_format(n, 'MMM')",
+    "d / e", "a % b", "a div b", "a % -3", "d * CAST(d AS decimal(38,10))", "CAST(s AS int)",
+    "try_cast(a AS int)", "rlike(s, 'a+')", "s LIKE '\\\\%'", "regexp_extract(s, '(a)', 1)", "date_format(n, 'MMM')",
     "date_format(n, 'y')", "date_trunc('month', n)", "replace(s, u, 'x')", "split_part(s, u, 1)",
     "split_part(s, '/', -1)", "substring(s, -2, 2)", "md5(s)", "try_add(a, b)", "s COLLATE UNICODE_CI = 'x'",
-    "CAST(d AS decimal(6,2))", "CAST(f AS bigint)", "sqrt(f)", "initcap(s)", "i IN (a, b)", "a IN (1, NULL)",
+    "CAST(d AS decimal(10,1))", "CAST(f AS bigint)", "sqrt(f)", "initcap(s)", "i IN (a, b)", "a IN (1, NULL)",
     "xxhash64(CAST(d AS decimal(38,2)))", "xxhash64(array(a))",
 ]  # fmt: skip
 
 REFUSED = [
     ("a + b", {"a": [1 << 62], "b": [1 << 62]}), ("a - b", {"a": [-(1 << 63)], "b": [1]}), ("i * 3", {"i": [1 << 30]}),
     ("-i", {"i": [-(1 << 31)]}), ("y * y", {"y": [100]}), ("a / b", {"a": [1, 2], "b": [1, 0]}),
+    ("CAST(a AS int)", {"a": [1 << 31]}), ("CAST(i AS smallint)", {"i": [-32769]}),
+    ("CAST(d AS decimal(6,2))", {"d": [Decimal("10000.00")]}), ("CAST(i AS decimal(5,2))", {"i": [1000]}),
+    ("CAST(a AS decimal(38,30))", {"a": [100_000_000]}),
     ("lower(s)", {"s": ["É"]}), ("upper(s)", {"s": ["x", "ß"]}),
     ("year(c)", {"c": [pa.scalar(10_000_000, pa.date32())]}),
     ("date_format(n, 'yyyy')", {"n": [pa.scalar(1 << 60, pa.timestamp("us"))]}),
@@ -111,6 +121,17 @@ def test_what_spark_must_decide_is_refused(bridge: Bridge) -> None:
         assert e is not None, text
         with pytest.raises((Doubt, pa.ArrowInvalid)):
             computed(e, table(values))
+
+
+def test_constants_that_are_equal_but_not_the_same() -> None:
+    """Each expression is computed once; 0.0 equals -0.0, and NaN not even itself."""
+    f64, given = pa.float64(), pa.record_batch([pa.array([None], pa.float64())], ["f"])
+    rows = Rows.of(given.columns, 1)
+    filled = [Call("coalesce", (Column(0), Literal(x, f64)), f64) for x in (0.0, -0.0, float("nan"), float("nan"))]
+    assert [repr(rows.array(e)[0].as_py()) for e in filled] == ["0.0", "-0.0", "nan", "nan"]
+    assert filled[0] != filled[1] and filled[2] == filled[3] and len({*filled}) == 3
+    assert Literal(1, pa.int64()) != Literal(True, pa.bool_()) and Literal(1, pa.int64()) == Literal(1, pa.int64())
+    assert Literal(Decimal("1.0"), pa.decimal128(3, 2)) != Literal(Decimal("1.00"), pa.decimal128(3, 2))
 
 
 def test_dates_of_all_kinds_of_months(bridge: Bridge) -> None:

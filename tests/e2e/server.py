@@ -39,25 +39,40 @@ QUICK = {
 class Server:
     """`headrace serve` on a data directory, one life after another."""
 
-    def __init__(self, folder: Path, data: Path | None = None, settings: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        data: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        place: Sequence[str] | None = None,
+    ):
+        """`arguments` are more of the command; `place` those that say where the database is, instead of a directory."""
         self.data = data or folder / "db"
+        self._place = ["--data", str(self.data)] if place is None else place
         self.log = folder / f"{self.data.name}.log"
         self.port = 0
-        self._scratch = folder / "scratch"
+        self.fixed_port = 0
+        """The port to listen on; 0 picks a free one."""
+        self._scratch = folder / "scratch" / self.data.name
         self._settings = {**QUICK, **(settings or {})}
+        self._arguments = list(arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
 
     # ---- life
 
-    def start(self, faults: str = "", wait: bool = True) -> Server:
-        """Start, with fault points armed, and wait until clients can connect."""
+    def start(self, faults: str = "", wait: bool = True, *, more: Sequence[str] = ()) -> Server:
+        """Start, with fault points armed and `more` arguments, and wait until clients can connect."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._read_from = self.log.stat().st_size if self.log.exists() else 0
         environment = {**os.environ, **self._settings, "TMPDIR": str(self._scratch), "HEADRACE_FAULTS": faults}
         with self.log.open("ab") as sink:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.cli", "serve", "--data", str(self.data), "--port", "0"],
+                [
+                    sys.executable, "-m", "headrace.cli", "serve", *self._place, "--port", str(self.fixed_port),
+                    *self._arguments, *more,
+                ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment,
                 start_new_session=True,
             )  # fmt: skip
@@ -120,6 +135,14 @@ class Server:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+    def freeze(self) -> None:
+        """SIGSTOP to the server and its Java process: nothing of them goes on."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
 
     def _end_group(self) -> None:
         """What the process started ends with it; should something be left, end it."""

@@ -323,7 +323,7 @@ EVERY_POINT = (
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_killed_at_every_fault_point(scene: Scene) -> None:
-    """CK-13, CK-10, CK-11, PC-5: a crash of the coordinator at each step of its work."""
+    """FS-4, CK-13, CK-10, CK-11, PC-5: a crash of the coordinator at each step of its work."""
     scene.load_and_kill(1.0, next_faults=EVERY_POINT[0])
     for following in (*EVERY_POINT[1:], ""):
         scene.load_until_killed(following)

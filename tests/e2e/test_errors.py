@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from headrace.errors import FENCED_EXIT_CODE
 from server import Server, differences
 from support import WAIT_S, eventually
 
@@ -332,6 +333,40 @@ def test_spark_that_is_killed_is_started_again(server: Server) -> None:
     server.execute("DROP MATERIALIZED VIEW doubled", "DROP TABLE load", "DROP FUNCTION twice")
 
 
+def test_a_server_that_wakes_up_after_another_has_taken_over(tmp_path: Path) -> None:
+    """CM-2, CM-30: with catalog and state in directories of their own, and nothing else in common."""
+    shared = {
+        "HEADRACE_CATALOG_URL": f"file://{tmp_path}/catalog", "HEADRACE_STATE_URL": str(tmp_path / "state"),
+        "HEADRACE_CATALOG_LEASE_MS": "0",
+    }  # fmt: skip
+    servers = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        servers.append(Server(tmp_path / name, settings=shared))
+    first, second = servers
+    try:
+        first.start()
+        first.execute("CREATE TABLE t (a int)", "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS c FROM t")
+        first.execute("INSERT INTO t VALUES (1), (2)")
+        idle = first.connect()
+        os.kill(first.process_id, signal.SIGSTOP)
+        second.start()
+        second.execute("INSERT INTO t VALUES (3)", "FLUSH")
+        os.kill(first.process_id, signal.SIGCONT)
+        with pytest.raises(psycopg.Error) as told:
+            while True:
+                idle.execute("SELECT 1")
+        assert told.value.sqlstate in ("57P01", None)
+        assert first.wait_exit() == FENCED_EXIT_CODE, first.log_text()[-3000:]
+        assert "It was taken over by headrace" in first.log_text()
+        second.execute("INSERT INTO t VALUES (4)", "FLUSH")
+        assert second.rows("SELECT * FROM v") == [(4,)]
+        assert not list((tmp_path / "a" / "db").glob("catalog.db*"))
+    finally:
+        first.close()
+        second.close()
+
+
 def test_a_second_server_fences_the_first_and_sigterm_ends_cleanly(tmp_path: Path) -> None:
     """PC-6: what is acknowledged by a fenced server is refused; the newer one has all that was acknowledged."""
     first, second = Server(tmp_path / "a", tmp_path / "db"), Server(tmp_path / "b", tmp_path / "db")
@@ -346,8 +381,9 @@ def test_a_second_server_fences_the_first_and_sigterm_ends_cleanly(tmp_path: Pat
         )
         idle = first.connect()
         second.start()
-        assert first.wait_exit() == 1
+        assert first.wait_exit() == FENCED_EXIT_CODE
         assert "another process" in first.log_text(), first.log_text()
+        assert "It was taken over by headrace" in first.log_text(), first.log_text()
         with pytest.raises(psycopg.Error) as caught:
             idle.execute("INSERT INTO t VALUES (99)")
         assert caught.value.sqlstate in ("57P01", None)
@@ -366,3 +402,46 @@ def test_a_second_server_fences_the_first_and_sigterm_ends_cleanly(tmp_path: Pat
     finally:
         first.close()
         second.close()
+
+
+def test_a_server_that_wakes_after_its_successor_came_changes_nothing(tmp_path: Path) -> None:
+    """XC-3, PC-6: stopped in the middle of a write, it goes on with it, vacuums and takes writes: none has effect."""
+    calm = {"HEADRACE_BARRIER_INTERVAL_MS": "3600000", "HEADRACE_COMPACTION_INTERVAL_MS": "3600000"}
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    first = Server(tmp_path / "a", tmp_path / "db", calm)
+    second = Server(tmp_path / "b", tmp_path / "db", {"HEADRACE_VACUUM_INTERVAL_MS": "3600000"})
+    try:
+        first.start(faults="table.commit.before=delay:20000@2")
+        first.execute(
+            "CREATE TABLE t (a int)",
+            "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS c, sum(a) AS s FROM t",
+            "INSERT INTO t VALUES (1), (2)",
+            "FLUSH",
+        )
+        known, writing, idle = set(_objects(tmp_path)), first.connect(), first.connect()
+        writing.pgconn.send_query(b"INSERT INTO t VALUES (99)")
+        eventually(lambda: set(_objects(tmp_path)) - known, "the rows of the write to be on the disk", WAIT_S)
+        first.freeze()
+        second.start()
+        second.execute("INSERT INTO t VALUES (3)", "FLUSH", "INSERT INTO t VALUES (4)", "FLUSH")
+        objects = set(_objects(tmp_path)) - known
+        idle.pgconn.send_query(b"INSERT INTO t VALUES (77)")
+        first.thaw()
+        assert first.wait_exit() == FENCED_EXIT_CODE
+        assert "another process" in first.log_text(), first.log_text()
+        gone = {o for o in objects if not o.exists()}
+        second.execute("INSERT INTO t VALUES (5)", "FLUSH")
+        for _ in range(2):
+            assert sorted(second.rows("SELECT a FROM t")) == [(n,) for n in range(1, 6)], gone
+            assert second.rows("SELECT * FROM v") == [(5, 15)]
+            assert second.stop() == 0
+            second.start()
+    finally:
+        first.close()
+        second.close()
+
+
+def _objects(folder: Path) -> list[Path]:
+    """The objects of the state on the disk."""
+    return list((folder / "db").rglob("*.run"))

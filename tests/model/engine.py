@@ -136,9 +136,12 @@ class Engine:
         setup: Callable[[SparkSession], None] | None = None,
         on_window_close: bool = False,
         arrangements: Collection[int] = (),
+        on_error: str = "fail",
+        oracle: str | None = None,
     ):
         self.tables = {t.name: t for t in tables}
         self.query = query
+        self.oracle = oracle or query
         self.batch = Batch.of(spark)
         self.root = Path(tempfile.mkdtemp(prefix="headrace-model-"))
         self.planner = Planner(spark)
@@ -155,7 +158,9 @@ class Engine:
         for t in tables:
             self.define(self.planner, t)
         made = query if isinstance(query, str) else query(self.planner.bridge.spark)
-        self.plan = self.planner.plan(made, on_window_close=on_window_close, arrangements=arrangements)
+        self.plan = self.planner.plan(
+            made, on_window_close=on_window_close, arrangements=arrangements, on_error=on_error
+        )
         schemas = {t.id: t.schema for t in tables}
         self.runner = EpochRunner(self.planner.bridge, self.plan, schemas, weak_hash=weak_hash)
         self.state: dict[str, list[RunRef]] = {name: [] for name in self.plan.state_tables()}
@@ -254,7 +259,7 @@ class Engine:
     def expected(self) -> pa.Table:
         """Spark's batch answer over the tables as they are."""
         with translated():
-            return self.batch.answer(self.query, self.tables)
+            return self.batch.answer(self.oracle, self.tables)
 
     def check(self) -> None:
         """The law: what is kept equals what is computed."""

@@ -43,8 +43,8 @@ CLOSING = {
     "sessions": sessions("SELECT id, window_start, window_end, count(*) AS c, sum(x) AS s FROM "
                          "SESSION(a, t, INTERVAL '4 seconds', id) GROUP BY 1, 2, 3"),
     "rows of sessions": sessions("SELECT * FROM SESSION(a, t, INTERVAL '2 seconds', id, x) WHERE id < 2 OR x = 1"),
-    "sessions of all": sessions("WITH both AS (SELECT * FROM a UNION ALL SELECT * FROM b) SELECT window_end, "
-                                "max(x) - min(x) AS d FROM SESSION(both, t, INTERVAL '1 second') GROUP BY 1"),
+    "sessions of all": sessions("WITH pair AS (SELECT * FROM a UNION ALL SELECT * FROM b) SELECT window_end, "
+                                "max(x) - min(x) AS d FROM SESSION(pair, t, INTERVAL '1 second') GROUP BY 1"),
     "minutes": "SELECT date_trunc('minute', t) AS m, id, avg(x) AS v FROM a GROUP BY 1, 2",
 }  # fmt: skip
 RUNNING = {

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from engine import Engine, Row, Table
@@ -55,24 +56,46 @@ def test_float_sums_forget_what_is_deleted(make: Make) -> None:
 
 
 def test_a_float_sum_takes_back_exactly_what_it_put_out(make: Make) -> None:
-    """Sums that lose digits depend on the order of addition; the view must hold one row per group all the same."""
+    """I1, over the whole range of doubles: the exact sum of the rows that are there, rounded once. Spark's own sum
+    depends on the order of addition."""
     choice = random.Random(7)
-    e = make("SELECT g, sum(x) AS s FROM t GROUP BY g", g="int", x="double")
+    e = make("SELECT g, sum(x) AS s, sum(DISTINCT x) AS d, avg(x) AS m FROM t GROUP BY g", g="int", x="double")
     live: list[Row] = []
-    for _ in range(12):
+    for turn in range(12):
         for _ in range(3):
             if live and choice.random() < 0.45:
                 e.delete("t", live.pop(choice.randrange(len(live))))
-            live.append((1, choice.uniform(-1, 1) * 10.0 ** choice.choice([-200, -30, -8, 0, 8, 16, 40, 200])))
-            e.insert("t", live[-1])
-        e.advance()
-        assert [g for g, _ in e.rows()] == [1]
+            exponent = choice.choice([-1074, -700, -100, -30, 0, 30, 50, 130, 700, 1020])
+            live.append((1, math.ldexp(choice.uniform(-1, 1), exponent)))
+            e.insert("t", *[live[-1]] * choice.randint(1, 2))
+            live += [live[-1]] * (len(e.tables["t"].rows) - len(live))
+        e.advance(1 + turn % 3)
+        total, once = (float(sum(map(Fraction, values))) for values in ([x for _, x in live], {x for _, x in live}))
+        assert e.rows() == [(1, total, once, total / len(live))]
     e.delete("t", *live)
     e.advance()
     assert e.rows() == []
     e.insert("t", (1, 0.5))
     e.advance()
-    assert e.rows() == [(1, 0.5)]
+    assert e.rows() == [(1, 0.5, 0.5, 0.5)]
+
+
+def test_a_sum_of_doubles_overflows_and_comes_back(make: Make) -> None:
+    """I1: +1e308, +1.5e308, then -1.5e308; and a condition sees no rest of what is gone."""
+    e = make("SELECT g, sum(x) AS s FROM t GROUP BY g HAVING sum(x) > 0", g="int", x="double")
+    for step, expected in (
+        ([((1, 1e308), 1)], 1e308),
+        ([((1, 1.5e308), 1)], math.inf),
+        ([((1, 1.5e308), -1)], 1e308),
+        ([((1, 1e308), -1)], None),
+        ([*[((1, 0.1), 1)] * 3, ((1, 0.0), 1)], math.fsum([0.1] * 3)),
+        ([((1, 0.1), -1)], 0.2),
+        ([((1, 0.1), -1)], 0.1),
+        ([((1, 0.1), -1)], None),
+    ):
+        e.change("t", step)
+        e.advance()
+        assert e.rows() == ([] if expected is None else [(1, expected)])
 
 
 def test_decimal_sums_beyond_64_bits(make: Make) -> None:
@@ -235,3 +258,51 @@ def test_errors_name_no_stack(make: Make) -> None:
         e.advance()
     assert "\n\tat " not in str(caught.value)
     assert caught.value.sqlstate.startswith("22")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("grouped", ["", "GROUP BY k"])
+def test_rows_that_are_there_very_often(make: Make, parallelism: int, grouped: str) -> None:
+    """Sums are exact, whatever a number times its weight comes to on the way."""
+    e = make(f"SELECT sum(x) AS x, sum(k) AS k, count(*) AS c, sum(d) AS d FROM t {grouped}",
+             k="int", x="bigint", d="decimal(18, 2)")  # fmt: skip
+    large, many = 2**62 + 12345, 2**33 + 7
+    e.change("t", [((1, -5, Decimal("0.25")), many), ((1, 2**40, Decimal("-1.00")), 3)])
+    e.advance(parallelism)
+    assert e.rows() == [(3 * 2**40 - 5 * many, many + 3, many + 3, many * Decimal("0.25") - 3)]
+    e.change("t", [((1, -5, Decimal("0.25")), -many), ((1, large, None), 2**31 + 1), ((1, -large, None), 2**31)])
+    e.advance(parallelism)
+    assert e.rows() == [(large + 3 * 2**40, 2**32 + 4, 2**32 + 4, Decimal(-3))]
+    e.change("t", [((1, large, None), -(2**31)), ((1, -large, None), -(2**31))])
+    e.advance(parallelism)
+    assert e.rows() == [(large + 3 * 2**40, 4, 4, Decimal(-3))]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("what", ["count(*)", "sum(k)", "count(DISTINCT x)", "count(*) FILTER (WHERE k = 3)"])
+def test_counts_and_small_sums_are_refused_where_they_end(make: Make, parallelism: int, what: str) -> None:
+    """In one epoch, and over two; never anything but the right number, and well again once it can be."""
+    e = make(f"SELECT {what} AS c FROM t", k="int", x="bigint")
+    e.change("t", [((3, 1), 2**60)])
+    e.advance(parallelism)
+    was = e.rows()
+    rows = [((3, n), 2**62) for n in range(3)]
+    e.change("t", rows)
+    with pytest.raises(NumericOutOfRange):
+        e.advance(parallelism)
+    e.change("t", [(row, -weight) for row, weight in rows])
+    e.change("t", [((3, 1), 2**60)])
+    e.change("t", [((3, 1), -(2**60))])
+    e.advance(parallelism)
+    assert e.rows() == was
+
+
+@pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN", "FULL JOIN"])
+def test_pairs_that_are_too_many_are_refused(make: Make, kind: str) -> None:
+    e = make(f"SELECT count(*) AS c FROM t a {kind} t b ON a.k = b.k", k="int")
+    e.change("t", [((1,), 2**20)])
+    e.advance()
+    assert e.rows() == [(2**40,)]
+    e.change("t", [((1,), 2**32 - 2**20)])
+    with pytest.raises(NumericOutOfRange):
+        e.advance()

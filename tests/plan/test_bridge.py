@@ -438,3 +438,29 @@ def test_physical_plans_can_be_cloned_and_run_again(bridge: Bridge) -> None:
     frame = bridge.spark.range(0, 10, 1, 2).groupBy((F.col("id") % 3).alias("m")).count()
     physical = frame._jdf.queryExecution().executedPlan()
     assert [int(physical.clone().execute().count()) for _ in range(3)] == [3, 3, 3]
+
+
+def test_plans_that_tell_the_time(bridge: Bridge) -> None:
+    def tells(query: str) -> bool:
+        return bridge.tells_time(bridge.analyzed(bridge.spark.sql(query)), literals="'" in query)
+
+    for text in ("now()", "current_date()", "CAST('today' AS date)", "CAST('no' || 'w' AS timestamp)",
+                 "unix_timestamp()", "localtimestamp()"):  # fmt: skip
+        assert tells(f"SELECT {text} AS x FROM t"), text
+    for text in (
+        "a + 1",
+        "CAST('2024-01-01' AS date)",
+        "CAST(s AS timestamp)",
+        "upper('now')",
+        "TIMESTAMP'2024-01-01'",
+    ):
+        assert not tells(f"SELECT {text} AS x FROM t"), text
+
+
+def test_plans_as_spark_runs_them(bridge: Bridge) -> None:
+    nothing = bridge.optimized_by_default(bridge.spark.sql("SELECT a FROM t WHERE false"))
+    assert bridge.is_empty(nothing) and not bridge.is_empty(values(bridge, "SELECT a FROM t"))
+    modes = [
+        bridge.eval_mode(bridge.children(expression(bridge, f"{cast}(b AS int)"))[0]) for cast in ("CAST", "try_cast")
+    ]
+    assert modes == ["ANSI", "TRY"]

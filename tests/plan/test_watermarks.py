@@ -26,6 +26,7 @@ from headrace.plan.watermarks import (
 
 A, B = of_column(1, "t"), of_column(2, "t")
 TIMES = st.integers(-(10**15), 10**16)
+FAR = st.one_of(TIMES, st.integers(-(1 << 63), (1 << 63) - 1))
 STEPS: st.SearchStrategy[Step] = st.one_of(
     st.integers(-(10**9), 10**9).map(Shift),
     st.builds(Floor, st.integers(1, 10**9), st.integers(-(10**9), 10**9)),
@@ -38,10 +39,22 @@ def at(mark: Mark | None, **watermarks: int | None) -> int | None:
     return mark.value(lambda i, _: watermarks["a" if i == 1 else "b"])
 
 
-@given(STEPS, TIMES, TIMES)
+@given(STEPS, FAR, FAR)
 def test_steps_are_monotone(step: Step, one: int, other: int) -> None:
     low, high = sorted((one, other))
     assert step(low) <= step(high)
+
+
+@given(st.lists(STEPS, max_size=5), FAR)
+def test_marks_stay_in_the_range_of_times(steps: list[Step], t: int) -> None:
+    """Also where the calendar has no such year, and where a shift leads beyond the first or last time."""
+    mark = A
+    for step in steps:
+        mark = mark.then(step)
+    found = at(mark, a=t)
+    assert found is not None and -(1 << 63) <= found < 1 << 63
+    if all(not isinstance(step, Shift) or step.us <= 0 for step in steps):
+        assert found <= t, "the start of a unit is not after what lies in it"
 
 
 @given(st.lists(STEPS, max_size=5), TIMES)

@@ -12,13 +12,15 @@ import pyarrow as pa
 from headrace.common.columns import arrow_type
 from headrace.errors import (
     DivisionByZero,
+    HeadraceError,
     NotSupported,
     QueryCanceled,
     SyntaxFault,
     TransactionError,
     UndefinedTable,
 )
-from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.named import Named
+from headrace.session.result import IdleLimit, Notice, Result, ResultColumn
 from headrace.sql.datatypes import parse_type
 from headrace.sql.values import parse_text
 
@@ -46,10 +48,16 @@ class Database:
     closed: int = 0
     cancelled: int = 0
     produced: int = 0
+    idle_limit: IdleLimit | None = None
+    send_limit_s: float | None = None
+    expired: list[str] = field(default_factory=list)
+    let_go: list[str] = field(default_factory=list)
+    """Names of the threads that ended a stream of rows."""
     waiting: threading.Event = field(default_factory=threading.Event)
     all_closed: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Connections come and go in threads of their own."""
+    sessions: list[MemorySession] = field(default_factory=list)
 
     def session(self, parameters: dict[str, str]) -> MemorySession:
         if parameters.get("database") == "missing":
@@ -57,15 +65,34 @@ class Database:
         with self.lock:
             self.opened += 1
             self.all_closed.clear()
-        return MemorySession(self, parameters)
+        made = MemorySession(self, parameters)
+        self.sessions.append(made)
+        return made
 
 
 class MemorySession:
     def __init__(self, database: Database, parameters: dict[str, str]):
         self.database = database
         self.transaction_status = "I"
+        self.statements = Named("prepared statement", "26000", "42P05")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
         self._cancel = threading.Event()
+
+    def greeting(self) -> list[Notice]:
+        return []
+
+    def idle_limit(self) -> IdleLimit | None:
+        return self.database.idle_limit
+
+    @property
+    def send_limit_s(self) -> float | None:
+        return self.database.send_limit_s
+
+    def expired(self, error: HeadraceError) -> None:
+        self.database.expired.append(error.message)
+
+    def begin_request(self) -> None:
+        self._cancel.clear()
 
     def execute(self, sql: str) -> Iterator[Result]:
         for statement in split(sql):
@@ -87,8 +114,9 @@ class MemorySession:
                 self.database.all_closed.set()
 
     def _run(self, sql: str, parameters: Sequence[str | None], types: Sequence[str | None] = ()) -> Result:
-        self._cancel.clear()
         try:
+            if self._cancel.is_set():
+                raise QueryCanceled("canceling statement due to user request")
             if self.transaction_status == "E" and not re.match(r"rollback|commit", sql, re.I):
                 raise TransactionError("current transaction is aborted", sqlstate="25P02")
             return self._statement(sql, parameters, types)
@@ -165,12 +193,15 @@ class MemorySession:
         return Result("SELECT", columns, iter([batch(columns, [tuple(row)])]))
 
     def _series(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        for start in range(first, last + 1, 10_000):
-            if self._cancel.is_set():
-                raise QueryCanceled("canceling statement due to user request")
-            numbers = pa.array(range(start, min(start + 10_000, last + 1)), pa.int64())
-            self.database.produced += len(numbers)
-            yield pa.record_batch([numbers], names=["generate_series"])
+        try:
+            for start in range(first, last + 1, 10_000):
+                if self._cancel.is_set():
+                    raise QueryCanceled("canceling statement due to user request")
+                numbers = pa.array(range(start, min(start + 10_000, last + 1)), pa.int64())
+                self.database.produced += len(numbers)
+                yield pa.record_batch([numbers], names=["generate_series"])
+        finally:
+            self.database.let_go.append(threading.current_thread().name)
 
     def _wide(self, count: int, width: int) -> Iterator[pa.RecordBatch]:
         for _ in range(count):

@@ -16,10 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.server import PgClient, ServerThread, run_server_in_thread
+from headrace.errors import ShuttingDown
+from headrace.server import PgClient, PgServer, ServerThread, run_server_in_thread
 from headrace.server.client import ConnectionLost, ServerError
-from headrace.server.frontend import Query, Startup, Terminate
+from headrace.server.frontend import Bind, Execute, Parse, Query, Startup, Sync, Terminate
 from headrace.server.wire import int32
+from headrace.session.result import IdleLimit
 from support import WAIT_S, child, eventually
 
 psql_missing = pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not installed")
@@ -351,3 +353,74 @@ def test_sessions_of_closed_connections_leave_no_threads(server, database):
         return [t for t in threading.enumerate() if t.name.startswith("pg-") and t not in before]
 
     eventually(lambda: not left(), "the threads of the connections to end")
+
+
+@pytest.mark.parametrize("wanted", ["simple", "extended"])
+def test_a_client_lost_in_the_middle_lets_go_in_its_own_thread(server, database, wanted):
+    """What a result holds on to is released by calls that may block: never on the event loop."""
+    sql = "select generate_series(1, 100000000)"
+    asked = [Query(sql)] if wanted == "simple" else [Parse("", sql), Bind("", ""), Execute("", 0), Sync()]
+    with raw(server, Startup({"user": "root"}).encode(), *(message.encode() for message in asked)) as line:
+        eventually(lambda: database.produced > 0, "the first rows")
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: database.let_go, "the end of the stream")
+    assert set(database.let_go) == {"pg-1"}
+
+
+def test_a_cancel_that_comes_too_late_hits_nothing_else(database):
+    sessions = []
+
+    def make(parameters):
+        sessions.append(database.session(parameters))
+        return sessions[-1]
+
+    with run_server_in_thread(make) as server, connect(server) as connection:
+        for _ in range(3):
+            assert connection.execute("select 1").fetchone() == (1,)
+            sessions[0].cancel()
+            with connection.pipeline():
+                found = [connection.execute("select %s::int", (i,)) for i in range(3)]
+            assert [cursor.fetchone() for cursor in found] == [(0,), (1,), (2,)]
+            sessions[0].cancel()
+
+
+def test_an_idle_client_is_sent_away(server, database):
+    error = ShuttingDown("terminating connection due to idle-session timeout", sqlstate="57P05")
+    database.idle_limit = IdleLimit(0.05, error)
+    with raw(server, Startup({"user": "root"}).encode()) as line:
+        assert b"57P05" in read_all(line)
+    assert database.expired == [error.message]
+    assert database.all_closed.wait(WAIT_S)
+
+
+def test_a_client_that_takes_nothing_is_cut_off(server, database):
+    database.send_limit_s = 0.05
+    asked = Query("select generate_series(1, 100000000)").encode()
+    with raw(server, Startup({"user": "root"}).encode(), asked) as line:
+        assert database.all_closed.wait(WAIT_S), "the session holds what it reads until the client goes"
+        assert line.fileno() > 0
+    assert database.expired == ["the client takes nothing of what it has asked for"]
+
+
+def test_the_kernel_asks_whether_a_silent_client_is_there(server):
+    found = []
+
+    def accepting(line, writer):
+        found.append(writer.get_extra_info("socket"))
+        accept(line, writer)
+
+    def options():
+        line = found[0]
+        return [
+            line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+            line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+        ]
+
+    server.stop()
+    other = PgServer(server.server._make_session, port=0)
+    accept, other._connected = other._connected, accepting
+    with ServerThread(other) as running:
+        running.start()
+        with connect(running):
+            assert options() == [1, 60, 120_000]

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.config import Settings
+from headrace.server import ServerThread, run_server_in_thread
 from headrace.session.database import Database, connect
 
 
@@ -14,3 +15,9 @@ def database(spark: SparkSession) -> Iterator[Database]:
     settings = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
     with connect(spark=spark, settings=settings) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def server(database: Database) -> Iterator[ServerThread]:
+    with run_server_in_thread(lambda parameters: database.session()) as running:
+        yield running

@@ -24,6 +24,7 @@ class Scene:
         self.ended: set[Any] = set()
         self.failing_starts = 0
         self.failing_renewals = 0
+        self.failing_looks = 0
         self.at_start: Callable[[], None] = lambda: None
         self._started = 0
         self._suspended = False
@@ -32,11 +33,17 @@ class Scene:
             None if given else self._start,  # type: ignore[arg-type]
             lambda session: self.said.append(f"renew {session}"),
             pace=pace,
-            ended=lambda session, wait_s: session in self.ended,
+            ended=self._has_ended,
             successor=lambda lost, start: start(),
             pause=lambda closed, seconds: self.said.append(f"pause {seconds:g}"),
         )
         self.keeper.watch(self)  # type: ignore[arg-type]
+
+    def _has_ended(self, session: Any, wait_s: float) -> bool:
+        if self.failing_looks:
+            self.failing_looks -= 1
+            raise KeyError("of nobody knows what")
+        return session in self.ended
 
     def _start(self) -> str:
         self.at_start()
@@ -59,6 +66,9 @@ class Scene:
 
     def watch_spark(self, is_lost: Callable[[], bool]) -> None:
         self.is_lost = is_lost
+
+    def note_failure(self, what: str, error: Exception) -> None:
+        self.said.append(f"{what} failed: {error}")
 
     def suspend(self, reason: HeadraceError) -> None:
         if not self._suspended:
@@ -147,6 +157,16 @@ def test_starts_that_fail_are_repeated_with_growing_pauses(make: Make) -> None:
     scene.end()
     scene.wait_for("resume")
     assert scene.said == ["suspend", "pause 1", "pause 2", "pause 3", "start s1", "renew s1", "resume"]
+
+
+def test_a_watch_that_fails_is_begun_again(make: Make) -> None:
+    """Whatever looking comes to: else nobody would notice that Spark has ended."""
+    scene = make()
+    scene.failing_looks = 3
+    eventually(lambda: not scene.failing_looks)
+    scene.end()
+    scene.wait_for("resume")
+    assert scene.said.count("the watch over Spark failed: 'of nobody knows what'") == 3
 
 
 def test_spark_ends_again_while_views_are_planned(make: Make) -> None:

@@ -183,6 +183,20 @@ def test_prepared_statements(shop: Database) -> None:
     session.close()
 
 
+def test_a_prepared_query_of_a_relation_that_is_dropped(shop: Database) -> None:
+    """PC-39: it fails with the name of what is missing, alone or in a join; it is never half an answer."""
+    session = Session(shop)
+    shop.sql("CREATE TABLE short (n int); INSERT INTO short VALUES (1), (2)")
+    for query in ("SELECT n FROM short", "SELECT count(*) FROM short a JOIN items b ON a.n = b.id"):
+        select = session.prepare(query)
+        assert select.execute([]).rows()
+        shop.sql("DROP TABLE short")
+        assert state_of(lambda select=select: select.execute([]).rows()) == "42P01"
+        shop.sql("CREATE TABLE short (n int); INSERT INTO short VALUES (1), (2)")
+    shop.sql("DROP TABLE short")
+    session.close()
+
+
 def test_settings(shop: Database) -> None:
     session = Session(shop, {"application_name": "test"})
 

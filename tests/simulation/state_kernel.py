@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -177,15 +178,22 @@ class SwitchingCondition(Condition):
 class FaultyOs:
     """What the state's modules see as `os`: slow, failing and torn, and losing what was not forced to the disk."""
 
-    def __init__(self, kernel: Kernel, now_ms: Callable[[], int]):
-        self._kernel, self._now_ms = kernel, now_ms
+    def __init__(self, kernel: Kernel, now_ms: Callable[[], int], root: Path):
+        self._kernel, self._now_ms, self._root = kernel, now_ms, root
+        self._found_again: set[str] = {os.fspath(root)}
+        """Directories that are still there after a power failure."""
         self._writing: dict[int, str] = {}
+        self._reading: dict[int, str] = {}
         self._unsynced: set[str] = set()
         self._renamed: dict[str, str] = {}
         self.deletes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
+
+    def settle(self) -> None:
+        """What is there now was made before anything could fail."""
+        self._found_again |= {os.fspath(p) for p in self._root.rglob("*") if p.is_dir()}
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         self._step("open", path)
@@ -195,6 +203,8 @@ class FaultyOs:
             self._unsynced.add(os.fspath(path))
         elif os.path.isdir(path):
             self._writing[fd] = os.fspath(path)
+        else:
+            self._reading[fd] = os.fspath(path)
         return fd
 
     def write(self, fd: int, data: memoryview) -> int:
@@ -204,14 +214,16 @@ class FaultyOs:
         return written
 
     def fsync(self, fd: int) -> None:
-        path = self._writing[fd]
+        path = self._writing.get(fd) or self._reading[fd]
         self._step("fsync", path)
         if os.path.isdir(path):
             self._renamed = {new: old for new, old in self._renamed.items() if os.path.dirname(new) != path}
+            self._found_again |= {entry.path for entry in os.scandir(path) if entry.is_dir()}
         self._unsynced.discard(path)
 
     def close(self, fd: int) -> None:
         path = self._writing.pop(fd, None)
+        self._reading.pop(fd, None)
         os.close(fd)
         if path is not None and os.path.isfile(path):
             self._touch(path)
@@ -222,6 +234,14 @@ class FaultyOs:
         self._renamed[os.fspath(new)] = os.fspath(old)
         if os.fspath(old) in self._unsynced:
             self._unsynced.remove(os.fspath(old))
+            self._unsynced.add(os.fspath(new))
+        self._touch(new)
+
+    def link(self, old: Any, new: Any) -> None:
+        self._step("link", new)
+        os.link(old, new)
+        self._renamed[os.fspath(new)] = os.fspath(old)
+        if os.fspath(old) in self._unsynced:
             self._unsynced.add(os.fspath(new))
         self._touch(new)
 
@@ -243,7 +263,13 @@ class FaultyOs:
                     self._touch(path)
             for new, old in self._renamed.items():
                 if os.path.exists(new) and rng.random() < 0.5:
-                    os.rename(new, old)
+                    if os.path.exists(old):  # a link whose first name has not been removed
+                        os.unlink(new)
+                    else:
+                        os.rename(new, old)
+            for folder in sorted(p for p in self._root.rglob("*") if p.is_dir()):
+                if os.fspath(folder) not in self._found_again and rng.random() < 0.5:
+                    shutil.rmtree(folder, ignore_errors=True)
         self._unsynced.clear()
         self._renamed.clear()
 
@@ -314,10 +340,19 @@ class MemoryStore:
         self._token: int | None = None
 
     @property
+    def name(self) -> str:
+        return "memory"
+
+    @property
     def token(self) -> int | None:
         return self._token
 
-    def open(self, format_version: int, migrations: object) -> Loaded:
+    def place(self) -> str:
+        return "in memory"
+
+    def open(
+        self, format_version: int, migrations: object, *, initialize: bool = True, succeeding: int | None = None
+    ) -> Loaded:
         self._durable.token += 1
         self._token = self._durable.token
         self._durable.config.setdefault("format_version", FORMAT_VERSION)
@@ -356,8 +391,11 @@ class MemoryStore:
         config = {**(writes.config or {}), "sequence": expected_sequence + 1}
         self._durable.write(Writes(writes.puts, writes.deletes, config))
 
-    def read_config(self) -> dict[str, int]:
-        return dict(self._durable.config)
+    def peek(self) -> Loaded:
+        return Loaded(dict(self._durable.config), ())
+
+    def replace(self, content: Loaded, token_floor: int) -> None:
+        raise NotImplementedError("catalogs do not move in this simulation")
 
     def close(self) -> None:
         pass

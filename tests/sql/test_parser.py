@@ -159,6 +159,9 @@ def test_views() -> None:
             "create index i on t (a) include (b) distributed by (a)",
             st.CreateIndex(TableName(None, "i"), TableName(None, "t"), ("a",), ("b",), ("a",)),
         ),
+        ("close all", st.CloseCursor(None)),
+        ("close c", st.CloseCursor("c")),
+        ("unlisten *", st.Unlisten()),
         ("create schema if not exists s", st.CreateSchema("s", True)),
     ],
 )
@@ -212,6 +215,33 @@ def test_parameters() -> None:
         statement.query.to_spark(str)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("sql", "count"),
+    [
+        ("INSERT INTO t VALUES ($1,$2,$3),($4,$5,$6)", 6),
+        ("SELECT * FROM t WHERE a<$1 AND b>$2 AND c=$3::int", 3),
+        ("SELECT $1::int,$2::text||$$a $3,$4 b$$,$t$ $5 $t$", 2),
+        ("SELECT $1,'$2,$3',\"$4,$5\",E'\\'$6,$7',$2", 2),
+        ("SELECT $1,a$2,b$3 FROM t", 1),
+        ("SELECT $1,$2 -- $3,$4\n,$3 /* $4 /* $5 */ $6 */ || '*'", 3),
+        ("SELECT $12,$1", 12),
+    ],
+)
+def test_parameters_need_no_space_between_them(sql: str, count: int) -> None:
+    statement = parse_one(sql)
+    assert parameter_count(statement) == count
+    bind(statement, ["1"] * count, ["int"] * count)
+
+
+@pytest.mark.parametrize(
+    ("sql", "at"), [("SELECT @1", 8), ("SELECT $ 1", 8), ("SELECT \ue0001", 8), ("SELECT 1, $x", 11)]
+)
+def test_other_signs_are_no_parameters(sql: str, at: int) -> None:
+    with pytest.raises(SyntaxFault) as raised:
+        parse_one(sql)
+    assert raised.value.position == at
+
+
 def test_bound_insert_is_literal() -> None:
     statement = parse_one("INSERT INTO t VALUES ($1, $2, $3)")
     bound = bind(statement, ["1", None, "{a,b}"], ["bigint", None, "array<string>"])
@@ -238,4 +268,21 @@ def test_bound_insert_is_literal() -> None:
 def test_client_queries_parse(sql: str) -> None:
     found = parse_one(sql)
     assert isinstance(found, st.Select)
-    assert found.query.to_spark(lambda name: f"`{name.name}`")
+    assert found.query.text == sql
+
+
+def test_prepare_and_execute() -> None:
+    found = parse_one("PREPARE p (int, numeric(5,2), unknown) AS SELECT $1,$2,$3")
+    assert isinstance(found, st.Prepare) and isinstance(found.statement, st.Select)
+    assert (found.name, found.types, found.statement.text) == ("p", ("int", "decimal(5,2)", None), "SELECT $1,$2,$3")
+    assert parse_one("EXECUTE p") == st.Execute("p")
+    assert parse_one("EXECUTE p()") == st.Execute("p")
+    assert parse_one("EXECUTE p(1, -2.5, 'a''b', true, NULL)") == st.Execute("p", ("1", "-2.5", "a'b", "true", None))
+    assert parse_one("DEALLOCATE PREPARE ALL") == st.Deallocate(None)
+    assert parse_one('DEALLOCATE "All"') == st.Deallocate("All")
+    for sql in ("EXECUTE p(1+1)", "EXECUTE p(now())", "EXECUTE p('1'::int)", "PREPARE TRANSACTION 'x'"):
+        with pytest.raises(NotSupported):
+            parse_one(sql)
+    for sql in ("EXECUTE p(1", "EXECUTE p(1,", "PREPARE p AS", "PREPARE p AS DROP TABLE t", "DEALLOCATE"):
+        with pytest.raises(SyntaxFault):
+            parse_one(sql)

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptObject
 from headrace.state import arrangement as arrangement_module
+from headrace.state import cursor as cursor_module
 from headrace.state import run as run_module
 from headrace.state.arrangement import Arrangement, slice_bounds, slice_of
+from headrace.state.cursor import Span
 from headrace.state.kernels import consolidate
+from headrace.state.kernels.equality import Ints
 from headrace.state.merge import choose_compaction, least_runs, merge
 from headrace.state.run import RunCache, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
@@ -384,3 +387,52 @@ def test_between(epochs: list[Any], wanted: dict[int, tuple[int, int]], as_of: i
             if bounds[key_of(row[0][0])][0] <= hash_of(row[0]) <= bounds[key_of(row[0][0])][1]
         })  # fmt: skip
         assert _sorted([batch])
+
+
+KEYS = TableSchema((pa.field("id", pa.int64()),), (), ((pa.field("__w", pa.int64()), "add"),))
+
+
+def keys_run(root: Path, name: str, deltas: list[tuple[int, int]]) -> RunRef:
+    k, weights = (pa.array([d[i] for d in deltas], pa.int64()) for i in (0, 1))
+    rows = pa.RecordBatch.from_arrays([k, k, weights], schema=KEYS.arrow())
+    return write_run(root, name, [Section(1, KEYS, [consolidate(rows, KEYS)], 1)], fsync=False)[0]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(-60, 60), st.sampled_from([1, -1])), min_size=1, max_size=50), max_size=4),
+    st.integers(-70, 70),
+    st.integers(1, 5),
+)
+def test_the_lowest_key(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[tuple[int, int]]], k_from: int, look_rows: int
+) -> None:
+    """Rows that were taken back are none, however many lie in front of the first that is there."""
+    root = tmp_path_factory.mktemp("lowest")
+    refs, weights = [], Counter[int]()
+    for i, part in enumerate(parts):
+        sums = Counter[int]()
+        for k, w in part:
+            sums[k] += w
+        weights.update(sums)
+        if any(sums.values()):
+            refs.append(keys_run(root, f"{i}.run", part))
+    expected = min((k for k, w in weights.items() if w and k >= k_from), default=None)
+    assert Arrangement(KEYS, refs, root, cache=RunCache()).lowest_key(k_from, look_rows) == expected
+
+
+def test_the_lowest_key_is_found_without_a_look_at_every_entry_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = [keys_run(tmp_path, f"{i}.run", [(k, 1) for k in range(i, 40_000, 2)]) for i in range(2)]
+    looked: list[int] = []
+
+    def counted_points(span: Span) -> Ints:
+        points = index_points(span)
+        looked.append(len(points))
+        return points
+
+    index_points = cursor_module._index_points
+    monkeypatch.setattr(cursor_module, "_index_points", counted_points)
+    table = Arrangement(KEYS, refs, tmp_path, cache=RunCache())
+    assert table.lowest_key(7) == 7 and table.lowest_key(39_999) == 39_999 and table.lowest_key(40_000) is None
+    assert sum(looked) < 100, "of 10,000 entries"

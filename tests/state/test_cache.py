@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import StorageError
 from headrace.state import cache as cache_module
 from headrace.state.cache import SectionCache
 from headrace.state.iopool import IoMetrics
+from headrace.state.stores import RemoteStore, StoreRoot
 
 
 def _put(cache: SectionCache, key: str, size: int, content: bytes = b"x") -> None:
@@ -120,3 +122,27 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path) 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file/cache"):
         SectionCache(tmp_path / "file" / "cache", 10, IoMetrics()).temporary()
+
+
+@pytest.mark.parametrize("found", ["open to others", "a link", "of another user"])
+def test_a_directory_that_anybody_could_have_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    """What lies in the default directory is taken for verified, so nobody else may have been able to put it there."""
+    folder = tmp_path / "cache"
+    cache = SectionCache(folder, 100, IoMetrics(), private=True)
+    _put(cache, "a", 25)
+    assert cache.map("a", 25) is not None and folder.stat().st_mode & 0o077 == 0
+    if found == "open to others":
+        folder.chmod(0o777)
+    elif found == "a link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        monkeypatch.setattr(cache_module.os, "getuid", lambda: folder.stat().st_uid + 1)
+    for use in (lambda: cache.map("a", 25), cache.temporary, lambda: cache.discard("a")):
+        with pytest.raises(StorageError, match=r"cache directory .* only this user"):
+            use()
+
+
+def test_the_default_directory_is_private() -> None:
+    sections = RemoteStore(StoreRoot("memory://private"))._sections
+    assert sections.cache._private and "headrace-cache-" in str(sections.cache._folder)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.common.columns import arrow_type
 from headrace.state.kernels import rows_equal
-from headrace.state.kernels.hashing import hash_columns
+from headrace.state.kernels.hashing import hash_columns, hash_key, key_mask
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 DECIMALS = st.decimals(-(10**8), 10**8, places=2, allow_nan=False).map(decimal.Decimal)
@@ -89,3 +89,20 @@ def test_no_hash() -> None:
         hash_columns([pa.array(["a"], pa.string_view())])
     with pytest.raises(ValueError):
         hash_columns([])
+
+
+_KEYS = st.one_of(
+    st.tuples(st.just(pa.int8()), st.integers(-128, 127)),
+    st.tuples(st.just(pa.int32()), st.integers(-(2**31), 2**31 - 1)),
+    st.tuples(st.just(pa.int64()), st.integers(-(2**63), 2**63 - 1)),
+    st.tuples(st.just(pa.bool_()), st.booleans()),
+    st.tuples(st.just(pa.string()), st.text(max_size=40)),
+)
+
+
+@given(st.lists(_KEYS, min_size=1, max_size=4))
+def test_one_row_alone_has_the_same_hash(parts: list[tuple[pa.DataType, Any]]) -> None:
+    masks = [key_mask(kind) for kind, _ in parts]
+    assert None not in masks
+    columns = [pa.array([value], kind) for kind, value in parts]
+    assert hash_key([value for _, value in parts], masks) == int(hash_columns(columns)[0])  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptObject, StorageError
-from headrace.state.iopool import IoMetrics, IoPool, RetryPolicy
+from headrace.state.iopool import LEAST_BYTES_PER_S, IoMetrics, IoPool, RetryPolicy
 from support import WAIT_S
 
 
@@ -157,3 +157,82 @@ def test_what_was_counted_since() -> None:
     metrics.add(requests=2, bytes_read=10)
     metrics.cache_bytes = 99
     assert metrics.since(before) == {"requests": 2, "bytes_read": 10}
+
+
+def test_waiting_for_a_thread_does_not_count() -> None:
+    """32 parts that take 50 ms each, one after the other: none has had more than its 300 ms."""
+    time, gate = Time(), threading.Semaphore(0)
+
+    def part() -> None:
+        gate.acquire()
+        time.sleep(0.05)
+
+    io = pool(time, concurrency=1, deadline_ms=300)
+    waits = [io.start("reading object x", part) for _ in range(32)]
+    for wait in waits:
+        gate.release()
+        wait()
+    assert len(time.slept) == 32 and io.metrics.failures == 0
+
+
+def test_calls_that_nobody_waits_for_give_their_threads_back() -> None:
+    """Otherwise one that waits for a thread would wait for ever."""
+    held, entered = threading.Event(), threading.Semaphore(0)
+    time = Time()
+    io = pool(time, concurrency=2, deadline_ms=20)
+
+    def stuck() -> None:
+        entered.release()
+        held.wait()
+
+    try:
+        left = [io.start("reading object x", stuck) for _ in range(2)]
+        for _ in left:
+            assert entered.acquire(timeout=WAIT_S)
+        wait = io.start("reading object y", lambda: "fine")
+        time.now_s += 0.02
+        assert wait() == "fine"
+        for given_up in left:
+            with pytest.raises(StorageError, match="reading object x failed: no answer in time"):
+                given_up()
+        assert io.metrics.failures == 2
+    finally:
+        held.set()
+
+
+def test_a_call_has_time_for_its_size() -> None:
+    """A hundred seconds at the least rate, beside the deadline."""
+    time = Time()
+    io = pool(time, attempts=200, first_ms=1000, most_ms=1000, deadline_ms=1000)
+    with pytest.raises(StorageError, match="reset"):
+        io.run("writing object x", failing(999, ConnectionError("reset")), size_bytes=100 * LEAST_BYTES_PER_S)
+    assert len(time.slept) == 100
+
+
+def test_a_thread_that_cannot_be_started_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without any thread fails, those that come later go on, and the others do the work meanwhile."""
+    time = Time()
+    io = pool(time, concurrency=2)
+    entered, held = threading.Event(), threading.Event()
+
+    def none(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def slow() -> str:
+        entered.set()
+        held.wait(WAIT_S)
+        return "slow"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        with pytest.raises(StorageError, match="reading object x failed: the system has no thread left"):
+            io.run("reading object x", lambda: "never")
+    first = io.start("reading object y", slow)
+    assert entered.wait(WAIT_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        second = io.start("reading object z", lambda: "done")
+    held.set()
+    assert (first(), second()) == ("slow", "done")
+    assert io.run("reading object x", lambda: "fine") == "fine"
+    assert io.metrics.failures == 1

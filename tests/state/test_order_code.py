@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import NumericOutOfRange
 from headrace.state.kernels import consolidate
-from headrace.state.kernels.order_code import SortKey, order_codes, useful
+from headrace.state.kernels.order_code import SortKey, counted_units, order_codes, useful
 from headrace.state.schema import TableSchema
 
 WIDE = 10**37
@@ -111,3 +112,13 @@ def test_many_rows_of_one_code(kind: pa.DataType) -> None:
     made = consolidate(batch, schema)
     assert made.num_rows == 5000
     assert set(made.column("__w").to_pylist()) == {4}
+
+
+def test_rows_that_are_too_many_to_count_are_refused() -> None:
+    """Which rows are the first would be told by sums that have wrapped."""
+    k = np.zeros(3, dtype=np.int64)
+    code, weights = np.arange(3), np.array([2**62, 2**62, -1])
+    with pytest.raises(NumericOutOfRange):
+        counted_units(k, code, weights, by_code=False)
+    assert counted_units(k, code, weights, by_code=True).tolist() == [1, 1, 0]
+    assert counted_units(k, code, weights // 8, by_code=False).tolist() == [2**59, 2**59, 0]

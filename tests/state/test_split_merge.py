@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from test_arrangement import DELTAS, SCHEMA, Model, counted
 
 from headrace.errors import CorruptObject
 from headrace.state.arrangement import Arrangement
-from headrace.state.merge import MergePart, choose_compaction, first_levels, levels, part_path, split_by_keys
+from headrace.state.merge import (
+    SMALL_BYTES,
+    MergePart,
+    choose_compaction,
+    first_levels,
+    levels,
+    part_path,
+    split_by_keys,
+)
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 
@@ -113,6 +122,7 @@ def test_the_parts_of_a_merge_count_as_one_run() -> None:
     assert choose_compaction(parts, fan_in=4, tier_bytes=1, max_runs=48) == []
     more = [*parts, _ref("single.run", 80)]
     assert choose_compaction(more, fan_in=4, tier_bytes=1, max_runs=48) == [more]
-    assert first_levels(more, 2) == parts[:16]
+    large = [replace(r, length=r.length * SMALL_BYTES) for r in more]
+    assert first_levels(large, 2) == large[:16]
     plain = [_ref(f"{i}.run", 80) for i in range(4)]
     assert len(levels(plain)) == 4 and choose_compaction(plain, fan_in=4, tier_bytes=1) == [plain]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,24 +12,26 @@ from hypothesis import strategies as st
 
 from headrace.dataflow.operators.task import Buffer
 from headrace.errors import JobFailed
+from headrace.state.kernels.exact_sum import EXACT_TYPE
 from headrace.state.memory import MemoryController
 from headrace.state.run import Section, write_run
 from headrace.state.schema import TableSchema
-from headrace.state.spool import TaskSpool, forget_attempt, forget_leftovers
+from headrace.state.spool import TaskSpool, forget_attempt, forget_earlier, forget_leftovers
+from headrace.state.watermark import expired_runs
 
-F64 = pa.float64()
 W = (pa.field("__w", pa.int64(), nullable=False), "add")
 PLAIN = TableSchema((pa.field("a", pa.int32()),), (), (W,))
 WIDE = TableSchema(
     (pa.field("a", pa.int32()),),
     (pa.field("b", pa.string()), pa.field("c", pa.int64())),
-    (W, (pa.field("m", pa.int64()), "min"), (pa.field("f", F64), "twosum"), (pa.field("f__lo", F64), "twosum")),
+    (W, (pa.field("m", pa.int64()), "min"), (pa.field("f", EXACT_TYPE), "exact")),
+    expires="c",
 )  # fmt: skip
 
 
 def _rows(schema: TableSchema, keys: list[int]) -> pa.RecordBatch:
     target = schema.arrow()
-    values = {"b": [str(k) for k in keys]}
+    values = {"b": [str(k) for k in keys], "f": [struct.pack("<d", k) for k in keys]}
     return pa.RecordBatch.from_arrays([pa.array(values.get(f.name, keys), f.type) for f in target], schema=target)
 
 
@@ -72,6 +75,15 @@ def test_what_a_task_writes(
     assert memory.use().used_bytes == 0 and memory.use().peak_bytes <= limit_bytes
 
 
+def test_spooled_rows_keep_their_event_times(tmp_path: Path) -> None:
+    """FS-19: a run that has passed through the spool is dropped by the watermark like any other, without being read."""
+    spool = TaskSpool(tmp_path / "spool", "1-1-1", 7)
+    spool.append("0", 4, WIDE, _rows(WIDE, [3, 5, 9]))
+    ref = write_run(tmp_path, "x.run", spool.sections(1), fsync=False)[0]
+    assert (ref.time_min, ref.time_max) == (3, 9)
+    assert expired_runs([ref], 10) == [ref]
+
+
 def test_a_stage_that_did_not_see_the_end_of_its_input(tmp_path: Path) -> None:
     """I3: what is spooled only in part never becomes part of an object."""
     spool = TaskSpool(tmp_path, "1-1-1", 7)
@@ -107,3 +119,13 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
     spool.remove()
     forget_attempt(tmp_path, "1-1-2")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_attempt_tidies_up_after_earlier_ones_of_its_job(tmp_path: Path) -> None:
+    """On hosts that the server does not run on."""
+    for name in ("7-1-1", "7-1-2", "7-1-2again", "70-1-1", "8-1-1"):
+        (tmp_path / name / "5").mkdir(parents=True)
+        (tmp_path / name / "5" / "x.rows").write_bytes(b"x")
+    forget_earlier(tmp_path, "7-1-2")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["7-1-2", "70-1-1", "8-1-1"]
+    forget_earlier(tmp_path / "missing", "7-1-2")

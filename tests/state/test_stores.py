@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +17,12 @@ from faulty_transport import FaultyTransport
 from remote_cases import SCHEMA, batch, rows_of, write
 
 from headrace.errors import CorruptObject, InvalidParameter, StorageError
+from headrace.state import objects, stores
 from headrace.state import remote as remote_module
-from headrace.state import stores
 from headrace.state.iopool import IoPool, RetryPolicy
+from headrace.state.objects import ObjectWriter
 from headrace.state.run import Run, Section, write_run
+from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, root_from_json, root_to_json, store_of
 from headrace.state.transport import open_transport
 
@@ -45,6 +51,25 @@ def faulty(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.M
     real = stores._opened
     monkeypatch.setattr(stores, "_opened", lambda root: made.store if root == made.root else real(root))
     yield made
+
+
+def test_reading_makes_no_directory(tmp_path: Path) -> None:
+    """A host that does not see the server's directory must not come by one of its own by asking for an object."""
+    root = tmp_path / "not" / "mounted"
+    store = store_of(str(root))
+    ref = RunRef(1, "a/b.run", 0, 1, 1, 1, 1, 0, 0)
+    assert store.head("a/b") is None and store.get("a/b") is None and not list(store.list("a"))
+    store.delete("a/b")
+    store.tidy()
+    with pytest.raises(CorruptObject):
+        store.open(ref, lambda view: None)
+    with pytest.raises(StorageError, match="does not see the server's object"):
+        store_of(StoreRoot(str(root), proof="proof/x"))
+    assert not list(tmp_path.iterdir())
+    store.put("a/b", b"12345")
+    found = store.head("a/b")
+    assert found is not None and (found.path, found.size) == ("a/b", 5) and found.modified_s > 0
+    assert store.head("a") is None and store.head("a/b/c") is None
 
 
 def test_roots_travel_as_json_and_pickles() -> None:
@@ -287,3 +312,95 @@ def test_a_missing_bucket_is_found_at_start(faulty: Faulty) -> None:
     with pytest.raises(StorageError, match="no such bucket"):
         faulty.store.prepare()
     faulty.store.prepare()
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["by link", "on a filesystem without links"])
+def test_of_two_writers_of_one_name_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    """Put-if-absent: also where the other one comes between the last look and the name."""
+    first, second = (ObjectWriter(tmp_path, "1/x.run") for _ in range(2))
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        monkeypatch.setattr(objects.os, "fsync", real)
+        first.commit()
+
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, "not permitted")
+
+    if not links:
+        monkeypatch.setattr(objects.os, "link", no_link)
+    with first, second:
+        first.write(b"first")
+        second.write(b"second")
+        monkeypatch.setattr(objects.os, "fsync", fsync)
+        with pytest.raises(StorageError, match=r"1/x\.run exists already"):
+            second.commit()
+    assert [o.path for o in store_of(tmp_path).list()] == ["1/x.run"]
+    assert (tmp_path / "1/x.run").read_bytes() == b"first"
+
+
+def test_every_new_directory_is_durable_before_an_object_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that another writer has made and not yet synced."""
+    (tmp_path / "7").mkdir()
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(objects.os, "fsync", fsync)
+    with ObjectWriter(tmp_path, "7/1-a/x.run") as writer:
+        writer.commit()
+    assert {str(tmp_path), str(tmp_path / "7"), str(tmp_path / "7/1-a")} <= set(synced)
+    synced.clear()
+    with ObjectWriter(tmp_path, "7/1-a/y.run") as writer:
+        writer.commit()
+    assert synced[1:] == [str(tmp_path / "7/1-a")], "the others are known to be"
+    store_of(tmp_path / "a/b").prepare()
+    assert {str(tmp_path), str(tmp_path / "a")} <= set(synced)
+
+
+def test_what_is_known_of_directories_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every attempt at an epoch has one of its own, for years."""
+    most = 8
+    monkeypatch.setattr(objects, "_DURABLE_AT_MOST", most, raising=False)
+    for epoch in range(5 * most):
+        with ObjectWriter(tmp_path, f"7/{epoch}-a/x.run") as writer:
+            writer.commit()
+    assert len(objects._durable) <= most + 1
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_parts_are_held_once_and_a_few_at_a_time(faulty: Faulty, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    """A section of many parts takes as much memory as a few of them."""
+    monkeypatch.setattr(remote_module, "GET_BYTES", 1024)
+    ref = write(faulty.root, "1/x.run", 20_000)
+    if not packed:
+        stored = faulty.store._sections.open(ref, lambda view: None)
+        _replace(faulty, "1/x.run", bytes(stored))
+        ref = replace(ref, packed=None)
+    faulty.forget()
+    given: list[weakref.ref[Part]] = []
+    most = 0
+    get = faulty.transport.get
+
+    class Part(bytearray):
+        """A part of which it is known whether anybody still holds it."""
+
+    def counted(path: str, offset: int, length: int) -> Part:
+        nonlocal most
+        part = Part(get(path, offset, length))
+        given.append(weakref.ref(part))
+        most = max(most, sum(g() is not None for g in given))
+        return part
+
+    monkeypatch.setattr(faulty.transport, "get", counted)
+    assert rows_of(faulty.root, ref).num_rows == 20_000
+    assert len(given) > 30 and most <= remote_module.PARTS_AHEAD + 2
+
+
+def test_large_requests_have_more_time() -> None:
+    made = open_transport("s3://b/p", {"region": "r"}, 1000)
+    small, large = (made._for(size).client_options["timeout"] for size in (1 << 20, 64 << 20))
+    assert (small, large) == ("1s", "1m 5s")

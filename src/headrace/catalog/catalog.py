@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError
-
 from headrace.catalog.edits import NEXT_ID_KEY, SEQUENCE_KEY, Edit, plan_change
+from headrace.catalog.marks import Place
+from headrace.catalog.moving import Places, find_truth, open_truth
+from headrace.catalog.places import DEFAULTS, PlaceOptions, canonical, open_store, peek
 from headrace.catalog.records import decode
-from headrace.catalog.stash import StashStore, server_engine, sqlite_engine
+from headrace.catalog.shadow import ShadowStore
 from headrace.catalog.state import CatalogState, Change
 from headrace.catalog.store import (
     FORMAT_VERSION,
     MIGRATIONS,
+    PLACE,
     CatalogStore,
     Loaded,
     Migration,
@@ -25,47 +26,12 @@ from headrace.catalog.store import (
     Writes,
 )
 from headrace.common.clock import Clock, SystemClock
-from headrace.errors import HeadraceError, InvalidParameter, ReadOnlyTransaction, StorageError
+from headrace.errors import HeadraceError, ReadOnlyTransaction
 
 
-def open_store(
-    location: str | Path, *, read_only: bool = False, full_sync: bool = True, busy_timeout_ms: int = 10_000
-) -> StashStore:
-    """The backend for a path of a SQLite file or a database URL; touches nothing that exists.
-
-    Raises `StorageError` for a read-only file that is not there, `InvalidParameter` for an unknown kind of URL.
-    """
-    text = str(location)
-    path = Path(text)
-    if "://" in text:
-        try:
-            url = sa.make_url(text)
-        except ArgumentError as error:
-            raise InvalidParameter("cannot read the catalog's URL", hint="postgresql://user@host/database") from error
-        if url.get_backend_name() == "postgresql":
-            return StashStore(server_engine(text), url.render_as_string(hide_password=True))
-        if url.get_backend_name() != "sqlite" or not url.database:
-            raise InvalidParameter(
-                f'no catalog backend for "{url.render_as_string()}"', hint="a path, or postgresql://"
-            )
-        path = Path(url.database)
-    if read_only and not path.exists():
-        raise StorageError(f"there is no catalog in {path}")
-    if not read_only:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    engine = sqlite_engine(path, read_only=read_only, full_sync=full_sync, busy_timeout_ms=busy_timeout_ms)
-    return StashStore(engine, str(path))
-
-
-def read_config(location: str | Path) -> dict[str, int]:
+def read_config(location: str | Path, options: PlaceOptions = DEFAULTS) -> dict[str, int]:
     """The config collection without opening the catalog: shuts out nobody, writes nothing, {} if there is none."""
-    if "://" not in str(location) and not Path(location).exists():
-        return {}
-    store = open_store(location, read_only=True)
-    try:
-        return store.read_config()
-    finally:
-        store.close()
+    return dict(peek(location, options).config)
 
 
 class Catalog:
@@ -79,7 +45,14 @@ class Catalog:
         self._store = store
         self._read_only = read_only
         self._clock = clock
-        self._state = CatalogState((decode(*row) for row in loaded.rows), loaded.config)
+        records = loaded.records
+        if records is None:
+            records = tuple(decode(*row) for row in loaded.rows if row[0] != PLACE)
+        self._content = CatalogState(records, loaded.config)
+        """Changed in place, by `_apply` alone; nobody else ever sees it."""
+        self._state = self._content.snapshot()
+        self.origins = Place.of(store.name, loaded).origins
+        """The places from which it has moved here, as `place` calls them."""
         self._writing = threading.Lock()
         self._image = threading.RLock()
         self._reader: int | None = None
@@ -94,14 +67,16 @@ class Catalog:
         clock: Clock | None = None,
         full_sync: bool = True,
         busy_timeout_ms: int = 10_000,
+        options: PlaceOptions | None = None,
     ) -> Catalog:
-        """Open the catalog in a SQLite file or at a database URL, shutting out every earlier opener.
+        """Open the catalog in a SQLite file or at a URL (see `open_store`), shutting out every earlier opener.
 
         `read_only` shuts out nobody, writes nothing, and shows the content as of now. Without `full_sync` a
         power failure may lose the last transactions. Raises `OperationalError`, with nothing touched, for a
         newer data format.
         """
-        store = open_store(location, read_only=read_only, full_sync=full_sync, busy_timeout_ms=busy_timeout_ms)
+        chosen = options or PlaceOptions(full_sync=full_sync, busy_timeout_ms=busy_timeout_ms)
+        store = open_store(location, chosen, read_only=read_only)
         return cls.over(store, read_only=read_only, clock=clock)
 
     @classmethod
@@ -114,9 +89,44 @@ class Catalog:
         format_version: int = FORMAT_VERSION,
         migrations: Mapping[int, Migration] = MIGRATIONS,
     ) -> Catalog:
-        """Open the catalog in a given backend; closes the backend if that fails."""
+        """Open the catalog in a given backend; closes the backend if that fails.
+
+        Raises `NotTheTruth` where the catalog has moved away from.
+        """
         try:
             loaded = store.load(format_version) if read_only else store.open(format_version, migrations)
+            Place.of(store.name, loaded).require_truth()
+            return cls(store, loaded, read_only=read_only, clock=clock or SystemClock())
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    def find(
+        cls,
+        location: str | Path,
+        places: Places,
+        *,
+        read_only: bool = False,
+        clock: Clock | None = None,
+        told: Callable[[str], None] = lambda text: None,
+        shadow: str | Path | None = None,
+    ) -> Catalog:
+        """Open the catalog that is, or was, in a place, wherever it is now; `told` hears of it. See `moving`.
+
+        What is written goes to the `shadow`, too. See `shadow`.
+        """
+        at = canonical(location)
+        if read_only:
+            store = places.store(find_truth(at, places, told), read_only=True)
+        else:
+            store, loaded = open_truth(at, places, told)
+        if shadow is not None and not read_only:
+            store = ShadowStore(store, places.store(canonical(shadow)), canonical(store.name), told)
+            store.begin(loaded)
+        try:
+            if read_only:
+                loaded = store.load(FORMAT_VERSION)
             return cls(store, loaded, read_only=read_only, clock=clock or SystemClock())
         except BaseException:
             store.close()
@@ -125,9 +135,19 @@ class Catalog:
     # ---- reading
 
     @property
+    def location(self) -> str:
+        """Where it is, without passwords."""
+        return self._store.name
+
+    @property
     def token(self) -> int | None:
         """The fencing token of this handle; None when read-only."""
         return self._store.token
+
+    @property
+    def place(self) -> str:
+        """What tells this catalog from a copy of it somewhere else."""
+        return self._store.place()
 
     @property
     def sequence(self) -> int:
@@ -136,32 +156,50 @@ class Catalog:
 
     @property
     def state(self) -> CatalogState:
-        """The content, checked against the fence: for single look-ups. Several that belong together use `reading`."""
-        if self._in_doubt is not None:
+        """The content as of now, checked against the fence. What it returns never changes: later transactions are seen
+        by those who ask again. So look-ups that belong together are made in one of these."""
+        # Inside `reading` all stays as it is; who holds `_writing` may be waiting for the end of the block.
+        if self._in_doubt is not None and self._reader != threading.get_ident():
             with self._writing:
                 self._settle()
         if not self._read_only:
             self._store.verify()
         return self._state
 
+    def verify(self) -> None:
+        """Raise `Fenced` if another process has opened the catalog. For what is about to change something outside."""
+        self._store.verify()
+
     @property
     def image(self) -> CatalogState:
-        """The content as this handle knows it, without asking the store: for metrics, and for closing down."""
+        """The same as this handle knows it, without asking the store: for metrics, and for closing down."""
         return self._state
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known of every transaction so far if it is durable: else `image` may lack one that is."""
+        return self._in_doubt is None
 
     @contextmanager
     def reading(self) -> Iterator[CatalogState]:
-        """The content, checked against the fence, standing still until the block ends. Keep the block short.
+        """The content, checked against the fence, which nobody changes until the block ends. Keep the block short.
 
-        A block sees each transaction in full or not at all. `transact` inside it raises `RuntimeError`.
+        For what has to be done before the next transaction is seen by anybody: to pin what was found, say.
+        `transact` inside it raises `RuntimeError`.
         """
-        state = self.state
+        _ = self.state
         with self._image:
             outer, self._reader = self._reader, threading.get_ident()
             try:
-                yield state
+                yield self._state
             finally:
                 self._reader = outer
+
+    def check_background(self) -> None:
+        """Raise what fails, at present, of what the backend does in the background: the rollups of a log of objects."""
+        error: Exception | None = getattr(self._store, "rollup_error", None)
+        if error is not None:
+            raise error
 
     # ---- writing
 
@@ -224,7 +262,8 @@ class Catalog:
 
     def _apply(self, change: Change, number: int) -> None:
         with self._image:
-            self._state.apply(Change(change.puts, change.deletes, {**change.config, SEQUENCE_KEY: number}))
+            self._content.apply(Change(change.puts, change.deletes, {**change.config, SEQUENCE_KEY: number}))
+            self._state = self._content.snapshot()
 
     def _settle(self) -> None:
         """Learn what became of a transaction whose outcome is unknown. The caller holds `_writing`."""

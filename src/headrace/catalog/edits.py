@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Final, TypeAlias
 
 from headrace.catalog.records import (
@@ -18,6 +17,7 @@ from headrace.catalog.records import (
     Record,
     RemapRecord,
     RunRecord,
+    SourceRecord,
     StateTableRecord,
     key_text,
 )
@@ -34,7 +34,18 @@ SEQUENCE_KEY: Final = "sequence"
 """Config key: how many transactions have committed."""
 NEXT_ID_KEY: Final = "next_id"
 """Config key: the first id that `Catalog.allocate_ids` has not given out."""
-RESERVED_CONFIG: Final = frozenset({FORMAT_VERSION_KEY, FENCING_KEY, SEQUENCE_KEY, NEXT_ID_KEY, LAST_EPOCH})
+TOMBSTONE_KEY: Final = "tombstone"
+"""Config key: 1 where the catalog has moved away from, so that what is left is not the truth."""
+DATABASE_KEY: Final = "database_id"
+"""Config key: tells databases apart, wherever their catalogs are."""
+GENERATION_KEY: Final = "deploy_generation"
+"""Config key: the deploy generation of the newest opener; who has a lower one does not open. Absent: 0."""
+RESERVED_CONFIG: Final = frozenset(
+    {
+        FORMAT_VERSION_KEY, FENCING_KEY, SEQUENCE_KEY, NEXT_ID_KEY, LAST_EPOCH, TOMBSTONE_KEY, DATABASE_KEY,
+        GENERATION_KEY,
+    }
+)  # fmt: skip
 """Config keys that the catalog itself writes."""
 _MAX_CONFIG: Final = (1 << 64) - 1
 
@@ -110,6 +121,13 @@ class CarryAlong:
 
 
 @dataclass(frozen=True, slots=True)
+class SettleRun:
+    """Let go of the copy of a run's object: it is durable by itself. A run that is gone stays gone."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AddEvent:
     """Append to the audit and recovery history; the catalog numbers and dates it."""
 
@@ -128,7 +146,7 @@ class SetConfig:
 
 
 Edit: TypeAlias = (
-    Put | Delete | CommitTable | RaiseSafe | RaiseWatermark | AdvanceJob | CarryAlong | AddEvent | SetConfig
+    Put | Delete | SettleRun | CommitTable | RaiseSafe | RaiseWatermark | AdvanceJob | CarryAlong | AddEvent | SetConfig
 )
 """One edit of a transaction."""
 
@@ -155,6 +173,7 @@ class _Planner:
                 self._check_record(record, self.state.get(collection, key))
             elif collection == "object":
                 self._check_unused(key)
+        self._shorten()
         self._add_events()
         self._note_epochs()
         puts = tuple(record for record in self.touched.values() if record is not None)
@@ -178,6 +197,8 @@ class _Planner:
             self._advance_job(edit)
         elif isinstance(edit, CarryAlong):
             self._carry_along(edit)
+        elif isinstance(edit, SettleRun):
+            self._settle_run(edit)
         elif isinstance(edit, AddEvent):
             self.events.append(edit)
         else:
@@ -234,6 +255,11 @@ class _Planner:
             if table.committed_epoch < edit.epoch:
                 self._touch_table(table.id, {"committed_epoch": edit.epoch})
 
+    def _settle_run(self, edit: SettleRun) -> None:
+        run = self.state.runs.get(edit.run_id)
+        if run is not None and run.content_b64 is not None:
+            self._touch("run", edit.run_id, replace(run, content_b64=None))
+
     def _set_config(self, edit: SetConfig) -> None:
         if edit.key in RESERVED_CONFIG:
             raise EditRejected(f'config entry "{edit.key}" belongs to the catalog')
@@ -263,7 +289,8 @@ class _Planner:
             return ()
         if collection == "object":
             job: list[tuple[Collection, Key]] = [("job", key)] if key in self.state.jobs else []
-            return [*job, *(("remap", r.key) for r in self.state.all_remaps(key))]
+            source: list[tuple[Collection, Key]] = [("source", key)] if key in self.state.sources else []
+            return [*job, *source, *(("remap", r.key) for r in self.state.all_remaps(key))]
         if collection == "job":
             tables: list[tuple[Collection, Key]] = [("state_table", t.id) for t in self.state.tables_of(key)]
             return [*tables, *(("position", p.key) for p in self.state.positions_of(key))]
@@ -297,6 +324,10 @@ class _Planner:
             self._check_remap(record)
         elif isinstance(record, PositionRecord):
             self._check_position(record, old)
+        elif isinstance(record, SourceRecord):
+            self._need(record, "object", record.id)
+            if isinstance(old, SourceRecord):
+                self._no_way_back(record, "safe epoch", old.safe_epoch, record.safe_epoch)
 
     def _check_object(self, record: ObjectRecord) -> None:
         for upstream in record.depends_on:
@@ -363,19 +394,35 @@ class _Planner:
             name = f"{record.COLLECTION} {key_text(record.key)}"
             raise EditRejected(f"{name}: the {what} cannot go back from {old} to {new}")
 
-    # ---- what the catalog adds by itself
+    # ---- what the catalog does by itself
+
+    def _shorten(self) -> None:
+        """Bindings are stored as what they change; those that others are the change from stay."""
+        remaps = [(key, record) for (collection, key), record in self.touched.items() if collection == "remap"]
+        puts = [record for _, record in remaps if isinstance(record, RemapRecord)]
+        deleted = {key for key, record in remaps if record is None}
+        for record in puts:
+            if record.base is not None:
+                raise EditRejected(f"remap {key_text(record.key)} is not whole")
+            newest = self.state.newest_remap(record.source_id)
+            alone = sum(other.source_id == record.source_id for other in puts) == 1
+            if alone and newest is not None and newest.key not in deleted:
+                self.touched["remap", record.key] = self.state.shortened(record)
+        for source_id in {key[0] for key in deleted if isinstance(key, tuple)}:
+            for left in self.state.all_remaps(source_id):
+                if left.key not in deleted and (source_id, left.base) in deleted:
+                    raise EditRejected(f"remap {source_id}:{left.base} cannot be deleted, {left.epoch} is its change")
 
     def _add_events(self) -> None:
-        held = self.state.events
         newest = self.state.newest_events(1)
         last = newest[0].sequence if newest else 0
         for offset, event in enumerate(self.events[-MAX_EVENTS:], start=1):
             record = EventRecord(last + offset, self.now_ms, event.kind, event.object_id, event.message, event.detail)
             self.touched["event", record.key] = record
-        surplus = len(held) + min(len(self.events), MAX_EVENTS) - MAX_EVENTS
+        surplus = self.state.event_count + min(len(self.events), MAX_EVENTS) - MAX_EVENTS
         if self.events and surplus > 0:
-            for sequence in list(islice(held, surplus)):
-                self.touched["event", sequence] = None
+            for old in self.state.oldest_events(surplus):
+                self.touched["event", old.key] = None
 
     def _note_epochs(self) -> None:
         newest = max((_epoch_named(r) for r in self.touched.values() if r is not None), default=0)

@@ -20,9 +20,9 @@ from headrace.state.schema import Combine, RunRef, TableSchema
 
 Key: TypeAlias = int | str | tuple[int, int]
 """A record's key within its collection."""
-Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event"]
+Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event", "source"]
 """The names of the collections; `config` is apart."""
-ObjectKind = Literal["schema", "table", "source", "materialized_view", "view", "sink", "index", "function"]
+ObjectKind = Literal["schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret"]
 """The kinds of objects that SQL can create."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
 """Where a job stands in its life."""
@@ -52,9 +52,13 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
-    """A schema, table, source, view, index, sink or function. A schema has its name in `name` and "" in `schema`."""
+    """A schema, table, source, view, index, sink, function or secret. A schema has its name in `name`, "" in `schema`.
+
+    What has to do with secrets is of schema version 2, so that programs that know of none refuse it.
+    """
 
     COLLECTION: ClassVar[Collection] = "object"
+    VERSION: ClassVar[int] = 2
 
     id: int
     kind: ObjectKind
@@ -70,6 +74,8 @@ class ObjectRecord(_Record):
     created_ms: int = 0
     payload: dict[str, Any] = field(default_factory=dict)
     """What only this kind has, as JSON values."""
+    secrets: dict[str, int] = field(default_factory=dict)
+    """Option -> the id of the secret that has its value; such an option is not among `options`."""
 
     @property
     def key(self) -> int:
@@ -78,7 +84,10 @@ class ObjectRecord(_Record):
 
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        return {**_Record.to_json(self), "columns": [[c.name, c.type, c.nullable] for c in self.columns]}
+        stored = {**_Record.to_json(self), "columns": [[c.name, c.type, c.nullable] for c in self.columns]}
+        if not self.secrets:
+            del stored["secrets"]
+        return stored if self.secrets or self.kind == "secret" else {**stored, "v": 1}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObjectRecord:
@@ -192,11 +201,13 @@ class RunRecord(_Record):
     """One sorted run of a state table's current version."""
 
     COLLECTION: ClassVar[Collection] = "run"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     ref: RunRef
     level: int
     created_ms: int
+    content_b64: str | None = None
+    """The object's bytes in base64, of a small one that was not forced to the disk by itself: until it is."""
 
     @property
     def id(self) -> str:
@@ -210,7 +221,10 @@ class RunRecord(_Record):
 
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        return {**_Record.to_json(self), "ref": self.ref.to_json()}
+        stored = {**_Record.to_json(self), "ref": self.ref.to_json()}
+        if self.content_b64 is None:
+            del stored["content_b64"]
+        return stored
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunRecord:
@@ -220,21 +234,57 @@ class RunRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class RemapRecord(_Record):
-    """The binding of an epoch to a source's offsets: fixed for ever once written."""
+    """The binding of an epoch to a source's offsets: fixed for ever once written.
+
+    Whoever puts a binding or looks one up has it whole. What is stored may be the change from an earlier one.
+    """
 
     COLLECTION: ClassVar[Collection] = "remap"
+    VERSION: ClassVar[int] = 2
 
     source_id: int
     epoch: int
     offsets: dict[str, Any]
-    """Split name -> offset, as JSON values."""
+    """Split name -> offset, as JSON values: of all splits, or of those that have moved since `base`."""
     watermark_us: int | None = None
     """Event time, Unix microseconds, below which no further row is expected."""
+    base: int | None = None
+    """The epoch of the binding of which this is the change; None: it is whole."""
+    gone: tuple[str, ...] = ()
+    """The splits of `base` that there are no more."""
+    chained: int = 0
+    """How many splits the changes name from the last whole binding up to this one; 0 for a whole one."""
 
     @property
     def key(self) -> tuple[int, int]:
         """Source and epoch."""
         return (self.source_id, self.epoch)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form; a whole binding says nothing of a base."""
+        stored = _Record.to_json(self)
+        return {k: v for k, v in stored.items() if self.base is not None or k not in ("base", "gone", "chained")}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RemapRecord:
+        """The inverse of `to_json`."""
+        return cls(**{**data, "gone": tuple(data.get("gone", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord(_Record):
+    """What is known of a source beside its bindings; there is none as long as all of them are kept."""
+
+    COLLECTION: ClassVar[Collection] = "source"
+
+    id: int
+    safe_epoch: int = 0
+    """The oldest epoch at which it may be read: bindings that only older ones need are gone. Never goes back."""
+
+    @property
+    def key(self) -> int:
+        """The source's id."""
+        return self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +314,7 @@ class PositionRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class SettingRecord(_Record):
-    """A system parameter that SQL has set; and, as `state_url`, where the state of the database lives."""
+    """A system parameter that SQL has set; as `state_url`, where the state is; as `state_owner`, its newest mark."""
 
     COLLECTION: ClassVar[Collection] = "setting"
 
@@ -297,7 +347,15 @@ class EventRecord(_Record):
 
 
 Record: TypeAlias = (
-    ObjectRecord | JobRecord | StateTableRecord | RunRecord | RemapRecord | PositionRecord | SettingRecord | EventRecord
+    ObjectRecord
+    | JobRecord
+    | StateTableRecord
+    | RunRecord
+    | RemapRecord
+    | PositionRecord
+    | SettingRecord
+    | EventRecord
+    | SourceRecord
 )
 """Any record of the catalog."""
 
@@ -310,6 +368,7 @@ RECORD_TYPES: Final[dict[str, type[Record]]] = {
     "position": PositionRecord,
     "setting": SettingRecord,
     "event": EventRecord,
+    "source": SourceRecord,
 }
 """Collection -> record type, in an order in which each refers only to earlier ones."""
 
@@ -322,6 +381,14 @@ def run_id(ref: RunRef) -> str:
 def key_text(key: Key) -> str:
     """A key as it is stored."""
     return f"{key[0]}:{key[1]}" if isinstance(key, tuple) else str(key)
+
+
+def parse_key(collection: str, text: str) -> Key:
+    """The key that `key_text` has made this text of."""
+    if collection in ("remap", "position"):
+        first, _, second = text.partition(":")
+        return (int(first), int(second))
+    return text if collection in ("run", "setting") else int(text)
 
 
 def encode(record: Record) -> str:

@@ -9,7 +9,7 @@ workers `read`, at any time, in any order, as often as it takes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Self
@@ -17,7 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR
+from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, refuse_secrets
 from headrace.errors import InvalidParameter
 
 Offsets = dict[str, Any]
@@ -97,6 +97,11 @@ class Source(ABC):
         self.schema: pa.Schema = arrow_schema(columns)
 
     @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """Whether an option may have the value of a secret: it says nothing of it in offsets, tasks or rows."""
+        return False
+
+    @classmethod
     @abstractmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """The columns of a source that is declared without any.
@@ -116,7 +121,10 @@ class Source(ABC):
         """
 
     def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
-        """About how many rows lie between two offsets, told without reading; None if the offsets don't tell."""
+        """About how many rows lie between two offsets, told without reading; None if the offsets don't tell.
+
+        Splits that stand at the same place in both may be missing in both.
+        """
         return None
 
     @property
@@ -145,17 +153,38 @@ def kept_columns(columns: Sequence[Column], names: Collection[str]) -> list[int]
     return [i for i, column in enumerate(columns) if column.name in names] or [0]
 
 
-def open_source(options: Mapping[str, str], columns: Sequence[Column]) -> Source:
-    """The source that `options['connector']` names.
+Secrets = Callable[[], Mapping[str, str]]
+"""Returns option -> the value of the secret that it was given, as of now."""
+
+
+def open_source(options: Mapping[str, str], columns: Sequence[Column], secrets: Secrets | None = None) -> Source:
+    """The source that `options['connector']` names; what has `secrets` tells them to nobody.
 
     Raises `InvalidParameter` for an option that is unknown, missing or impossible.
     """
-    return _connector(options)(options, columns)
+    connector = _connector(options)
+    if secrets is None:
+        return connector(options, columns)
+    from headrace.connectors.confidential import ConfidentialSource
+
+    return ConfidentialSource(lambda values: connector({**options, **values}, columns), columns, secrets)
 
 
-def infer_columns(options: Mapping[str, str]) -> list[Column]:
+def infer_columns(options: Mapping[str, str], secrets: Secrets | None = None) -> list[Column]:
     """The columns that the source of `options` has by itself; see `Source.infer_columns`."""
-    return _connector(options).infer_columns(options)
+    if secrets is None:
+        return _connector(options).infer_columns(options)
+    from headrace.connectors.confidential import hiding
+
+    values = secrets()
+    with hiding([*values.values()]):
+        return _connector(options).infer_columns({**options, **values})
+
+
+def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable."""
+    connector = _connector(options)
+    refuse_secrets(options, [name for name in names if not connector.takes_secret(name)])
 
 
 def connector_names() -> list[str]:
@@ -183,7 +212,9 @@ __all__ = [
     "ReadBatch",
     "ReadTask",
     "RowError",
+    "Secrets",
     "Source",
+    "check_secret_options",
     "connector_names",
     "infer_columns",
     "open_source",

@@ -34,6 +34,11 @@ _DEFAULT_RATE = 10.0
 class DatagenSource(Source):
     """See the module."""
 
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """The seed: who knows it knows all rows that will come."""
+        return option == "seed"
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         reader = OptionReader(options)

@@ -20,7 +20,7 @@ import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors.base import RowError
-from headrace.connectors.file_lines import BOM, Ends, count_records, open_text, record_chunks
+from headrace.connectors.file_lines import BOM, Ends, is_compressed, open_text, record_chunks, records_before
 from headrace.connectors.file_listing import FileState, vanished
 from headrace.connectors.policy import Parsed, sample
 from headrace.connectors.values import cast_array, objects_to_array, strings_to_array
@@ -48,9 +48,6 @@ class Piece:
     format: str
     start: int
     stop: int | None
-    anchor_row: int
-    """Records before the byte `anchor_byte`, which lies at or before `start`; for line numbers in errors."""
-    anchor_byte: int
 
 
 def read_piece(
@@ -67,7 +64,10 @@ def read_piece(
         return
     parse: _Parser = _json_chunk if piece.format == "json" else _CsvParser(piece.state, columns, text)
     multiline = text.multiline and piece.format == "csv"
-    length = None if piece.stop is None else piece.stop - piece.start
+    stop = piece.stop
+    if stop is None and not is_compressed(piece.state.path):
+        stop = piece.state.size
+    length = None if stop is None else stop - piece.start
     seen, first_row = 0, None
     with open_text(piece.state, piece.start) as stream:
         for number, (data, ends) in enumerate(record_chunks(stream, length, multiline)):
@@ -79,8 +79,8 @@ def read_piece(
             if len(kept):
                 batch, errors = parse(_Chunk(content, starts, bounds[kept]), columns)
                 if first_row is None and (errors or _has_missing(batch, columns)):
-                    first_row = piece.anchor_row + count_records(piece.state, piece.anchor_byte, piece.start)
-                base = (piece.anchor_row if first_row is None else first_row) + seen + len(ends) - len(bounds)
+                    first_row = records_before(piece.state, piece.start, multiline)
+                base = (first_row or 0) + seen + len(ends) - len(bounds)
                 yield _parsed(piece.state.path, batch, kept + base + 1, errors)
             seen += len(ends)
 

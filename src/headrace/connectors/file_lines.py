@@ -3,15 +3,25 @@
 A record is a line; with `multiline` a line break inside double quotes does not end it. Offsets always lie between
 two records. Bytes of a `.gz` file are those of the uncompressed text, and reaching an offset in the middle means
 decompressing what comes before it.
+
+Who binds offsets does not read the text: a file is taken in by its size, and where a limit ends in its middle the place
+is estimated from the beginning of the text and moved on to the next line break. Two kinds of files are looked through,
+since nothing else tells: compressed ones (so that one that is not whole is never bound), and those in which a limit
+ends among quoted line breaks.
 """
 
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import zlib
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import itemgetter
 from typing import IO, cast
 
 import numpy as np
@@ -21,6 +31,10 @@ from headrace.connectors.file_listing import FileState, vanished
 from headrace.errors import SourceError
 
 CHUNK_BYTES = 4 << 20
+PROBE_BYTES = 64 << 10
+"""Text of a file that is looked at to bind it."""
+MAX_RECORD_BYTES = 128 << 20
+"""A longer record is an error: it has to fit in memory several times."""
 BOM = b"\xef\xbb\xbf"
 
 Ends = npt.NDArray[np.int64]
@@ -39,7 +53,7 @@ def open_text(state: FileState, start: int) -> Iterator[IO[bytes]]:
     Raises `SourceError`, also at the end of the block, if it is not (any more) the file that was seen.
     """
     try:
-        raw = open(state.path, "rb")  # noqa: SIM115
+        raw = open(state.path, "rb", opener=_at_once)  # noqa: SIM115
     except OSError as error:
         raise vanished(state.path, error) from error
     with raw:
@@ -55,6 +69,11 @@ def open_text(state: FileState, start: int) -> Iterator[IO[bytes]]:
         state.check(os.fstat(raw.fileno()))
 
 
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe: it is no file, as its status will tell."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def record_ends(data: bytes, multiline: bool) -> Ends:
     """The ends of the complete records in `data`, which begins with a record."""
     octets = np.frombuffer(data, np.uint8)
@@ -68,10 +87,11 @@ def record_ends(data: bytes, multiline: bool) -> Ends:
 def record_chunks(stream: IO[bytes], length: int | None, multiline: bool) -> Iterator[tuple[bytes, Ends]]:
     """Pieces of whole records from the next `length` bytes (None: all), each with the ends of its records.
 
-    The last record of a file needs no line break.
+    The last record of a file needs no line break. Raises `SourceError` for one of more than `MAX_RECORD_BYTES`.
     """
     rest = b""
     while True:
+        _check_length(stream, len(rest))
         want = max(CHUNK_BYTES, len(rest))
         if length is not None:
             want = min(want, length)
@@ -90,33 +110,92 @@ def record_chunks(stream: IO[bytes], length: int | None, multiline: bool) -> Ite
         rest = data[cut:]
 
 
+def _check_length(stream: IO[bytes], length: int) -> None:
+    if length > MAX_RECORD_BYTES:
+        raise SourceError(
+            f"file {stream.name} has a record of more than {MAX_RECORD_BYTES >> 20} MiB",
+            hint="records end with a line break; one that has none is taken for a single record",
+        )
+
+
 def advance(state: FileState, max_records: int | None, multiline: bool) -> FileState:
-    """The state after at most `max_records` further records.
+    """The state after at most `max_records` further records: of a large file that is plain text, about as many.
 
     Raises `SourceError` if the file is gone or has changed.
     """
+    if is_compressed(state.path):
+        return _looked_through(state, max_records, multiline)
+    left = state.size - state.byte
+    with open_text(state, state.byte) as stream:
+        head = stream.read(min(PROBE_BYTES, left))
+    ends = record_ends(head, multiline)
+    if max_records is not None and len(ends) >= max_records and int(ends[max_records - 1]) < left:
+        return replace(state, row=state.row + max_records, byte=state.byte + int(ends[max_records - 1]))
+    ended = int(ends[-1]) if len(ends) else 0
+    if len(head) == left:
+        return replace(state, row=state.row + len(ends) + (ended < left), byte=state.size, done=True)
+    record_bytes = ended / len(ends) if len(ends) else len(head)
+    records = math.ceil(left / record_bytes)
+    if max_records is None or records <= max_records:
+        return replace(state, row=state.row + records, byte=state.size, done=True)
+    if multiline:
+        return _looked_through(state, max_records, multiline)
+    byte = align(state, state.byte + math.ceil(max_records * record_bytes))
+    return replace(state, row=state.row + max_records, byte=byte, done=byte == state.size)
+
+
+def _looked_through(state: FileState, max_records: int | None, multiline: bool) -> FileState:
+    """The state after exactly `max_records` further records, found by reading them."""
     row, byte, left = state.row, state.byte, max_records
-    whole = not is_compressed(state.path)
+    length = None if is_compressed(state.path) else state.size - byte
     with open_text(state, byte) as stream:
-        for data, ends in record_chunks(stream, None, multiline):
+        for data, ends in record_chunks(stream, length, multiline):
             if left is not None and len(ends) > left:
-                row, byte = row + left, byte + (int(ends[left - 1]) if left else 0)
-                return FileState(state.path, state.ordinal, state.size, state.mtime_ns, row, byte)
+                return replace(state, row=row + left, byte=byte + (int(ends[left - 1]) if left else 0))
             row, byte = row + len(ends), byte + len(data)
             if left is not None:
                 left -= len(ends)
-                if left == 0 and not (whole and byte == state.size):
-                    return FileState(state.path, state.ordinal, state.size, state.mtime_ns, row, byte)
-    return FileState(state.path, state.ordinal, state.size, state.mtime_ns, row, byte, True)
+                if left == 0 and not (length is not None and byte == state.size):
+                    return replace(state, row=row, byte=byte)
+    return replace(state, row=row, byte=byte, done=True)
 
 
 def align(state: FileState, byte: int) -> int:
     """The first boundary between lines at or after `byte` (above 0) of an uncompressed file."""
     with open_text(state, byte - 1) as stream:
-        return byte - 1 + len(stream.readline())
+        line_bytes = 0
+        while piece := stream.readline(CHUNK_BYTES):
+            line_bytes += len(piece)
+            _check_length(stream, line_bytes)
+            if piece.endswith(b"\n"):
+                break
+        return byte - 1 + line_bytes
 
 
-def count_records(state: FileState, start: int, stop: int) -> int:
-    """How many lines there are between two byte offsets."""
-    with open_text(state, start) as stream:
-        return sum(len(ends) for _, ends in record_chunks(stream, stop - start, False))
+_counted: OrderedDict[tuple[str, int, int, bool], list[tuple[int, int]]] = OrderedDict()
+"""By file: byte offsets between records, in order, each with the number of records before it."""
+_COUNTED_FILES = 64
+_MARKS = 1024
+"""Offsets that are kept of a file: of more only every other one is."""
+
+
+def records_before(state: FileState, byte: int, multiline: bool) -> int:
+    """How many records there are before a byte offset between two: told by reading what is not known yet.
+
+    So a file is read once, in whatever order its pieces are asked for.
+    """
+    key = (state.path, state.size, state.mtime_ns, multiline)
+    marks = _counted.pop(key, [(0, 0)])
+    at = bisect_right(marks, byte, key=itemgetter(0))
+    start, count = marks[at - 1]
+    found = []
+    if start < byte:
+        with open_text(state, start) as stream:
+            for data, ends in record_chunks(stream, byte - start, multiline):
+                start, count = start + len(data), count + len(ends)
+                found.append((start, count))
+    marks[at:at] = found
+    _counted[key] = marks if len(marks) <= _MARKS else marks[::2]
+    while len(_counted) > _COUNTED_FILES:
+        _counted.popitem(last=False)
+    return count

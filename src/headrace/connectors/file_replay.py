@@ -104,7 +104,7 @@ def _build(files: Sequence[tuple[FileState, str]], columns: Sequence[Column], by
     counts: list[int] = []
     for state, kind in files:
         before = sum(part.batch.num_rows for part in parts)
-        parts.extend(read_piece(Piece(state, kind, 0, None, 0, 0), wanted, text))
+        parts.extend(read_piece(Piece(state, kind, 0, None), wanted, text))
         counts.append(sum(part.batch.num_rows for part in parts) - before)
     table = _concat([part.batch for part in parts], wanted)
     times, valid = _times_us(table.column(wanted.index(by)))

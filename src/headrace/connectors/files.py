@@ -88,16 +88,15 @@ class FileSource(Source):
         listed = list_files(self.paths, self.format, {state.path for state in known})
         states = merge_listing(known, listed)
         left = limit.rows(self.max_rows)
-        rows = 0
-        for i, state in enumerate(states):
-            if state.done:
-                continue
-            if left is not None and rows >= left:
-                break
-            new, taken = self._advance(state, None if left is None else left - rows)
-            states[i], rows = new, rows + taken
-        pending = not all(state.done for state in states)
-        offsets = {state.path: state.to_json() for state in states}
+        rows, pending = 0, False
+        offsets = dict(after)  # most files stand where they stood: their entries are shared by all bindings
+        for state in states:
+            reached, taken = state, 0
+            if not state.done and (left is None or rows < left):
+                reached, taken = self._advance(state, None if left is None else left - rows)
+            if reached is not state or state.path not in offsets:
+                offsets[state.path] = reached.to_json()
+            rows, pending = rows + taken, pending or not reached.done
         return Binding(offsets, rows, is_fixed(self.paths) and not pending, None, pending)
 
     @property
@@ -109,7 +108,8 @@ class FileSource(Source):
         """See `Source`; the header of a CSV file counts, too."""
         if self.replay_by is not None:
             return None
-        return sum(state.row for state in file_states(to)) - sum(state.row for state in file_states(from_))
+        begun, ended = _moved(from_, to)
+        return sum(state.row for state in ended) - sum(state.row for state in begun.values())
 
     def only(self, names: Sequence[str]) -> Self:
         """See `Source`; what could not be understood is looked for in all columns."""
@@ -121,9 +121,9 @@ class FileSource(Source):
         """See `Source`; small files share a task, big ones are cut."""
         if self.replay_by is not None:
             return _plan_replay(from_, to, parallelism)
-        begun = {state.path: state for state in file_states(from_)}
+        begun, ended = _moved(from_, to)
         ranges = []
-        for state in file_states(to):
+        for state in ended:
             old = begun.get(state.path, replace(state, row=0, byte=0, done=False))
             if (old.row, old.byte) != (state.row, state.byte):
                 ranges.append((old, state))
@@ -146,8 +146,7 @@ class FileSource(Source):
             return
         for entry in task["pieces"]:
             state = file_states({entry["path"]: entry["file"]})[0]
-            bounds = entry["start"], entry["stop"], entry["anchor_row"], entry["anchor_byte"]
-            piece = Piece(state, self._format(state), *bounds)
+            piece = Piece(state, self._format(state), entry["start"], entry["stop"])
             yield from read_piece(piece, self.columns, self.text, self.schema.names)
 
     def _format(self, state: FileState) -> str:
@@ -184,7 +183,7 @@ class FileSource(Source):
                 part = min(room, size - done)
                 start, stop = self._cut(old, new, done, size), self._cut(old, new, done + part, size)
                 if start < stop:
-                    tasks[-1]["pieces"].append(_piece(old, new, start, stop))
+                    tasks[-1]["pieces"].append({"path": new.path, "file": new.to_json(), "start": start, "stop": stop})
                 done, room = done + part, room - part
                 if not self._can_cut(new):
                     done = size
@@ -231,6 +230,13 @@ class FileSource(Source):
         return load_replay(pairs, columns, self.replay_by, self.text)
 
 
+def _moved(from_: Offsets, to: Offsets) -> tuple[dict[str, FileState], list[FileState]]:
+    """The files that stand elsewhere in `to` than in `from_`: as they were, by path, and as they are, in order."""
+    moved = {path: entry for path, entry in to.items() if from_.get(path) != entry}
+    begun = file_states({path: from_[path] for path in moved if path in from_})
+    return {state.path: state for state in begun}, file_states(moved)
+
+
 def location(reader: OptionReader) -> tuple[list[str], str | None, TextOptions]:
     """Where the files are, their declared format, and how text is laid out."""
     reader.refuse_unknown(OPTIONS)
@@ -272,17 +278,6 @@ def _replay_options(reader: OptionReader, columns: Sequence[Column]) -> tuple[Co
     speed, rate = reader.positive("replay_speed"), reader.positive("replay_rate")
     duration_ms = reader.duration_ms("replay_duration")
     return column, Pace(speed if given else 1.0, rate, duration_ms)
-
-
-def _piece(old: FileState, new: FileState, start: int, stop: int) -> ReadTask:
-    return {
-        "path": new.path,
-        "file": new.to_json(),
-        "start": start,
-        "stop": stop,
-        "anchor_row": old.row,
-        "anchor_byte": old.byte,
-    }
 
 
 def _plan_replay(from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:

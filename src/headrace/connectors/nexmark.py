@@ -79,6 +79,11 @@ def _kind(reader: OptionReader) -> Kind | None:
 class NexmarkSource(Source):
     """See the module."""
 
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """The seed: who knows it knows all rows that will come."""
+        return option == "seed"
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         reader = _reader(options)

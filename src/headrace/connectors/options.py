@@ -23,6 +23,16 @@ def parse_duration_ms(text: str) -> float | None:
     return float(match[1]) * _UNITS_MS[match[2]] if match else None
 
 
+def refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
+    """Raise `InvalidParameter` for options that were given a secret, and are not made for that."""
+    if refused:
+        raise InvalidParameter(
+            f"option {refused[0]} of connector {options.get('connector')} cannot be a secret: "
+            "its value is stored or shown",
+            hint="write the value itself",
+        )
+
+
 class OptionReader:
     """Typed access to options; every method raises `InvalidParameter` naming the option and what it may be."""
 

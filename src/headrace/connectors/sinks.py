@@ -8,14 +8,14 @@ epoch above the last committed one is to be replaced, never added to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.options import OptionReader
+from headrace.connectors.options import OptionReader, refuse_secrets
 from headrace.errors import InvalidParameter
 
 WEIGHT_COLUMN = "__w"
@@ -45,6 +45,11 @@ class Sink(ABC):
     only_counts = False
     """Whether the number of changes is all it wants, so that they need not leave Spark."""
 
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """Whether an option may have the value of a secret."""
+        return False
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         self.columns = list(columns)
         self.options = dict(options)
@@ -63,19 +68,34 @@ def drops_retractions(options: Mapping[str, str]) -> bool:
     return options.get("type") == "append-only" and OptionReader(options).boolean("force_append_only", False)
 
 
+def only_counts(options: Mapping[str, str]) -> bool:
+    """See `Sink.only_counts`."""
+    return _kind(options).only_counts
+
+
+def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable."""
+    kind = _kind(options)
+    refuse_secrets(options, [name for name in names if not kind.takes_secret(name)])
+
+
 def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
     """The sink that `options['connector']` names. Raises `InvalidParameter` for options that are wrong."""
+    kind, reader = _kind(options), OptionReader(options)
+    reader.choice("type", TYPES, "upsert")
+    reader.boolean("force_append_only", False)
+    for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
+        reader.integer(option, 1)
+    return kind(options, columns)
+
+
+def _kind(options: Mapping[str, str]) -> type[Sink]:
     name = options.get("connector")
     known = ", ".join(sorted(_SINKS))
     if name is None:
         raise InvalidParameter("a sink needs the option connector", hint=f"one of {known}")
     if name not in _SINKS:
         raise InvalidParameter(f"option connector of a sink must be one of {known}, not {name!r}")
-    reader = OptionReader(options)
-    reader.choice("type", TYPES, "upsert")
-    reader.boolean("force_append_only", False)
-    for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
-        reader.integer(option, 1)
     module, attribute = _SINKS[name]
-    made: Sink = getattr(import_module(module), attribute)(options, columns)
-    return made
+    found: type[Sink] = getattr(import_module(module), attribute)
+    return found

@@ -75,7 +75,7 @@ class _Ranges:
     def _open(self, source_id: int) -> Source:
         source = self._job.sources.get(source_id)
         if source is None:
-            source = self._job.sources[source_id] = self._core.relation(source_id).open()
+            source = self._job.sources[source_id] = self._core.vault.open(self._core.relation(source_id).record)
         return source
 
     def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
@@ -159,7 +159,7 @@ def params_of(
         root=core.root,
         prefix=prefix_of(attempt, job, epoch.target),
         sync=core.settings.run_fsync,
-        spool=str(core.settings.spool_location),
+        spool=str(core.settings.spool_dir or "") if core.root.proof else str(core.settings.spool_location),
         memory_bytes=task_share_bytes(core.budget_bytes(), max(core.tasks_at_once, together)),
         budget_bytes=core.budget_bytes(),
         progress=core.progress.address,
@@ -169,15 +169,17 @@ def params_of(
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
         closed_us=closed_us,
+        sink_secrets=core.vault.values(core.relation(job.id).record.secrets),
     )
     return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
 
 
 def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
     relation = core.relation(source_id)
+    secrets = core.vault.values(relation.record.secrets)
     columns = tuple((c.name, c.type) for c in relation.columns)
     read = tuple(part.task for part in tasks)
-    return SourceInput(read, dict(relation.record.options), columns, tuple(part.below_us for part in tasks))
+    return SourceInput(read, dict(relation.record.options), columns, tuple(part.below_us for part in tasks), secrets)
 
 
 def check_result(job: Job, params: EpochParams, result: EpochResult) -> None:

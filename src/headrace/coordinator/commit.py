@@ -263,8 +263,9 @@ def source_rests(
     graph: Graph[R, J], state: CatalogState, epoch: GroupEpoch[J], part: Part[J], ranges: SourceRanges,
     limit_rows: int, parallelism: int,
 ) -> list[SourceRest]:  # fmt: skip
-    """What is left of the ranges of a job's sources in an epoch. Raises the errors of sources."""
+    """What is left of the ranges of a job's sources in an epoch. Raises the errors of sources, and `LogLost`."""
     found: list[SourceRest] = []
+    _check_bindings(graph, state, part, epoch.target)
     for upstream in part.job.upstreams:
         taken = part.position.of(upstream)
         if graph.relation(upstream).kind != "source" or taken.done:
@@ -288,6 +289,15 @@ def source_rests(
         if tasks:
             found.append(SourceRest(upstream, tasks, rows, parts, taken.sequence))
     return found
+
+
+def _check_bindings(graph: Graph[R, J], state: CatalogState, part: Part[J], target: int) -> None:
+    """Raises `LogLost` where bindings that the job needs are gone."""
+    for source_id in graph.bindings_for(part.job):
+        known = state.sources.get(source_id)
+        oldest = target if source_id in part.job.lookups else part.committed or target
+        if known is not None and oldest < known.safe_epoch:
+            raise _lost(part.job, graph.relation(source_id), oldest, known.safe_epoch)
 
 
 def _input(s: Slice, refs: tuple[RunRef, ...], tasks: tuple[Any, ...]) -> Input:

@@ -66,9 +66,12 @@ class Committer:
                 return
             self._working = True
         if self._core.settings.max_in_flight_epochs > 1:
-            self._spawn(self._work)
-        else:
-            self._work()
+            try:
+                self._spawn(self._work)
+                return
+            except RuntimeError:
+                pass  # The process has no thread left: this one does it.
+        self._work()
 
     def drain(self) -> None:
         """Wait until nothing is left to commit."""
@@ -86,6 +89,22 @@ class Committer:
                 self._commit(due)
             except Fenced as error:
                 self._core.fatal(error)
+            except Exception as error:
+                self._forget(error)
+
+    def _forget(self, error: Exception) -> None:
+        """Not even giving up went well: nothing of what waited may stay, or the lane would wait for it for ever."""
+        with self._core.changed:
+            for now in self.waiting:
+                now.given_up = True
+                with suppress(Exception):
+                    now.holds.close()
+                self._end(now)
+            self._core.changed.notify_all()
+        try:
+            self._core.guard.note("giving up epochs whose commit had failed", error)
+        except Fenced as fenced:
+            self._core.fatal(fenced)
 
     def _commit(self, due: Sequence[UnderWay]) -> None:
         try:
@@ -123,10 +142,12 @@ class Committer:
 
     def close(self, now: UnderWay) -> None:
         """Let go of an epoch: what is not committed of it never happened."""
-        now.holds.close()
-        with self._core.changed:
-            self._end(now)
-            self._core.changed.notify_all()
+        try:
+            now.holds.close()
+        finally:
+            with self._core.changed:
+                self._end(now)
+                self._core.changed.notify_all()
 
     def _end(self, now: UnderWay) -> None:
         """An epoch is no longer under way. The caller holds the lock."""
@@ -192,7 +213,7 @@ class Committer:
         self._count(now)
         self._record(now)
 
-    def _transact(self, due: Sequence[UnderWay], commit: Commit, more: list[Edit]) -> None:
+    def _transact(self, due: Sequence[UnderWay], commit: Commit, more: Sequence[Edit]) -> None:
         """Make it durable, unless a job has left the lane. The caller holds `committing`."""
         core = self._core
         with core.lock:
@@ -207,23 +228,26 @@ class Committer:
             if not commit.happened(core.catalog.state):
                 raise
 
-    def _events(self, due: Sequence[UnderWay]) -> list[Edit]:
-        edits: list[Edit] = []
+    def _events(self, due: Sequence[UnderWay]) -> list[AddEvent]:
+        edits: list[AddEvent] = []
         for job in due[0].lane:
             if job.failures and job.failed_total == due[0].failures[job.id]:
                 text = f'job "{job.name}" has recovered after {job.failures} failed attempts'
                 edits.append(AddEvent("job_recovered", job.id, text))
         for ran in (ran for now in due for ran in now.results):
             if ran.result.row_error_count:
-                text = f'job "{ran.job.name}" met {ran.result.row_error_count} rows that could not be understood'
+                text = f'job "{ran.job.name}" met {ran.result.row_error_count} {_what_failed(ran.result)}'
                 edits.append(AddEvent("row_errors", ran.job.id, text, repr(ran.result.row_errors[:5])))
-        return edits
+        told = (self._core.sparing.thinned(edit) for edit in edits)
+        return [edit for edit in told if edit is not None]
 
     def _count(self, now: UnderWay) -> None:
         for ran in now.results:
             ran.job.metrics.add(ran.result)
             self._core.totals.add(ran.result)
             self._note_times(ran.result)
+            errors = ran.result.row_errors
+            self._core.history.failed_on(ran.job.id, now.epoch.target, self._core.clock.now_ms(), errors)
         now.committed += now.results
         now.results.clear()
 
@@ -271,8 +295,9 @@ class Committer:
             return
         core = self._core
         text = f'job "{job.name}" falls behind its inputs: after {MAX_ROUNDS} checkpoints it is at epoch {target}'
+        event = core.sparing.thinned(AddEvent("job_lagging", job.id, text))
         with suppress(HeadraceError):
-            core.catalog.transact([AddEvent("job_lagging", job.id, text)])
+            core.catalog.transact([] if event is None else [event])
         with core.changed:
             job.rounds = 0
             if not job.created:
@@ -281,3 +306,8 @@ class Committer:
                 job.failed_total += 1
                 job.progress = text
             core.changed.notify_all()
+
+
+def _what_failed(result: EpochResult) -> str:
+    of_expressions = any("expression" in e for e in result.row_errors)
+    return "rows on which an expression failed" if of_expressions else "rows that could not be understood"

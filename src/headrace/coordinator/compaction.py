@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import random
 import uuid
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.catalog.edits import Delete, Edit, EditRejected, Put, RaiseSafe
-from headrace.catalog.records import RunRecord, StateTableRecord, run_id
+from headrace.catalog.records import RunRecord, SourceRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
-from headrace.coordinator.targets import safe_epoch
-from headrace.errors import CorruptObject, HeadraceError, JobFailed
+from headrace.coordinator.guard import Several
+from headrace.coordinator.targets import retry_delay_ms, safe_epoch
+from headrace.errors import CorruptObject, HeadraceError, JobFailed, OutOfBudget
 from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels, least_runs
 from headrace.state.schema import RunRef
 from headrace.state.watermark import expired_runs
 
+MOST_REST_MS = 60_000
+"""Most milliseconds for which a table is left alone after a merge that failed."""
+KEPT_STALE = 100
+"""Bindings of a relation that are kept though nobody needs them: more are deleted at one go."""
 MERGE_BYTES = 64 << 20
 """What a merge in this process is taken to hold in memory, at most."""
 
@@ -35,6 +40,14 @@ class MergeCounts:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Rest:
+    """Until when a table is left alone after that many failed merges."""
+
+    failures: int
+    until_s: float
+
+
 def releasable(core: Core, relation: Relation, record: StateTableRecord, without: Collection[int] = ()) -> int:
     """The epoch below which nobody needs to see a relation's rows as they were, but for jobs `without`.
 
@@ -47,8 +60,18 @@ def releasable(core: Core, relation: Relation, record: StateTableRecord, without
     return safe_epoch(relation.safe, newest, retention, core.pins.epochs(relation.id), readers)
 
 
+def oldest_needed(core: Core, relation: Relation, without: Collection[int] = ()) -> int:
+    """The epoch below which nobody needs the bindings and changes of a relation, but for jobs `without`.
+
+    The caller holds the lock.
+    """
+    retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
+    readers = core.binding_readers(relation.id, without)
+    return min([retention, core.complete, *core.pins.epochs(relation.id), *readers])
+
+
 class Compactor:
-    """One pass after another over all state tables; called by one thread at a time.
+    """One pass after another over all state tables, one at a time.
 
     Small merges happen in the calling thread. `merge_runner` does the parts of large ones, split by keys.
     """
@@ -56,23 +79,67 @@ class Compactor:
     def __init__(self, core: Core, merge_runner: MergeRunner) -> None:
         self._core = core
         self._merge_runner = merge_runner
+        self.merged: Callable[[int, list[RunRef], list[RunRef]], object] = lambda job_id, refs, made: None
+        """Told of every merge that was committed: the job or table, its runs, and those in their place."""
+        self._resting: dict[int, _Rest] = {}
+        """The state tables whose last merge has failed."""
         self.counts = MergeCounts()
         """Changed under the core's lock."""
 
     def pass_once(self) -> int:
-        """Look at every table and merge what is due; returns the number of merges that were committed.
+        """Merge what is due in every table and prune; returns the number of merges that were committed.
 
-        A table that cannot be merged is left as it is. Raises `Fenced`, `StorageError`, `DiskFull`.
+        A failure in one table keeps no other from its turn; the first one is raised in the end: `Fenced`,
+        `StorageError`, `DiskFull`.
         """
-        with self._core.catalog.reading() as state:
-            tables = [i for i, record in sorted(state.state_tables.items()) if self._may_be_due(state, record)]
+        several = Several()
         merges = 0
-        for table in tables:
-            if self._core.stopping:
-                break
-            merges += self.compact(table)
-        self._prune()
+        with several.one():
+            merges = self.merge_due()
+        with several.one():
+            self.prune()
+        several.end()
         return merges
+
+    def merge_due(self, *, patient: bool = False) -> int:
+        """Merge what is due; the same of it. With `patient` tables whose merges failed are left alone for a while."""
+        with self._core.raising:
+            with self._core.catalog.reading() as state:
+                tables = [i for i, record in sorted(state.state_tables.items()) if self._may_be_due(state, record)]
+                self._resting = {i: rest for i, rest in self._resting.items() if i in state.state_tables}
+            several, merges = Several(), 0
+            for table in tables:
+                if self._core.stopping:
+                    break
+                if not (patient and self._rests(table)):
+                    with several.one():
+                        merges += self._compact(table)
+        several.end()
+        return merges
+
+    def _rests(self, table_id: int) -> bool:
+        rest = self._resting.get(table_id)
+        return rest is not None and self._core.clock.monotonic_s() < rest.until_s
+
+    def _compact(self, table_id: int) -> int:
+        """The same for one table; notes whether it fails."""
+        core = self._core
+        failed = self.counts.failures
+        try:
+            return self.compact(table_id)
+        except Exception as error:
+            if not isinstance(error, HeadraceError):  # the others are counted already
+                with core.lock:
+                    self.counts.failures += 1
+            raise
+        finally:
+            if self.counts.failures == failed:
+                self._resting.pop(table_id, None)
+            else:
+                before = self._resting.get(table_id)
+                times = 1 if before is None else before.failures + 1
+                delay_ms = retry_delay_ms(times, core.settings.compaction_interval_ms, MOST_REST_MS, random.random())
+                self._resting[table_id] = _Rest(times, core.clock.monotonic_s() + delay_ms / 1000)
 
     def _may_be_due(self, state: CatalogState, record: StateTableRecord) -> bool:
         """Whether it is worth while to look at the runs of a table: most have few, and none that expires."""
@@ -84,7 +151,7 @@ class Compactor:
         core, settings = self._core, self._core.settings
         with core.catalog.reading() as state:
             record = state.state_tables.get(table_id)
-            if record is None:
+            if record is None or not record.to_table_schema().combinable:  # of a view that must be created again
                 return 0
             refs = [r.ref for r in state.runs_of(table_id)]
         gone = expired_runs(refs, record.watermark)
@@ -127,6 +194,7 @@ class Compactor:
                 fault_point("compaction.merge.after")
                 committed = self._commit(record, refs, made, safe)
                 if committed:
+                    self.merged(record.job_id, refs, made)
                     self._count(refs, made, core.clock.monotonic_s() - since_s)
                     fault_point("compaction.commit.after")
                 else:
@@ -138,7 +206,7 @@ class Compactor:
                 self.counts.failures += 1
             # Reported by the readers that need the object; here it must only not spread. What parts of the merge have
             # written nothing refers to, so that it goes with vacuum.
-            if isinstance(error, (CorruptObject, JobFailed)):
+            if isinstance(error, (CorruptObject, JobFailed, OutOfBudget)):
                 return 0
             raise
         finally:
@@ -178,33 +246,32 @@ class Compactor:
             return False
         return True
 
+    def prune(self) -> None:
+        """Forget changes that no reader asks for, and bindings below all that can be read.
+
+        That a source cannot be read below is durable together with the deletion: nobody finds it empty there.
+        """
+        with self._core.raising:
+            self._prune()
+
     def _prune(self) -> None:
-        """Forget changes that no reader asks for, and bindings below all that can be read."""
         core = self._core
-        retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
-        edits: list[Edit] = []
-        with core.lock:
-            relations = list(core.relations.values())
-            needed: defaultdict[int, list[int]] = defaultdict(list)
-            for job in core.jobs.values():
-                if not core.lost_logs(job):
-                    for i in job.upstreams:
-                        needed[i].append(core.needs(job, i) if i in job.lookups else job.committed)
-            lowest: dict[int, int] = {}
-            for relation in relations:
-                readers = needed[relation.id]
-                low = lowest[relation.id] = min([retention, *core.pins.epochs(relation.id), *readers])
+        found: list[list[Edit]] = []
+        with core.catalog.reading() as state, core.lock:
+            for relation in core.relations.values():
+                low = oldest_needed(core, relation)
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:
                     del relation.rows_by_epoch[epoch]
-        for relation in relations:
-            if relation.kind in ("source", "table"):
-                stale = core.catalog.image.stale_remaps(relation.id, lowest[relation.id])
-                if len(stale) > 100:
-                    with core.lock:
-                        if relation.kind == "source":
-                            relation.safe = max(relation.safe, lowest[relation.id])
-                    edits += [Delete("remap", r.key) for r in stale]
-        if edits:
+                stale = state.stale_remaps(relation.id, low) if relation.kind in ("source", "table") else ()
+                if len(stale) > KEPT_STALE:
+                    edits: list[Edit] = [Delete("remap", r.key) for r in stale]
+                    if relation.kind == "source":
+                        known = state.sources.get(relation.id)
+                        # At once, and before anybody else can pin an epoch below.
+                        relation.safe = max(relation.safe, low, 0 if known is None else known.safe_epoch)
+                        edits.append(Put(SourceRecord(relation.id, relation.safe)))
+                    found.append(edits)
+        for edits in found:  # one after the other: what is refused of one keeps no other from being pruned
             with suppress(EditRejected):
                 core.catalog.transact(edits)

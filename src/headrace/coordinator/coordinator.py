@@ -10,49 +10,74 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from structlog import get_logger
+
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent
+from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
-from headrace.common.ownership import Ownership
+from headrace.common.ownership import Ownership, is_served
 from headrace.config import Settings
-from headrace.coordinator.changes import TableChange
+from headrace.connectors.base import Secrets
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
 from headrace.coordinator.exact import newest
 from headrace.coordinator.graph import Known
-from headrace.coordinator.history import Checkpoint
+from headrace.coordinator.history import Checkpoint, RowErrors
 from headrace.coordinator.lanes import STOP_WAIT_S
+from headrace.coordinator.lease import Lease
+from headrace.coordinator.lease_keeper import LeaseKeeper
 from headrace.coordinator.lifecycle import Lifecycle
 from headrace.coordinator.location import location_edits
 from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.maintenance import Maintenance
 from headrace.coordinator.metrics import Metric, collect
+from headrace.coordinator.mirror import mirror
+from headrace.coordinator.owner import Owner
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.progress_server import ProgressServer
-from headrace.coordinator.reads import DEFAULT_WAIT_S, NEWEST, ReadOptions, Reads, Snapshot
+from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, ReadOptions, Reads, Snapshot
+from headrace.coordinator.standby import Standby, StandbyStatus, Why
 from headrace.coordinator.status import EdgeStatus, GroupStatus, RelationEpochs, Status
-from headrace.coordinator.tables import WriteResult, write
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
 from headrace.coordinator.watchdog import Barrier, Watchdog, barriers, waiting_for
+from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
+from headrace.coordinator.writes.settling import restore
+from headrace.coordinator.writes.transaction import WriteTransaction
+from headrace.coordinator.writes.writer import Writer
+from headrace.dataflow.executors import prove
 from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
-from headrace.errors import Fenced, HeadraceError, JobFailed, QueryCanceled, SnapshotUnavailable, UndefinedObject
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    InvalidParameter,
+    JobFailed,
+    QueryCanceled,
+    SnapshotUnavailable,
+    StatementError,
+    UndefinedObject,
+)
 from headrace.plan.planner import Planner, ViewPlan
+from headrace.state.changes import TableChange
 from headrace.state.memory import MemoryUse
 from headrace.state.merge import MergePart, MergeRunner
+from headrace.state.proof import put_proof, remove_proof
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_leftovers
 from headrace.state.stores import StoreRoot
 
 T = TypeVar("T")
 
+_PACES = ("barrier_interval_ms", "checkpoint_interval_ms")
+"""Settings that say when a job may run next."""
 SLOW_START_S = 10.0
 """A start that takes this long is an event, with its steps."""
 
@@ -104,6 +129,9 @@ class Coordinator:
 
     `failed` is set, and `failure` says why, when it has to stop by itself: another process has opened the
     database. After that every call raises.
+
+    With a `FollowedCatalog` it is a standby: it serves reads, refuses all else (`ReadOnlyTransaction`), and becomes the
+    active one in place when it takes over.
     """
 
     def __init__(
@@ -115,27 +143,49 @@ class Coordinator:
         *,
         make_runner: RunnerFactory | None = None,
         merge_runner: MergeRunner | None = None,
+        root: StoreRoot | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
+        """`root` is where tasks find the state, by default as the settings say; they reach this process at `host`."""
         self._planner = planner
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
-        self._core = Core(settings, catalog, clock or SystemClock(), slots)
+        following = isinstance(catalog, FollowedCatalog)
+        self._core = Core(settings, catalog, clock or SystemClock(), slots, root, following=following)
+        self._core.on_fatal = self._halt
         self._watchdog = Watchdog(self._core)
         self._ticker = Ticker(self._core, self._look)
         self._merger: SparkMerger | None = None
         self._compactor = Compactor(self._core, merge_runner or self._spark_merge)
-        self._vacuum = Vacuum(self._core)
+        self._owner = Owner(self._core)
+        self._vacuum = Vacuum(self._core, self._owner)
         self._logs = LogKeeper(self._core)
-        self._maintenance = Maintenance(self._core, self._compactor, self._logs, self._vacuum)
+        self._maintenance = Maintenance(
+            self._core, self._compactor, self._logs, self._vacuum, self._settle
+        )  # fmt: skip
         self._reads = Reads(self._core)
+        self._writer = Writer(self._core, self._maintenance.request)
+        self._compactor.merged = self._writer.merged
         self._status_of = Status(self._core, self._core.history, self._reads)
         self._life = Lifecycle(
             self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock,
-            self._forget,
+            self._writer.paused, self._forget,
         )  # fmt: skip
-        self._progress = ProgressServer(self._core.progress, settings.progress_host) if settings.progress_host else None
+        progress_host = host if settings.progress_host is None else settings.progress_host
+        self._progress = ProgressServer(self._core.progress, progress_host) if progress_host else None
         self._threads: list[threading.Thread] = []
         self._ownership: Ownership | None = None
         self._start_s: dict[str, float] = {}
+        self._lease = LeaseKeeper(self._core)
+        self._standby: Standby | None = None
+        self._ready = threading.Event()
+        """Set but while a server that takes over plans its views."""
+        self.on_catalog_change: Callable[[Refreshed | None], None] = lambda found: None
+        """On a standby: called with what has changed in the catalog; with None where that may be anything, and before
+        views are planned again to take over."""
+        if not isinstance(catalog, FollowedCatalog):
+            self._ready.set()
+        else:
+            self._standby = Standby(self._core, catalog, self._succeed, lambda found: self.on_catalog_change(found))
 
     @property
     def failure(self) -> BaseException | None:
@@ -157,32 +207,117 @@ class Coordinator:
     def start(self) -> None:
         """Recover what the catalog holds, and start all threads.
 
-        Raises `Fenced`, `StorageError`, and `InvalidParameter` if the state is known to be in another place.
+        Raises `Fenced`, `StorageError`, and `InvalidParameter` if the state is known to be in another place, or to be
+        another database's.
         """
+        try:
+            if self._standby is not None:
+                self._follow(self._standby)
+            else:
+                self._lead()
+        except BaseException:
+            # A lease that went on being renewed would keep every standby from taking over.
+            self._tell_to_stop()
+            self._end_threads(STOP_WAIT_S)
+            raise
+
+    def _follow(self, standby: Standby) -> None:
+        """Begin as a standby. Whatever writes waits until it takes over."""
         core = self._core
+        if is_served(core.settings.data_dir):
+            raise InvalidParameter(
+                f"another server uses the directory {core.settings.data_dir}",
+                hint="give each server a --data of its own, and both the same --state and --catalog",
+            )
+        location_edits(core.settings, core.catalog.state)  # refuses another place for the state
+        self._owner.check()
+        standby.begin()
+        self._use_host()
+        self._launch("standby", standby.run)
+
+    def _lead(self, writable: Callable[[], None] = lambda: None) -> None:
+        """Become the active server; `writable` is called as soon as tables can be written to."""
+        core = self._core
+        if self._lease.take():
+            self._launch("lease", self._lease.run)
         self._step("storage", self._prepare)
+        self._writer.recover()
+        writable()
         self._step("views", self._life.recover)
         self._step("reads", self._reads.recover)
         if sum(self._start_s.values()) >= SLOW_START_S:
             text = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in self._start_s.items())
             core.catalog.transact([AddEvent("slow_start", None, f"the start took long: {text}")])
         if self._progress is not None:
-            self._progress.start()
-        for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
-            self._threads.append(threading.Thread(target=target, name=f"headrace-{name}", daemon=True))
+            self._progress.start(self._core.guard.forever)
         for job in list(core.jobs.values()):
             core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
             self._life.lanes.launch(job)
-        for thread in self._threads:
-            thread.start()
+        for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
+            self._launch(name, target)
+        self._ready.set()
+
+    def _launch(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _succeed(self, why: Why) -> None:
+        """The catalog is this server's now: become the active one. Called by the standby's thread."""
+        core, standby = self._core, self._standby
+        assert standby is not None
+        before, since_s = standby.status(), core.clock.monotonic_s()
+
+        def writable() -> None:
+            # What is read and written needs no plans of views; who needs them waits.
+            self._reads.recover()
+            with core.changed:
+                self._standby = None
+                core.changed.notify_all()
+            took = f"it took writes {core.clock.monotonic_s() - since_s:.1f} s after its fence"
+            text = f"this server has taken over from {before.owner}, since {why}; {took}"
+            get_logger("headrace").info(text)
+            self._say("took_over", text)
+            core.guard.chore("taking in what another server has changed", lambda: self.on_catalog_change(None))
+
+        try:
+            with self._life.ddl:
+                with core.catalog.reading() as state, core.changed:
+                    mirror(core, state)
+                    core.mirrored = None
+                    core.epochs.lead(state)
+                self._lead(writable)
+        except BaseException as error:
+            core.fatal(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _prepare(self) -> None:
         core = self._core
         edits = location_edits(core.settings, core.catalog.state)
         core.store.prepare()
+        self._owner.claim()
         core.catalog.transact(edits)
+        restored = restore(core.catalog, core.root)
+        if restored:
+            text = f"{restored} objects of the last writes were made again from the catalog"
+            core.catalog.transact([AddEvent("objects_restored", None, text)])
         forget_leftovers(core.settings.spool_location)
+        if self._ownership is None:
+            self._use_host()
+
+    def _use_host(self) -> None:
+        """Make sure of what this server needs of its host, and of those of Spark's tasks."""
+        core = self._core
+        if core.root.proof:
+            put_proof(core.root)
+            self._prove()
         self._ownership = Ownership(core.settings.data_dir)
+
+    def _prove(self) -> None:
+        """Make sure that tasks on other hosts, if there are any, use the same store."""
+        if self._core.root.proof:
+            prove(self._planner.bridge.spark, self._core.root)
 
     def _step(self, name: str, work: Callable[[], None]) -> None:
         """Do a step of the start and note how long it took."""
@@ -193,21 +328,47 @@ class Coordinator:
     def stop(self, wait_s: float = STOP_WAIT_S) -> None:
         """Stop ticking, let running epochs finish for up to `wait_s`, then cancel them. Harmless when repeated."""
         core = self._core
+        again = self._tell_to_stop()
+        # What is left of a failed server must not run on: none of it may commit.
+        self._life.lanes.halt_all(wait_s if core.failure is None else 0.0)
+        self._end_threads(wait_s)
+        if self._progress is not None:
+            self._progress.stop()
+        if core.root.proof and not again:
+            remove_proof(core.root)
+        if not again and core.failure is None and self._standby is None:
+            with suppress(HeadraceError):
+                core.epochs.settle()
+                self._lease.release()
+        if self._ownership is not None:
+            self._ownership.release()
+
+    def _tell_to_stop(self) -> bool:
+        """Let all threads know that they are to end; whether they had been told before."""
+        core = self._core
         with core.changed:
             again, core.stopping = core.stopping, True
         core.notify()
         core.memory.wake()
-        self._life.lanes.halt_all(wait_s)
+        return again
+
+    def _end_threads(self, wait_s: float) -> None:
+        """Wait for the threads of this object, which have been told to stop."""
         for thread in self._threads:
-            thread.join(wait_s)
+            if thread is not threading.current_thread():
+                thread.join(wait_s)
         self._threads.clear()
-        if self._progress is not None:
-            self._progress.stop()
-        if not again and core.failure is None:
-            with suppress(HeadraceError):
-                core.epochs.settle()
-        if self._ownership is not None:
-            self._ownership.release()
+
+    def _halt(self) -> None:
+        """Cancel all that runs, without waiting for it: this process has lost the database."""
+        with suppress(RuntimeError):  # The process has no thread left. Nothing of what goes on running can commit.
+            threading.Thread(target=self._cancel_all, name="headrace-halt", daemon=True).start()
+
+    def _cancel_all(self) -> None:
+        merger = self._merger
+        if merger is not None:
+            merger.cancel()
+        self._life.lanes.halt_all(0.0)
 
     def abort(self, error: BaseException) -> None:
         """Stop for good because of something outside; every later call fails with it."""
@@ -235,8 +396,10 @@ class Coordinator:
         since_s = core.clock.monotonic_s()
         with self._life.ddl:
             begin()
+            self._prove()
             self._merger = None
-            self._life.replan()
+            if self._standby is None:
+                self._life.replan()
             with core.changed:
                 core.suspended = None
                 core.changed.notify_all()
@@ -251,11 +414,26 @@ class Coordinator:
         except HeadraceError:
             pass  # an event less: what it tells of goes on
 
+    def note_failure(self, what: str, error: Exception) -> None:
+        """Tell of a failure of something that runs beside the coordinator, and is begun again."""
+        try:
+            self._core.guard.note(what, error)
+        except Fenced as fenced:
+            self._core.fatal(fenced)
+
     def configure(self, settings: Settings) -> None:
-        """Let changed system parameters take effect."""
-        self._core.settings = settings
-        self._core.memory.resize(self._core.budget_bytes())
-        self._core.notify()
+        """Let changed system parameters take effect, also where somebody waits by what they were."""
+        core = self._core
+        with core.changed:
+            before, core.settings = core.settings, settings
+            now_s, most_s = core.clock.monotonic_s(), settings.group_retry_max_ms / 1000
+            paced = any(getattr(before, name) != getattr(settings, name) for name in _PACES)
+            for job in core.jobs.values():
+                job.retry_at_s = min(job.retry_at_s, now_s + most_s)
+                if paced:
+                    job.not_before_s = job.commit_after_s = 0.0
+        core.memory.resize(core.budget_bytes())
+        core.notify()
 
     def _spark_runner(self, plan: ViewPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
         return EpochRunner(self._planner.bridge, plan, relations)
@@ -265,6 +443,67 @@ class Coordinator:
             self._merger = SparkMerger(self._planner.bridge.spark)
         return self._merger(parts)
 
+    # ---- standby
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it only follows another server."""
+        return self._standby is not None
+
+    def standby(self) -> StandbyStatus | None:
+        """What this server knows of the active one, if it is a standby; None for the active one."""
+        standby = self._standby
+        return None if standby is None else standby.status()
+
+    @property
+    def lease(self) -> Lease | None:
+        """What the active server has last said of itself to those that stand by; None where it keeps no lease."""
+        return self._lease.lease
+
+    def check_lease(self) -> None:
+        """Raise `ShuttingDown` (57P03) where this server's lease has run out: new clients are to go elsewhere."""
+        self._lease.check()
+
+    def announce(self, address: str) -> None:
+        """Say where clients reach this server; standbys pass that on."""
+        self._lease.announce(address)
+
+    def refuse_writes(self, what: str) -> None:
+        """Raise `ReadOnlyTransaction` on a standby; it names the active server."""
+        standby = self._standby
+        if standby is not None:
+            raise standby.refusal(what)
+
+    def wait_ready(self, check: Callable[[], None]) -> None:
+        """Return once all views are planned: who has just taken over writes to tables before that.
+
+        `check` is asked now and then, and raises if nobody waits any more.
+        """
+        while not self._ready.wait(CHECK_S):
+            check()
+            self._core.check()
+
+    def take_over(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bool:
+        """Let a standby become the active server, whatever the other one does; whether it is one within the time.
+
+        `check` is asked now and then while it waits. Raises `StatementError` on the active server.
+        """
+        standby, core = self._standby, self._core
+        if standby is None:
+            raise StatementError("this server is the active one, only a standby takes over", sqlstate="55000")
+        standby.tell()
+        with core.changed:
+            core.changed.wait_until(
+                lambda: self._standby is None or core.stopping or not standby.was_told, timeout_s, check
+            )
+        core.check()
+        return self._standby is None
+
+    def look_again(self, timeout_s: float) -> None:
+        """On a standby: return once it has what is in the catalog now, or the time is over."""
+        if self._standby is not None:
+            self._standby.look_again(timeout_s)
+
     # ---- definitions
 
     def create_relation(self, record: ObjectRecord) -> int:
@@ -273,7 +512,22 @@ class Coordinator:
         Raises `DuplicateTable` (`DuplicateObject`) for a name that is taken, `InvalidParameter` for
         options that make no source.
         """
-        return self._guarded(lambda: self._life.create_relation(record))
+        return self._changing("CREATE", lambda: self._life.create_relation(record))
+
+    def create_secret(self, record: ObjectRecord, value: str) -> int:
+        """Create a secret, encrypted; durable on return. Returns its id; `record.id` is ignored.
+
+        Raises `DuplicateObject`, and `InvalidParameter` where there is no key.
+        """
+        return self._guarded(lambda: self._life.create_secret(record, value))
+
+    def alter_secret(self, secret_id: int, value: str) -> None:
+        """Give a secret another value; durable on return. Raises `UndefinedObject`, `InvalidParameter`."""
+        self._guarded(lambda: self._life.alter_secret(secret_id, value))
+
+    def secrets(self, secrets: Mapping[str, int]) -> Secrets | None:
+        """What tells the values of the secrets that options have, as of now; None if there are none."""
+        return self._core.vault.of(secrets)
 
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> int:
         """Create a materialized view or a sink and start its job; durable on return, which does not wait for rows.
@@ -283,18 +537,13 @@ class Coordinator:
 
         def create() -> int:
             job = self._life.create_view(record, plan)
-            try:
-                # The first epoch is to see what the sources hold now.
-                self._ticker.tick()
-            except Fenced:
-                raise
-            except HeadraceError:
-                # The view exists; its job waits for the next tick that succeeds.
-                pass
+            # The first epoch is to see what the sources hold now. Where that fails the view exists all the same, and
+            # its job waits for the next tick that succeeds.
+            self._core.guard.chore("a tick", self._ticker.tick)
             self._life.lanes.launch(job)
             return job.id
 
-        return self._guarded(create)
+        return self._changing("CREATE", create)
 
     @contextmanager
     def defining(self) -> Iterator[None]:
@@ -310,8 +559,12 @@ class Coordinator:
         """The checkpoint group of a new job with this option; "own" stands for one by itself, empty for the default."""
         return self._life.group_named(wanted)
 
-    def wait_created(self, job_id: int, timeout_s: float | None = None) -> None:
+    def wait_created(
+        self, job_id: int, timeout_s: float | None = None, check: Callable[[], None] | None = None
+    ) -> None:
         """Wait until a view is readable: it holds what its inputs held, and has caught up with them.
+
+        `check` is asked now and then, and raises if nobody waits any more.
 
         Raises `JobFailed` with the cause as soon as an attempt fails, `QueryCanceled` after `timeout_s`,
         `UndefinedObject` if it is dropped.
@@ -323,7 +576,7 @@ class Coordinator:
             def settled() -> bool:
                 return bool(job.created or job.error or core.stopping or job_id not in core.jobs)
 
-            done = core.changed.wait_for(settled, timeout_s)
+            done = core.changed.wait_until(settled, timeout_s, check)
             if job.created:
                 return
             core.check()
@@ -343,17 +596,20 @@ class Coordinator:
 
         Raises `DependentObjectsExist` if anything else is built on one of them, `UndefinedTable`.
         """
-        self._guarded(lambda: self._life.drop(ids))
+        self._changing("DROP", lambda: self._life.drop(ids))
 
     def _look(self) -> None:
-        """Before each periodic tick."""
-        self._life.settle()
-        self._watchdog.look()
+        """Before each periodic tick. Raises `Fenced`."""
+        chore = self._core.guard.chore
+        chore("what is left of undecided statements", self._life.settle)
+        chore("the watchdog", self._watchdog.look)
+        chore("the care for lanes", self._life.lanes.revive)
 
     def _forget(self, ids: Sequence[int]) -> None:
         for i in ids:
             self._reads.forget(i)
             self._ticker.forget(i)
+            self._writer.forget(i)
         with self._core.lock:
             groups = {j.group for j in self._core.jobs.values()}
         self._core.history.forget(set(ids), groups)
@@ -365,13 +621,57 @@ class Coordinator:
         log_limit_policy, and checkpoint_group, which moves it to another group. Raises `InvalidParameter` for other
         options and where groups would wait for each other.
         """
-        self._guarded(lambda: self._life.alter(job_id, paused, options))
+        self._changing("ALTER", lambda: self._life.alter(job_id, paused, options))
 
     # ---- writes and reads
 
     def write(self, table_id: int, change: TableChange) -> WriteResult:
-        """Change a table; durable, and visible to every later read of it, on return. Serialised per table."""
-        return self._guarded(lambda: write(self._core, table_id, change))
+        """Change a table by what is in it; durable, and visible to every later read, on return.
+
+        Raises `WrongObjectType`, `UndefinedTable`, `DiskFull`, `StorageError`; then nothing is written.
+        """
+        return self.commit(TableWrite(table_id, change))
+
+    def commit(self, request: Request, check: Callable[[], None] = lambda: None) -> WriteResult:
+        """Commit what one writer wants, together with what others want; durable, and visible to all, on return.
+
+        `check` is asked while it waits for its turn, and raises if it was cancelled.
+        """
+        return self._changing("a write", lambda: self._writer.write(request, check))
+
+    @property
+    def writer(self) -> Writer:
+        """The way of all changes into tables."""
+        return self._writer
+
+    def _settle(self) -> None:
+        self._writer.tidy()
+        self._writer.settling.pass_once()
+
+    def begin(self) -> WriteTransaction:
+        """A transaction that reads one snapshot and writes at one epoch; whoever has it closes it."""
+        return WriteTransaction(self._core, self._writer)
+
+    @contextmanager
+    def transaction(
+        self, gated: Collection[int] = (), check: Callable[[], None] = lambda: None
+    ) -> Iterator[WriteTransaction]:  # fmt: skip
+        """A transaction that reads one snapshot and writes at one epoch; it is gone, committed or not, after the block.
+
+        Nobody else writes to the tables that are `gated` meanwhile.
+        """
+        with ExitStack() as held:
+            gate = held.enter_context(self._writer.gate(gated, check)) if gated else None
+            work = WriteTransaction(self._core, self._writer, gate)
+            held.callback(work.close)
+            yield work
+
+    def tables_read(self, relation_ids: Collection[int]) -> set[int]:
+        """The tables among relations, and those that the views among them are made of."""
+        core = self._core
+        with core.lock:
+            found = {i for job in core.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(relation_ids)
+            return {i for i in found if i in core.relations and core.relations[i].kind == "table"}
 
     def snapshot(
         self,
@@ -392,8 +692,15 @@ class Coordinator:
             options = replace(options, at=at, timeout_s=timeout_s)
 
         def read() -> Snapshot:
-            self._bind_unread(relation_ids, options)
-            return self._reads.snapshot(relation_ids, options)
+            standby = self._standby
+            if standby is None:
+                self._bind_unread(relation_ids, options)
+            else:
+                standby.check_readable(relation_ids)
+            snapshot = self._reads.snapshot(relation_ids, options)
+            if standby is not None:
+                snapshot.notices += standby.notices()
+            return snapshot
 
         return self._guarded(read)
 
@@ -424,32 +731,38 @@ class Coordinator:
                 fresh = [r for r in map(core.relation, relation_ids) if r.kind == "source" and not r.bound]
             if not fresh:
                 return
+            self.wait_ready(options.check or (lambda: None))
             self._ticker.tick(also=[r.id for r in fresh])
             for relation in fresh:
                 if relation.error is not None:
                     raise relation.error
-            if options.check is not None:
-                options.check()
             late = [r for r in fresh if not r.bound]
-            if late and core.clock.monotonic_s() >= until_s:
-                raise SnapshotUnavailable(
-                    f'source "{late[0].name}" has not said within {limit_s:g} s what it holds',
-                    hint="read it again once it answers, or with a longer statement_timeout",
-                )
+            while late:
+                if options.check is not None:
+                    options.check()
+                if core.clock.monotonic_s() >= until_s:
+                    raise SnapshotUnavailable(
+                        f'source "{late[0].name}" has not said within {limit_s:g} s what it holds',
+                        hint="read it again once it answers, or with a longer statement_timeout",
+                    )
+                if self._ticker.answered([r.id for r in late], CHECK_S):
+                    break
 
     def tick(self) -> int:
         """Make a tick now; returns its epoch."""
-        return self._guarded(self._ticker.tick)
+        return self._changing("FLUSH", self._ticker.tick)
 
-    def flush(self, timeout_s: float | None = None) -> int:
+    def flush(self, timeout_s: float | None = None, check: Callable[[], None] | None = None) -> int:
         """Make a tick, and wait until every created job has reached it; returns its epoch.
 
         Jobs that are being created, paused or quarantined, and those that they hold up, are not waited for. When a job
         fails meanwhile, all that it does not hold up are still waited for. What was under way before may have met
-        what has been mended since: its failure does not count. Raises `JobFailed` naming a job, `QueryCanceled` after
-        `timeout_s`.
+        what has been mended since: its failure does not count. `check` is asked now and then, and raises if nobody
+        waits any more. Raises `JobFailed` naming a job, `QueryCanceled` after `timeout_s`.
         """
         core = self._core
+        self.refuse_writes("FLUSH")
+        self.wait_ready(check or (lambda: None))
         epoch = self.tick()
         with core.changed:
             out = core.jobs_below(j.id for j in core.jobs.values() if j.status == "creating")
@@ -480,7 +793,7 @@ class Coordinator:
                 # A failing job holds up only its group and those built on it; all others are waited for.
                 return core.stopping or {j.id for j in left} <= core.held_up(j.id for j in failed(left))
 
-            core.changed.wait_for(settled, timeout_s)
+            core.changed.wait_until(settled, timeout_s, check)
             left = waiting()
             if not left:
                 return epoch
@@ -498,11 +811,11 @@ class Coordinator:
 
     def compact(self) -> int:
         """Merge runs now, where that is due; returns the number of merges."""
-        return self._guarded(self._compactor.pass_once)
+        return self._changing("compaction", self._compactor.pass_once)
 
     def check_logs(self) -> None:
         """Look now for logs that have outgrown their limits, and do what `log_limit_policy` says."""
-        self._guarded(self._logs.look)
+        self._changing("the look at logs", self._logs.look)
 
     def memory(self) -> MemoryUse:
         """What this process's writes and merges use of the memory budget."""
@@ -514,7 +827,8 @@ class Coordinator:
 
     def vacuum(self) -> int:
         """Delete unreferenced objects now, where that is due; returns their number."""
-        return self._guarded(self._vacuum.pass_once)
+        self._writer.tidy()
+        return self._changing("vacuum", self._vacuum.pass_once)
 
     def jobs(self) -> list[JobStatus]:
         """All jobs of materialized views and sinks, by id."""
@@ -533,6 +847,10 @@ class Coordinator:
     def checkpoints(self) -> list[Checkpoint]:
         """The newest checkpoints of every group, newest first."""
         return self._core.history.checkpoints()
+
+    def row_errors(self) -> list[RowErrors]:
+        """The newest rows that jobs have gone on past although something failed on them, newest first."""
+        return self._core.history.row_errors()
 
     def log_stores(self) -> list[EdgeStatus]:
         """Every edge between a relation and a view that reads it. May read from the store."""
@@ -592,6 +910,11 @@ class Coordinator:
         if job is None:
             raise UndefinedObject(f"there is no job {job_id}")
         return job
+
+    def _changing(self, what: str, action: Callable[[], T]) -> T:
+        """The same for something that only the active server does."""
+        self.refuse_writes(what)
+        return self._guarded(action)
 
     def _guarded(self, action: Callable[[], T]) -> T:
         """Do something; if it finds out that the database belongs to another process, stop for good."""

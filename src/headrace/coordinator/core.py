@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.common.epoch import epoch_ms
 from headrace.config import Settings
-from headrace.connectors.base import Source, open_source
+from headrace.connectors.base import Source
 from headrace.coordinator.epochs import EpochClock
 from headrace.coordinator.graph import Graph, JobState, RelationState
+from headrace.coordinator.guard import Guard
 from headrace.coordinator.history import History
 from headrace.coordinator.pins import Pins
 from headrace.coordinator.progress import ProgressBook
+from headrace.coordinator.secrets import Vault
+from headrace.coordinator.sparing import Sparing
 from headrace.coordinator.waiting import Waiters
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -57,17 +62,12 @@ RunnerFactory = Callable[[ViewPlan, Mapping[int, "TableSchema | None"]], Runner]
 class Relation(RelationState):
     """A table, source or materialized view while the server runs."""
 
-    writing: threading.Lock = field(default_factory=threading.Lock)
     dropped: bool = False
     error: HeadraceError | None = None
     """Why the source cannot be bound at present."""
     error_since_ms: int = 0
     newest_us: int | None = None
     """The highest event time that jobs have read of a source, Unix microseconds."""
-
-    def open(self) -> Source:
-        """The source itself. Raises `InvalidParameter`, `SourceError`."""
-        return open_source(self.record.options, self.record.columns)
 
 
 @dataclass
@@ -221,7 +221,9 @@ class FairSlots:
 
 def state_root(settings: Settings) -> StoreRoot:
     """Where a database with these settings keeps its state. Raises `InvalidParameter`."""
-    url = settings.state_url or str(settings.data_dir / "state")
+    # Whoever runs Spark's tasks may have another working directory.
+    url = settings.state_url or str((settings.data_dir / "state").absolute())
+    url = url if "://" in url or url.startswith("memory:") else os.path.abspath(url)
     if url.startswith("memory:"):
         raise InvalidParameter("state in memory is not seen by Spark's workers", hint="give a directory for state_url")
     return StoreRoot(
@@ -238,22 +240,40 @@ class Core(Graph[Relation, Job]):
     """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark.
 
     `committing` is held over a commit of jobs from its first look at the catalog to the change of what is in memory, so
-    that no two of them move the same job. Locks are taken in this order: `committing`, `catalog.reading()`, `lock`.
+    that no two of them move the same job. `raising` is held by who raises safe epochs, from working one out until what
+    is built on it is durable or given up: so none goes back behind what somebody else relies on. They are taken in the
+    order `raising`, `committing`, `catalog.reading()`, `lock`.
     """
 
-    def __init__(self, settings: Settings, catalog: Catalog, clock: Clock, slots: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        clock: Clock,
+        slots: int,
+        root: StoreRoot | None = None,
+        *,
+        following: bool = False,
+    ) -> None:
         super().__init__()
         self.settings = settings
         self.catalog = catalog
         self.clock = clock
-        self.root = state_root(settings)
-        self.store = store_of(self.root)
+        self.root = root or state_root(settings)
+        self.store = store_of(replace(self.root, proof=""))
         self.lock = threading.RLock()
         self.changed = Waiters(self.lock)
         """Notified when an epoch becomes complete, a group commits or fails, or a job is altered."""
         self.committing = threading.Lock()
-        self.epochs = EpochClock(catalog, clock, self.changed)
+        self.vault = Vault(catalog, settings)
+        self.raising = threading.Lock()
+        self.epochs = EpochClock(catalog, clock, self.changed, following=following)
+        self.mirrored: CatalogState | None = None
+        """On a standby: the content that relations and jobs, and the newest complete epoch, are those of. The catalog's
+        own may be a moment newer, with history gone that was there."""
         self.pins = Pins()
+        self.sparing = Sparing(clock.monotonic_s)
+        self.guard = Guard(self)
         self.history = History()
         self.progress = ProgressBook(clock.monotonic_s, clock.now_ms)
         self.slots = FairSlots(slots, max(slots, 2), clock.monotonic_s)
@@ -268,6 +288,8 @@ class Core(Graph[Relation, Job]):
         self.spark_is_lost: Callable[[], bool] = lambda: False
         """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
         self.failure: BaseException | None = None
+        self.on_fatal: Callable[[], None] = lambda: None
+        """Called once `failure` is set: what still runs is to be cancelled. Must not wait."""
         self.failed = threading.Event()
         self._attempts = itertools.count(1)
 
@@ -326,6 +348,7 @@ class Core(Graph[Relation, Job]):
             self.changed.notify_all()
         self.failed.set()
         self.slots.wake()
+        self.on_fatal()
 
     def check_fence(self) -> None:
         """Raises `Fenced` if the catalog has been opened by another process; other errors of it count for nothing."""

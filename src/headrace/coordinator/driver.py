@@ -21,7 +21,7 @@ from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
 from headrace.coordinator.together import next_steps
-from headrace.errors import DiskFull, Fenced, HeadraceError, LogLost, OutOfBudget, SparkLost
+from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, LogLost, OutOfBudget, SparkLost
 from headrace.state.merge import levels
 
 STALL_LOOK_S = 1.0
@@ -46,22 +46,65 @@ class Driver:
         self._commits = Committer(core, self._commit_failed, spawn)
         self._now: UnderWay | None = None
         """The epoch that is being run."""
+        self._left = False
+        """The lane is not this thread's any more: it only ends what it has begun."""
+        self._fault: HeadraceError | None = None
+        """Why the loop was begun again."""
 
     def run(self) -> None:
         """The thread's main function; returns when there is no job left in the lane, or the coordinator stops."""
         try:
-            while self._wait():
-                with self._core.slots.slot(self._give_up) as granted:
-                    if granted:
-                        self._step()
-            self._close()
-            self._commits.commit()
-            self._commits.drain()
-        except Fenced as error:
-            self._core.fatal(error)
+            self._core.guard.forever(self._title, self._loop, self._broken)
         finally:
             self._close()
-            self._retire()
+            self._leave()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f'of checkpoint group "{self._group}"' if self._alone is None else f"of job {self._alone}"
+
+    @property
+    def _title(self) -> str:
+        return f"the lane {self.name}"
+
+    def _loop(self) -> None:
+        while self._wait():
+            with self._core.slots.slot(self._give_up) as granted:
+                if granted:
+                    self._step()
+            self._core.guard.succeeded(self._title)
+        self._close()
+        self._commits.commit()
+        self._commits.drain()
+
+    def _leave(self) -> None:
+        """From here on another thread may serve the lane."""
+        self._left = True
+        self._retire()
+
+    def _broken(self, error: Exception) -> None:
+        """The loop itself has failed, not an epoch: its jobs say so until it has got on."""
+        core = self._core
+        found = JobFailed(f"the lane {self.name} failed, and is begun again: {as_headrace_error(error).message}")
+        try:
+            self._doubt(self._now)
+        finally:
+            self._close()
+        with core.changed:
+            self._fault = found
+            for job in [] if self._left else self.lane():
+                job.error_since_ms = core.clock.now_ms() if job.error is None else job.error_since_ms
+                job.error = found
+                job.failed_total += 1
+            core.changed.notify_all()
+
+    def _well(self, lane: list[Job]) -> None:
+        """It has got on after a fault, to where it waits for input. The caller holds the lock."""
+        fault, self._fault = self._fault, None
+        for job in lane:
+            if fault is not None and job.error is fault:
+                job.error = None
 
     def lane(self) -> list[Job]:
         """The jobs that step together now. The caller holds the lock."""
@@ -79,14 +122,14 @@ class Driver:
     def _wait(self) -> bool:
         """Until there is something to do; False when it is time to stop."""
         core = self._core
-        while True:
+        while not self._left:
             if self._now is not None and (self._now.outdated or core.suspended is not None):
                 self._close()
             self._checkpoint()
             with core.changed:
                 lane = self.lane()
                 if core.stopping or not lane:
-                    self._retire()
+                    self._leave()
                     return False
                 if core.suspended is not None:
                     core.changed.wait()
@@ -99,7 +142,7 @@ class Driver:
                 self._let_join(lane)
                 lane = self.lane()
                 if not lane:
-                    self._retire()
+                    self._leave()
                     return False
                 decision = self.decision(lane)
                 delay_s = self._delay_s(lane, decision)
@@ -107,8 +150,10 @@ class Driver:
                     return True
                 held_s = self._held_s(lane)
                 if held_s is None or held_s > 0:
+                    self._well(lane)
                     wait_s = min((s for s in (delay_s, held_s) if s is not None), default=None)
                     core.changed.sleep(partial(self._idle, lane), wait_s)
+        return False
 
     def _idle(self, lane: list[Job]) -> bool:
         """Whether it goes on waiting, though epochs have become complete. The caller holds the lock."""
@@ -293,7 +338,7 @@ class Driver:
             self._now = now = UnderWay(epoch, lane, core.clock.monotonic_s(), before=before)
             now.failures = {j.id: j.failed_total for j in lane}
             for part in epoch.parts:
-                pin = core.pins.pin(part.job.upstreams, part.committed or epoch.target)
+                pin = core.pins.pin({*part.job.upstreams, *core.bindings_for(part.job)}, part.committed or epoch.target)
                 now.holds.callback(core.pins.unpin, pin)
                 part.job.busy += 1
             self._begin(lane, epoch)
@@ -386,24 +431,36 @@ class Driver:
         if news:
             text = f'job "{job.name}" failed at epoch {target}: {error.message}'
             detail = f"SQLSTATE {error.sqlstate}" + (f"; {error.detail}" if error.detail else "")
+            event = core.sparing.thinned(AddEvent("job_failed", job.id, text, detail[:4000]))
             with suppress(HeadraceError):
-                core.catalog.transact([AddEvent("job_failed", job.id, text, detail[:4000])])
+                core.catalog.transact([] if event is None else [event])
             core.check_fence()
 
     def _quarantine(self, job: Job, error: HeadraceError) -> None:
         """Stop a job that cannot go on for good; the others of its group do, but for those that read it."""
         core = self._core
         with core.committing:
+            records = core.catalog.state.jobs
+            if job.id not in records:
+                return  # it has been dropped
             with core.changed:
+                before = [(j, j.status, j.joined) for j in core.jobs.values() if j.group == job.group]
                 job.status = "quarantined"
                 apart = core.settle(job.group)
                 for each in apart:
                     each.version += 1
-            records = core.catalog.state.jobs
             edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
             edits.append(Put(replace(records[job.id], joined=job.joined, status="quarantined")))
             text = f'materialized view "{job.name}" is quarantined: {error.message}'
-            core.catalog.transact([*edits, AddEvent("job_quarantined", job.id, text, error.detail or "")])
+            try:
+                core.catalog.transact([*edits, AddEvent("job_quarantined", job.id, text, error.detail or "")])
+            except BaseException:
+                # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
+                # durable all the same, that changes nothing.
+                with core.changed:
+                    for each, status, joined in before:
+                        each.status, each.joined = status, joined
+                raise
         for each in apart:
             self._launch(each)
 
@@ -418,6 +475,7 @@ class Driver:
             core.catalog.transact(commit.edits)
             with core.changed:
                 commit.apply(core)
+                core.history.taken_back({job.id: job.committed for job in now.lane})
                 for job in now.lane:
                     job.whole, job.reading = True, None
                 core.changed.notify_all()

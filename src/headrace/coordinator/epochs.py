@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SetConfig
+from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.common.epoch import COUNTER_BITS, EpochAllocator
 from headrace.coordinator.waiting import Waiters
+from headrace.errors import ReadOnlyTransaction
 
 EPOCH_BOUND = "epoch_bound"
 """Config key: no epoch above it has been given out, by this process or an earlier one."""
@@ -22,18 +25,42 @@ class EpochClock:
 
     A write or a binding *begins* an epoch and ends it when it is durable or given up. The newest complete epoch is
     the one below the oldest that is still under way. A bound that is made durable ahead keeps epochs strictly
-    increasing over restarts, also where the clock goes back. `changed` is notified when more becomes complete.
+    increasing over restarts, also where the clock goes back: no epoch above it is complete, or used for anything.
+    `changed` is notified when more becomes complete.
     """
 
-    def __init__(self, catalog: Catalog, clock: Clock, changed: Waiters) -> None:
-        state = catalog.state
+    def __init__(self, catalog: Catalog, clock: Clock, changed: Waiters, *, following: bool = False) -> None:
+        """`following` another server's epochs, it gives out none, until `lead`."""
         self._catalog = catalog
+        self._clock = clock
         self._changed = changed
-        self._reserved = state.config.get(EPOCH_BOUND, 0)
-        start = max(state.last_epoch, self._reserved)
-        self._allocator = EpochAllocator(start, clock.now_ms)
+        self._following = following
+        self._reserving = threading.Lock()
+        """Held while the bound is moved: it must not go back because an older transaction comes later."""
+        self._reserved = 0
+        """The bound as far as it is durable, or lower; guarded by the lock of `changed`."""
         self._under_way: set[int] = set()
-        self._complete = start
+        self._complete = 0
+        self._allocator = EpochAllocator(0, clock.now_ms)
+        if not following:
+            self.lead(catalog.state)
+
+    def lead(self, state: CatalogState) -> None:
+        """Give out epochs from now on, above all that the catalog knows of: what is not there will never be."""
+        with self._changed:
+            self._reserved = state.config.get(EPOCH_BOUND, 0)
+            start = max(state.last_epoch, self._reserved, self._complete)
+            self._allocator = EpochAllocator(start, self._clock.now_ms)
+            self._following = False
+            self._complete = start
+            self._changed.advanced()
+
+    def follow(self, complete: int) -> None:
+        """The other server says that an epoch is complete."""
+        with self._changed:
+            if complete > self._complete:
+                self._complete = complete
+                self._changed.advanced()
 
     @property
     def complete(self) -> int:
@@ -48,23 +75,37 @@ class EpochClock:
     def begin(self) -> int:
         """A new epoch, above all others. Raises what the catalog does; then it is given up already."""
         with self._changed:
+            if self._following:
+                raise ReadOnlyTransaction("a standby gives out no epochs")
             epoch = self._allocator.next()
             self._under_way.add(epoch)
+            reserved = epoch <= self._reserved
         try:
-            if epoch > self._reserved:
-                bound = epoch + (RESERVE_MS << COUNTER_BITS)
-                self._catalog.transact([SetConfig(EPOCH_BOUND, bound)])
-                self._reserved = max(self._reserved, bound)
+            if not reserved:
+                self._reserve(epoch)
         except BaseException:
             self.end(epoch)
             raise
         return epoch
+
+    def _reserve(self, epoch: int) -> None:
+        """See to it that the durable bound is no lower than an epoch."""
+        with self._reserving:
+            with self._changed:
+                if epoch <= self._reserved:
+                    return
+                bound = self._allocator.last + (RESERVE_MS << COUNTER_BITS)
+            self._catalog.transact([SetConfig(EPOCH_BOUND, bound)])
+            with self._changed:
+                self._reserved = bound
 
     def end(self, epoch: int) -> None:
         """What was to be written at the epoch is durable and known, or will never be."""
         with self._changed:
             self._under_way.discard(epoch)
             complete = min(self._under_way) - 1 if self._under_way else self._allocator.last
+            # One that was given up before the bound was durable might be given out again after a restart.
+            complete = min(complete, self._reserved)
             if complete > self._complete:
                 self._complete = complete
                 self._changed.advanced()
@@ -79,6 +120,11 @@ class EpochClock:
             self.end(epoch)
 
     def settle(self) -> None:
-        """Make the bound exact, so that the next start goes on right after the last epoch."""
-        self._catalog.transact([SetConfig(EPOCH_BOUND, self._allocator.last)])
-        self._reserved = self._allocator.last
+        """Make the bound exact, so that the next start goes on right after the last epoch.
+
+        Who begins another one meanwhile moves the bound again, after this.
+        """
+        with self._reserving:
+            with self._changed:
+                self._reserved = last = self._allocator.last
+            self._catalog.transact([SetConfig(EPOCH_BOUND, last)])

@@ -303,9 +303,51 @@ class Graph(ABC, Generic[R, J]):
         readers = [j for j in self.consumers(relation_id) if j.reads_from and j.id not in without]
         return [self.needs(j, relation_id) for j in readers if not self.lost_logs(j)]
 
+    def bindings_for(self, job: J) -> list[int]:
+        """The relations whose bindings tell a job what it reads, and which watermarks hold for it.
+
+        The watermark of a view is that of the relations which it is built on. Of a job that cannot be planned it is not
+        known what it would need.
+        """
+        if job.event_time == NO_EVENT_TIME and job.status != "quarantined":
+            return list(dict.fromkeys(job.upstreams))
+        return self.above([job.id])
+
+    def binding_readers(self, relation_id: int, without: Collection[int] = ()) -> list[int]:
+        """The epochs from which on jobs need the bindings and changes of a relation.
+
+        Not of the jobs `without`, nor of those that have lost a log. A job that has not begun begins where its inputs
+        can be read: of them it needs nothing now, of what they are built on nothing before that.
+        """
+        found = []
+        for job in self.jobs.values():
+            if job.id in without or relation_id not in self.bindings_for(job) or self.lost_logs(job):
+                continue
+            if job.reads_from or relation_id not in job.upstreams:
+                found.append(self.needs(job, relation_id) if job.reads_from else self._begins_from(job))
+        return found
+
+    def _begins_from(self, job: J) -> int:
+        """An epoch below which a job that has not begun will not begin.
+
+        Tables and sources are exact up to the newest epoch: only a view makes it begin at an earlier one.
+        """
+        views = [self.jobs[i] for i in job.upstreams if i in self.jobs]
+        return max((self._readable_from(view) for view in views), default=self.complete)
+
+    def _readable_from(self, view: J) -> int:
+        """An epoch below which a view is not readable, or will never be."""
+        exact = self.exact(view.id)
+        if exact:
+            return exact[0][0]
+        return view.reads_from or self._begins_from(view)
+
     def lost_logs(self, job: J) -> list[R]:
-        """The inputs of a job whose logs are gone before it has taken them in."""
-        found = [self.relations[i] for i in dict.fromkeys(job.upstreams) if i in self.relations]
+        """The inputs of a job whose logs are gone before it has taken them in, and sources whose bindings are."""
+        inputs = dict.fromkeys(job.upstreams)
+        found = [self.relations[i] for i in inputs if i in self.relations]
+        more = (self.relations[i] for i in self.bindings_for(job) if i not in inputs and i in self.relations)
+        found += [r for r in more if r.kind == "source"]
         return [r for r in found if 0 < self.needs(job, r.id) < r.safe]
 
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:

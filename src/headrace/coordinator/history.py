@@ -5,13 +5,18 @@ Counted since the server started, kept in memory and bounded.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 CHECKPOINTS_KEPT = 100
 """Newest checkpoints that are kept of each group."""
+ROW_ERRORS_KEPT = 1000
+"""Newest rows that are kept of all on which something failed."""
+_MALFORMED = "22P02"
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,24 @@ class Checkpoint:
     objects: int
     bytes: int
     """Size of the runs that it added."""
+
+
+@dataclass(frozen=True)
+class RowErrors:
+    """What failed on a row that a job has gone on past."""
+
+    job_id: int
+    epoch: int
+    at_ms: int
+    """When it was committed, Unix milliseconds."""
+    operator: str | None
+    """Of the plan; None for a record of a source."""
+    expression: str | None
+    """What was computed; of a source, the column that could not be read."""
+    message: str
+    sqlstate: str
+    sample: str
+    """The row, or as much of it as the operator has; of a source, the value and where it was."""
 
 
 @dataclass
@@ -66,6 +89,7 @@ class History:
     _rings: dict[str, deque[Checkpoint]] = field(default_factory=dict)
     _edges: defaultdict[tuple[int, int], EdgeReads] = field(default_factory=lambda: defaultdict(EdgeReads))
     _pauses: dict[int, _Pauses] = field(default_factory=dict)
+    _row_errors: deque[RowErrors] = field(default_factory=lambda: deque(maxlen=ROW_ERRORS_KEPT))
 
     def committed(self, checkpoint: Checkpoint, rows_by_input: Mapping[int, EdgeReads]) -> None:
         """Note a checkpoint, and the rows that it took in by relation."""
@@ -80,6 +104,22 @@ class History:
         with self._lock:
             found = [c for ring in self._rings.values() for c in ring]
         return sorted(found, key=lambda c: (c.at_ms, c.epoch), reverse=True)
+
+    def failed_on(self, job_id: int, epoch: int, at_ms: int, found: Iterable[Mapping[str, Any]]) -> None:
+        """Note rows that a job has gone on past, as `EpochResult.row_errors` has them."""
+        with self._lock:
+            self._row_errors += [_row_error(job_id, epoch, at_ms, error) for error in found]
+
+    def taken_back(self, committed: Mapping[int, int]) -> None:
+        """Jobs, given with their checkpoints, have given up what they took in after these: they will meet it again."""
+        with self._lock:
+            kept = [e for e in self._row_errors if e.epoch <= committed.get(e.job_id, e.epoch)]
+            self._row_errors = deque(kept, maxlen=ROW_ERRORS_KEPT)
+
+    def row_errors(self) -> list[RowErrors]:
+        """The newest of them, newest first."""
+        with self._lock:
+            return list(reversed(self._row_errors))
 
     def reads(self, upstream: int, job_id: int) -> EdgeReads:
         """What a job has read from an input."""
@@ -111,5 +151,18 @@ class History:
                 del self._rings[group]
             for key in [k for k in self._edges if ids.intersection(k)]:
                 del self._edges[key]
+            kept = [e for e in self._row_errors if e.job_id not in ids]
+            self._row_errors = deque(kept, maxlen=ROW_ERRORS_KEPT)
             for i in ids:
                 self._pauses.pop(i, None)
+
+
+def _row_error(job_id: int, epoch: int, at_ms: int, error: Mapping[str, Any]) -> RowErrors:
+    """Of an expression (`dataflow.failures.described`), or of a source (`connectors.base.RowError`)."""
+    if "expression" in error:
+        row = json.dumps(error["row"], ensure_ascii=False)
+        return RowErrors(
+            job_id, epoch, at_ms, error["operator"], error["expression"], error["message"], error["sqlstate"], row
+        )
+    sample = json.dumps({k: error[k] for k in ("split", "position", "value")}, ensure_ascii=False)
+    return RowErrors(job_id, epoch, at_ms, None, error["column"], error["message"], _MALFORMED, sample)

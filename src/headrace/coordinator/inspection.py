@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from headrace.catalog.records import ObjectRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
+from headrace.coordinator.owner import FOLDER
 from headrace.errors import UndefinedTable
 from headrace.state.inspect import run_problems
 from headrace.state.schema import RunRef
@@ -147,7 +148,7 @@ def _epoch_problems(state: CatalogState) -> Iterator[str]:
 
 def unreferenced(look: Look, root: Root, now_s: float) -> list[Loose]:
     """The objects that no run refers to, by name: what was written and not committed yet is among them."""
-    found = {o.path: o.modified_s for o in store_of(root).list()}
+    found = {o.path: o.modified_s for o in store_of(root).list() if not o.path.startswith(f"{FOLDER}/")}
     # After the listing: what has been committed in between is referenced now.
     referenced = {ref.path for ref in _references(look())}
     return [Loose(path, now_s - found[path]) for path in sorted(found.keys() - referenced)]

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from headrace.coordinator.core import Core, Job
 from headrace.coordinator.driver import Driver
+from headrace.errors import JobFailed
 
 STOP_WAIT_S = 30.0
 """Seconds that a running epoch is given to end by itself before it is cancelled."""
@@ -34,8 +35,24 @@ class Lanes:
                 name = f"headrace-group-{job.group}" if job.joined else f"headrace-job-{job.id}"
                 thread = threading.Thread(target=driver.run, name=name, daemon=True)
                 self._threads[key] = thread
-                thread.start()
+                # Where the process has no thread left the entry stays, for `revive`.
+                with suppress(RuntimeError):
+                    thread.start()
             core.changed.notify_all()
+
+    def revive(self) -> None:
+        """Start what should run and does not. Raises `JobFailed`, with the lanes that could not be started now."""
+        core = self._core
+        with core.changed:
+            for key in [k for k, thread in self._threads.items() if not thread.is_alive()]:
+                del self._threads[key]
+                group, alone = key
+                job = core.jobs.get(alone) if alone is not None else next(iter(core.lane(group)), None)
+                if job is not None and not job.stopping:
+                    self.launch(job)
+            dead = [thread.name for thread in self._threads.values() if not thread.is_alive()]
+        if dead:
+            raise JobFailed(f"no thread could be started for {', '.join(sorted(dead))}")
 
     def _retire(self, key: tuple[str, int | None], thread: threading.Thread) -> None:
         """The thread of a lane ends: the next job in it gets another one."""
@@ -48,7 +65,7 @@ class Lanes:
         core = self._core
         core.notify()
         with core.lock:
-            threads = list(self._threads.values())
+            threads = [thread for thread in self._threads.values() if thread.is_alive()]
         deadline_s = time.monotonic() + wait_s
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
 
+from headrace.catalog.bindings import moves
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
 from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
-from headrace.connectors.base import Source, open_source
+from headrace.connectors.base import Source
 from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.lanes import Lanes
-from headrace.coordinator.options import GROUP, checked_options, job_options, own_group
+from headrace.coordinator.options import GROUP, ON_ERROR, checked_options, job_options, on_error, own_group
+from headrace.coordinator.secrets import Vault, sealed_record
 from headrace.coordinator.steps import Position, position_of
 from headrace.coordinator.undecided import Undecided
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import (
+    CorruptObject,
     DependentObjectsExist,
     DuplicateObject,
     DuplicateTable,
@@ -30,6 +33,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidParameter,
     JobFailed,
+    NotSupported,
     SparkLost,
     StatementError,
     UndefinedObject,
@@ -41,6 +45,9 @@ from headrace.plan.planner import Relation as PlannedRelation
 from headrace.plan.stored import ON_WINDOW_CLOSE, stored_query
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import ROWS, TableSchema
+
+KINDS = ("table", "source", "materialized_view", "sink", "index")
+"""The kinds of objects that rows flow through."""
 
 
 def rows_schema(record: ObjectRecord) -> TableSchema:
@@ -69,12 +76,14 @@ class Lifecycle:
         make_runner: RunnerFactory,
         compact: Callable[[], None],
         ticking: threading.Lock,
+        writing_paused: Callable[[], AbstractContextManager[None]],
         forget: Callable[[Sequence[int]], None],
     ) -> None:
         self._core = core
         self._planner = planner
         self._make_runner = make_runner
         self._ticking = ticking
+        self._writing_paused = writing_paused
         self._forget = forget
         self._undecided = Undecided(core.catalog)
         self.ddl = threading.RLock()
@@ -87,17 +96,20 @@ class Lifecycle:
         left = automatic.abandoned(self._core.catalog.state)
         if left:
             self._core.catalog.transact([Delete("object", i) for i in left])
-        with self._core.catalog.reading() as state:
-            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink", "index"))
+        # Who takes over writes to tables meanwhile: what becomes of that is noted in the relations that are there.
+        with self._writing_paused(), self._ticking, self._core.catalog.reading() as state:
+            objects = _in_order(state.objects_of(*KINDS))
             jobs = dict(state.jobs)
-            relations = {o.id: _recovered(o, state) for o in objects}
+            relations = {o.id: recovered_relation(o, state, self._core.vault) for o in objects}
             tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
             positions = {i: position_of(state.positions_of(i)) for i in jobs}
-        with self._core.lock:
-            self._core.relations.update(relations)
+            epochs = {i: {t.operator: t.committed_epoch for t in state.tables_of(i)} for i in jobs}
+            with self._core.lock:
+                self._core.relations.update(relations)
         for record in objects:
             if record.kind in ("materialized_view", "sink", "index"):
-                self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id])
+                found = _disagreement(record, jobs[record.id], epochs[record.id])
+                self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id], found)
             self._define(record)
         self._settle()
 
@@ -111,25 +123,13 @@ class Lifecycle:
             core.catalog.transact(edits)
 
     def _recover_view(
-        self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None
-    ) -> None:
-        job = Job(
-            id=record.id,
-            name=record.name,
-            upstreams=tuple(job_record.plan.get("upstreams", record.depends_on)),
-            tables=tables,
-            group=job_record.group,
-            status=job_record.status,
-            committed=job_record.committed_epoch,
-            exact=job_record.exact,
-            options=dict(job_record.options),
-            position=position,
-            joined=job_record.joined,
-            due=job_record.due_epoch,
-            lookups=frozenset(job_record.plan.get("lookups", ())),
-            automatic=automatic.is_automatic(record),
-        )
+        self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
+        corrupt: CorruptObject | None,
+    ) -> None:  # fmt: skip
+        job = recovered_job(record, job_record, tables, position)
         try:
+            if corrupt is not None:
+                raise corrupt
             job.plan = self._plan(record, job_record, tables)
             job.runner, job.event_time = self._runner(job.plan), job.plan.event_time
             job.temporal, job.changes_only = job.plan.temporal, job.plan.changes_only
@@ -152,7 +152,7 @@ class Lifecycle:
             for job in core.jobs.values():
                 job.version += 1
         with core.catalog.reading() as state:
-            objects = _in_order(state.objects_of("table", "source", "materialized_view", "sink", "index"))
+            objects = _in_order(state.objects_of(*KINDS))
             records = dict(state.jobs)
         for record in objects:
             found = core.jobs.get(record.id)
@@ -191,7 +191,9 @@ class Lifecycle:
         closing = bool(record.payload.get(ON_WINDOW_CLOSE))
         arrangements = job_record.plan.get("arrangements", ())
         query = stored_query(self._planner, record.payload)
-        plan = self._planner.plan(query, on_window_close=closing, arrangements=arrangements)
+        plan = self._planner.plan(
+            query, on_window_close=closing, arrangements=arrangements, on_error=on_error(job_record.options)
+        )
         plan = plan.into(record.options) if record.kind == "sink" else plan
         plan = plan.keyed(len(record.payload["key"])) if record.kind == "index" else plan
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
@@ -233,20 +235,25 @@ class Lifecycle:
         """One at a time, and none while it is not known what became of another."""
         with self.ddl:
             self._core.check()
-            self._undecided.settle()
+            self._undecided.settle()  # what cannot be settled for other reasons, the next tick tells
             yield
 
     def settle(self) -> None:
-        """Finish statements whose outcome was not known, unless another one runs. Raises `Fenced`."""
+        """Finish statements whose outcome was not known, unless another one runs or the catalog does not answer.
+
+        Raises `Fenced`, and what keeps one of them from being finished though the catalog answers.
+        """
         if self._undecided and self.ddl.acquire(blocking=False):
             try:
-                self._undecided.settle()
+                failure = self._undecided.settle()
             except Fenced:
                 raise
             except HeadraceError:
-                pass
+                return
             finally:
                 self.ddl.release()
+            if failure is not None:
+                raise failure
 
     # ---- create
 
@@ -268,7 +275,7 @@ class Lifecycle:
                 edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
             elif record.kind == "source":
                 relation = Relation(record)
-                relation.in_order = _in_order_of_time(record, relation.open())
+                relation.in_order = _in_order_of_time(record, core.vault.open(record))
             self._transact_new(edits, first)
             if relation is not None:
                 with core.lock:
@@ -323,10 +330,39 @@ class Lifecycle:
             self._define(record)
             return job
 
+    def create_secret(self, record: ObjectRecord, value: str) -> int:
+        """See `Coordinator.create_secret`."""
+        core = self._core
+        with self._statement():
+            self._check_name(record)
+            keys = core.vault.keys
+            _ = keys.first  # without one no id is spent
+            record = replace(record, id=core.catalog.allocate_ids(1)[0])
+            record = sealed_record(record, value, core.catalog.state, keys)
+            event = AddEvent("secret_created", record.id, f'secret "{record.name}" was created')
+            self._transact_new([Put(record), event], record.id)
+            return record.id
+
+    def alter_secret(self, secret_id: int, value: str) -> None:
+        """See `Coordinator.alter_secret`."""
+        core = self._core
+        with self._statement():
+            state = core.catalog.state
+            record = state.objects.get(secret_id)
+            if record is None:
+                raise UndefinedObject(f"there is no secret {secret_id}")
+            altered = sealed_record(record, value, state, core.vault.keys)
+            event = AddEvent("secret_altered", secret_id, f'secret "{record.name}" was given another value')
+            self._undecided.transact(
+                [Put(altered), event], lambda state: state.objects.get(secret_id) == altered, lambda state: None
+            )
+
     def _check_name(self, record: ObjectRecord) -> None:
         if self._core.catalog.state.object_named(record.schema, record.name) is not None:
             if record.kind == "schema":
                 raise DuplicateObject(f'schema "{record.name}" already exists')
+            if record.kind == "secret":
+                raise DuplicateObject(f'"{record.name}" already exists')
             raise DuplicateTable(f'relation "{record.name}" already exists')
 
     def _transact_new(self, edits: list[Edit], object_id: int) -> None:
@@ -384,6 +420,12 @@ class Lifecycle:
             job = core.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
+            if ON_ERROR in given and on_error(given) != on_error(job.options):
+                raise NotSupported(
+                    f'another {ON_ERROR} for "{job.name}": its state was made by the expressions of '
+                    f"{ON_ERROR} = '{on_error(job.options)}', and rows of the past would stay as these left them",
+                    hint="create another view of the same query with the option, and drop this one when that is filled",
+                )
             wanted = given.pop(GROUP, None)
             group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
             with core.committing:
@@ -436,19 +478,16 @@ class Lifecycle:
                 ids = [*ids, *automatic.unused(state, ids)]
             self._check_drop(ids)
             with core.lock:
-                tables = [r for r in map(core.relations.get, sorted(ids)) if r is not None and r.kind == "table"]
                 jobs = [core.jobs[i] for i in ids if i in core.jobs]
-            self.lanes.withdraw(jobs)
-            with ExitStack() as held:
-                for table in tables:
-                    held.enter_context(table.writing)
-                try:
-                    with self._ticking:
-                        self._delete(ids, jobs)
-                except BaseException:
-                    if not self._undecided:
-                        self._resume(jobs)
-                    raise
+            undecided = len(self._undecided)
+            try:
+                self.lanes.withdraw(jobs)
+                with self._writing_paused(), self._ticking:
+                    self._delete(ids, jobs)
+            except BaseException:
+                if len(self._undecided) == undecided:
+                    self._resume(jobs)
+                raise
         core.notify()
 
     def _check_drop(self, ids: Sequence[int]) -> None:
@@ -495,6 +534,7 @@ class Lifecycle:
             core.changed.notify_all()
         for i in ids:
             self._planner.forget(i)
+        core.vault.forget(ids)
         self._forget(ids)
 
 
@@ -507,14 +547,43 @@ def _in_order(objects: Sequence[ObjectRecord]) -> list[ObjectRecord]:
     return sorted(objects, key=lambda o: o.id)
 
 
-def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
+def recovered_job(
+    record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None
+) -> Job:
+    """A job as the catalog has it, without a plan."""
+    return Job(
+        id=record.id,
+        name=record.name,
+        upstreams=tuple(job_record.plan.get("upstreams", record.depends_on)),
+        tables=tables,
+        group=job_record.group,
+        status=job_record.status,
+        committed=job_record.committed_epoch,
+        exact=job_record.exact,
+        options=dict(job_record.options),
+        position=position,
+        joined=job_record.joined,
+        due=job_record.due_epoch,
+        lookups=frozenset(job_record.plan.get("lookups", ())),
+        automatic=automatic.is_automatic(record),
+    )
+
+
+def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault | None) -> Relation:
+    """A relation as the catalog has it; of a source that is not opened, for want of a vault, it is not known how many
+    rows were bound.
+    """
     if record.kind == "source":
         remaps = state.all_remaps(record.id)
         changes = ChangeLog((r.epoch, r.epoch) for r in remaps)
-        source = _opened(record)
+        source = None if vault is None else _opened(record, vault)
         rows_bound = {} if source is None else _rows_bound(source, remaps)
         in_order = source is not None and _in_order_of_time(record, source)
-        return Relation(record, changes=changes, rows_by_epoch=rows_bound, bound=bool(remaps), in_order=in_order)
+        known = state.sources.get(record.id)
+        return Relation(
+            record, changes=changes, rows_by_epoch=rows_bound, bound=bool(remaps), in_order=in_order,
+            safe=0 if known is None else known.safe_epoch,
+        )  # fmt: skip
     if record.kind == "sink":
         return Relation(record)
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
@@ -530,10 +599,10 @@ def _recovered(record: ObjectRecord, state: CatalogState) -> Relation:
     return Relation(record, table.to_table_schema(), table.id, changes, rows, table.safe_epoch)
 
 
-def _opened(record: ObjectRecord) -> Source | None:
+def _opened(record: ObjectRecord, vault: Vault) -> Source | None:
     """The source, if it can be opened now."""
     try:
-        return open_source(record.options, record.columns)
+        return vault.open(record)
     except HeadraceError:
         return None
 
@@ -546,13 +615,20 @@ def _in_order_of_time(record: ObjectRecord, source: Source) -> bool:
 def _rows_bound(source: Source, remaps: Sequence[RemapRecord]) -> dict[int, int]:
     """Epoch -> rows that were bound at it, as far as the offsets tell."""
     try:
-        before = source.start_offsets()
+        start = source.start_offsets()
     except HeadraceError:
         return {}
-    found: dict[int, int] = {}
-    for remap in remaps:
-        rows = source.rows_between(before, remap.offsets)
-        before = remap.offsets
-        if rows is not None:
-            found[remap.epoch] = rows
-    return found
+    rows = ((epoch, source.rows_between(before, to)) for epoch, before, to in moves(remaps, start))
+    return {epoch: count for epoch, count in rows if count is not None}
+
+
+def _disagreement(record: ObjectRecord, job: JobRecord, epochs: Mapping[str, int]) -> CorruptObject | None:
+    """What is wrong if the state tables of a job are not all at its own checkpoint: no commit leaves them so."""
+    apart = sorted(f"{name} at {epoch}" for name, epoch in epochs.items() if epoch != job.committed_epoch)
+    if not apart:
+        return None
+    return CorruptObject(
+        f'the state of {_kind(record)} "{record.name}" is not of one epoch: it is committed at {job.committed_epoch}, '
+        f"but {', '.join(apart)}",
+        hint="drop it and create it again; look at the storage of the catalog",
+    )

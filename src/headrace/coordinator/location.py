@@ -51,7 +51,9 @@ def location_edits(settings: Settings, state: CatalogState) -> list[Edit]:
     edits: list[Edit] = [Put(SettingRecord(LOCATION, now))]
     if known is None:
         return edits
-    before, after = _shown(settings, known.value), _shown(settings, now)
+    before, after = shown_location(settings, known.value), shown_location(settings, now)
+    if before == after:  # the catalog has moved, and with it what a path is relative to
+        return edits
     if not settings.state_moved:
         raise InvalidParameter(
             f"the state of this database is in {before}, not in {after}",
@@ -61,5 +63,6 @@ def location_edits(settings: Settings, state: CatalogState) -> list[Edit]:
     return [*edits, AddEvent("state_moved", None, f"the state is now in {after}, before in {before}")]
 
 
-def _shown(settings: Settings, location: str) -> str:
+def shown_location(settings: Settings, location: str) -> str:
+    """A location as the catalog remembers it, in full."""
     return location if "://" in location else str(settings.data_dir.absolute() / location)

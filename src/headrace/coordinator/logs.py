@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.catalog.edits import AddEvent, Edit, EditRejected, RaiseSafe
-from headrace.coordinator.compaction import releasable
+from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put, RaiseSafe
+from headrace.catalog.records import RemapRecord, SourceRecord, encode
+from headrace.catalog.state import CatalogState
+from headrace.coordinator.compaction import oldest_needed, releasable
 from headrace.coordinator.core import Core, Job, Relation
+from headrace.coordinator.guard import Several
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.watchdog import blocked_by, growth
-from headrace.errors import CorruptObject
+from headrace.errors import CorruptObject, HeadraceError
 from headrace.state.arrangement import Arrangement
 from headrace.state.schema import E, RunRef
 from headrace.state.stores import StoreRoot
@@ -97,8 +101,34 @@ def log_part(root: StoreRoot, log: Unread, ref: RunRef) -> LogPart:
     return LogPart(frozenset(epochs), rows, -(-ref.length * rows // max(ref.rows, 1)))
 
 
+class BindingSizes:
+    """The size of what is kept of sources' bindings: stored bytes, each binding measured once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[int, int]] = {}
+        """Source -> epoch -> bytes."""
+
+    def keep(self, source_ids: Collection[int]) -> None:
+        """Forget all other sources."""
+        self._known = {i: sizes for i, sizes in self._known.items() if i in source_ids}
+
+    def after(self, state: CatalogState, source_id: int, positions: Mapping[int, int]) -> dict[int, int]:
+        """Job -> bytes of the bindings after its position."""
+        old, now = self._known.get(source_id, {}), {}
+        for binding in state.all_remaps(source_id):
+            size = old.get(binding.epoch)
+            now[binding.epoch] = stored_bytes(binding) if size is None else size
+        self._known[source_id] = now
+        return {job: sum(size for e, size in now.items() if e > position) for job, position in positions.items()}
+
+
+def stored_bytes(binding: RemapRecord) -> int:
+    """What a binding takes in the catalog."""
+    return len(encode(binding))
+
+
 class LogKeeper:
-    """Watches over the logs that views have not read; called by one thread at a time.
+    """Watches over the logs that views have not read, and the bindings of sources; by one thread at a time.
 
     Each time that one passes its limit that is an event. With the policy `drop` the safe epoch of the input passes
     the view then, in one transaction with an event, and its next epoch finds its log gone.
@@ -106,31 +136,68 @@ class LogKeeper:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._looking = threading.Lock()
         self._over: set[tuple[int, int]] = set()
         self._known: dict[tuple[RunRef, int], int] = {}
         """(Merged run, position) -> bytes: of runs that are complete, so that each is read once."""
+        self._bindings = BindingSizes()
+        self._unsure: dict[int, int] = {}
+        """Relation -> its safe epoch before it was raised, where it is not known whether that is durable."""
 
     def look(self) -> None:
-        """Look at every edge. Raises `Fenced`, `StorageError`, `DiskFull`."""
+        """Look at every edge: one that cannot be looked at hides no other.
+
+        What failed first is raised in the end: `Fenced`, `StorageError`, `DiskFull`.
+        """
+        with self._looking:
+            several = Several()
+            self._look(several)
+            several.end()
+
+    def _look(self, several: Several) -> None:
         core = self._core
+        if self._unsure:
+            with several.one():
+                self._settle()
         sizes: dict[tuple[int, int], int] = {}
         positions: dict[tuple[int, int], int] = {}
         known, self._known = self._known, {}
         for edge in _with_log(core):
-            with unread(core, *edge, kept=True) as log, suppress(CorruptObject):
-                if log is not None and log.position:
+            with several.one(), unread(core, *edge, kept=True) as log, suppress(CorruptObject):
+                if log is not None and log.position and log.relation.schema is not None:
                     size = self._size(log, log_limit(core.settings, log.job.options).bytes, known)
                     if size is not None:
                         sizes[edge], positions[edge] = size, log.position
+        with several.one():
+            self._look_at_bindings(sizes, positions)
         with core.changed:
             for job in core.jobs.values():
                 job.growing = {u: size for (u, j), size in sizes.items() if j == job.id}
         self._over &= sizes.keys()
         for edge in sizes.keys() - self._over:
-            self._say(*edge)
-            self._over.add(edge)
+            with several.one():
+                self._say(*edge)
+                self._over.add(edge)
         for relation_id in sorted({u for u, _ in sizes}):
-            self._drop(relation_id, {j: at for (u, j), at in positions.items() if u == relation_id})
+            with several.one():
+                self._drop(relation_id, {j: at for (u, j), at in positions.items() if u == relation_id})
+
+    def _look_at_bindings(self, sizes: dict[tuple[int, int], int], positions: dict[tuple[int, int], int]) -> None:
+        """Those of a source are kept for its readers, and for who needs its watermarks though it reads others."""
+        core = self._core
+        readers: dict[int, dict[int, int]] = {}
+        with core.lock:
+            limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.jobs.values()}
+            for job in core.jobs.values():
+                for i in core.bindings_for(job) if limits[job.id] else ():
+                    if i in core.relations and core.relations[i].kind == "source" and core.needs(job, i):
+                        readers.setdefault(i, {})[job.id] = core.needs(job, i)
+        state = core.catalog.state
+        self._bindings.keep(readers)
+        for source_id, at in readers.items():
+            for job_id, size in self._bindings.after(state, source_id, at).items():
+                if size > limits[job_id]:
+                    sizes[source_id, job_id], positions[source_id, job_id] = size, at[job_id]
 
     def _size(self, log: Unread, limit: int, known: Mapping[tuple[RunRef, int], int]) -> int | None:
         """The bytes of a log that is beyond a limit; None for any other."""
@@ -154,35 +221,88 @@ class LogKeeper:
             if relation is None or job is None:
                 return
             text = f'materialized view "{job.name}" {growth(core, job, relation)}; it waits for {blocked_by(core, job)}'
-        core.catalog.transact([AddEvent("log_growing", downstream, text)])
+        event = core.sparing.thinned(AddEvent("log_growing", downstream, text), upstream)
+        core.catalog.transact([] if event is None else [event])
 
     def _drop(self, relation_id: int, positions: Mapping[int, int]) -> None:
         """Give up a log for those of the jobs that want it so and stand still, where nobody else needs it."""
         core = self._core
-        with core.committing:
+        with core.raising, core.committing:
             with core.catalog.reading() as state, core.lock:
                 relation = core.relations.get(relation_id)
-                jobs = [core.jobs[i] for i in sorted(positions) if i in core.jobs]
-                # One that has gone on since may not be beyond its limit any more.
-                jobs = [j for j in jobs if core.needs(j, relation_id) == positions[j.id]]
-                jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.lost_logs(j)]
-                if relation is None or not jobs:
+                found = None if relation is None else self._given_up(state, relation, positions)
+                if relation is None or found is None:
                     return
-                record = state.state_tables[relation.state_table]
-                safe = releasable(core, relation, record, without={j.id for j in jobs})
-                firsts = [core.first_change(relation_id, core.needs(j, relation_id)) for j in jobs]
-                if not any(first is not None and first <= safe for first in firsts):
-                    return  # Others need all of it: giving it up would free nothing.
-                edits: list[Edit] = [RaiseSafe(record.id, safe)]
-                edits += [_dropped(core, j, relation, safe) for j in jobs if core.needs(j, relation_id) < safe]
-            with suppress(EditRejected):
+                safe, edits = found
+                # At once: whoever begins to read from now on begins above it.
+                before, relation.safe = relation.safe, safe
+            try:
                 core.catalog.transact(edits)
-                with core.changed:
-                    relation.safe = max(relation.safe, safe)
-                    core.changed.notify_all()
+            except BaseException as error:
+                self._put_back(relation, before)
+                if not isinstance(error, EditRejected):
+                    raise
+            core.notify()
+
+    def _put_back(self, relation: Relation, before: int) -> None:
+        """A log is not given up after all, unless that is durable already. The caller holds `raising`.
+
+        Where the catalog does not tell, the safe epoch stays raised until it does.
+        """
+        core = self._core
+        try:
+            with core.catalog.reading() as state, core.lock:
+                relation.safe = max(before, _durable_safe(state, relation))
+                self._unsure.pop(relation.id, None)
+        except HeadraceError:
+            self._unsure.setdefault(relation.id, before)
+
+    def _settle(self) -> None:
+        """Learn of safe epochs that were raised whether they are durable."""
+        with self._core.raising:
+            for relation_id, before in list(self._unsure.items()):
+                relation = self._core.relations.get(relation_id)
+                if relation is None:
+                    del self._unsure[relation_id]
+                else:
+                    self._put_back(relation, before)
+
+    def _given_up(
+        self, state: CatalogState, relation: Relation, positions: Mapping[int, int]
+    ) -> tuple[int, list[Edit]] | None:
+        """The new safe epoch of a relation whose log is given up, and the transaction; None if it is not."""
+        core = self._core
+        jobs = [core.jobs[i] for i in sorted(positions) if i in core.jobs]
+        # One that has gone on since may not be beyond its limit any more.
+        jobs = [j for j in jobs if core.needs(j, relation.id) == positions[j.id]]
+        jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.lost_logs(j)]
+        if not jobs:
+            return None
+        ids = {j.id for j in jobs}
+        if relation.kind == "source":
+            safe = max(relation.safe, oldest_needed(core, relation, without=ids))
+            raised: Edit = Put(SourceRecord(relation.id, safe))
+        else:
+            record = state.state_tables[relation.state_table]
+            safe = releasable(core, relation, record, without=ids)
+            raised = RaiseSafe(record.id, safe)
+        firsts = [core.first_change(relation.id, core.needs(j, relation.id)) for j in jobs]
+        if not any(first is not None and first <= safe for first in firsts):
+            return None  # Others need all of it: giving it up would free nothing.
+        return safe, [raised, *(_dropped(core, j, relation, safe) for j in jobs if core.needs(j, relation.id) < safe)]
+
+
+def _durable_safe(state: CatalogState, relation: Relation) -> int:
+    """The safe epoch of a relation as the catalog has it; 0 if it is not there any more."""
+    if relation.kind == "source":
+        source = state.sources.get(relation.id)
+        return 0 if source is None else source.safe_epoch
+    table = state.state_tables.get(relation.state_table)
+    return 0 if table is None else table.safe_epoch
 
 
 def _dropped(core: Core, job: Job, relation: Relation, safe: int) -> AddEvent:
-    text = f'materialized view "{job.name}" loses the log of "{relation.name}" and has to be created again'
-    detail = f"it {growth(core, job, relation)}; it is at epoch {job.reads_from}, the log is kept from {safe} on"
+    what = "bindings" if relation.kind == "source" else "log"
+    text = f'materialized view "{job.name}" loses the {what} of "{relation.name}" and has to be created again'
+    detail = f"it {growth(core, job, relation)}; it is at epoch {job.reads_from}, what follows {safe} is kept"
     return AddEvent("log_dropped", job.id, text, detail)

@@ -54,6 +54,7 @@ class Figures:
     """Of each state table."""
     start_s: Mapping[str, float]
     """Seconds of each step of the start."""
+    background_failures: int = 0
 
 
 def collect(core: Core, merges: MergeCounts, vacuum: VacuumCounts, start_s: Mapping[str, float]) -> list[Metric]:
@@ -63,8 +64,9 @@ def collect(core: Core, merges: MergeCounts, vacuum: VacuumCounts, start_s: Mapp
         transactions = core.catalog.sequence
     with core.lock:
         figures = Figures(
-            core.store.metrics.as_dict(), core.memory.use(), core.totals, merges, vacuum, transactions, runs, start_s
-        )
+            core.store.metrics.as_dict(), core.memory.use(), core.totals, merges, vacuum, transactions, runs, start_s,
+            core.guard.failures.total(),
+        )  # fmt: skip
         return list(metrics(figures))
 
 
@@ -77,6 +79,7 @@ def metrics(f: Figures) -> Iterator[Metric]:
     yield from _merges(f.merges, f.runs)
     yield Metric("vacuum_passes", f.vacuum.passes, "count", "Searches for unreferenced objects")
     yield Metric("vacuum_deleted", f.vacuum.deleted, "count", "Unreferenced objects that were deleted")
+    yield Metric("background_failures", f.background_failures, "count", "Failures of the server's threads and chores")
     yield Metric("catalog_transactions", f.transactions, "count", "Commits of the catalog since it was created")
     yield Metric("start_seconds", sum(f.start_s.values()), "seconds", "The server's start, after that of Spark")
     for step, seconds in f.start_s.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
+from headrace.plan import tolerance
 
 GROUP = "checkpoint_group"
 """The option of a job that names its checkpoint group."""
@@ -17,6 +18,8 @@ CHECKPOINT = "checkpoint_interval_ms"
 """The option of a job that says how often its group commits."""
 BARRIER = "barrier_interval_ms"
 """The option of a job that says how often its group runs an epoch, where that is more often."""
+ON_ERROR = "on_error"
+"""The option of a job that says what becomes of a row on which an expression fails. It is settled at its creation."""
 _NUMBERS = {"parallelism": 1, "max_rows_per_epoch": 1, CHECKPOINT: 0, BARRIER: 0, "log_limit_mb": 0}
 """The options that are numbers, and the least value of each."""
 
@@ -39,8 +42,10 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
         elif name == POLICY:
             if value not in POLICIES:
                 raise InvalidParameter(f'option {name} is {" or ".join(POLICIES)}, not "{value}"')
+        elif name == ON_ERROR:
+            on_error(options)
         elif least is None:
-            known = ", ".join(sorted([GROUP, POLICY, *_NUMBERS]))
+            known = ", ".join(sorted([GROUP, POLICY, ON_ERROR, *_NUMBERS]))
             raise InvalidParameter(f'a materialized view has no option "{name}"', hint=f"there are {known}")
         elif not value.strip().isdecimal() or int(value) < least:
             raise InvalidParameter(f'option {name} is a whole number from {least} on, not "{value}"')
@@ -49,7 +54,15 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
 
 def job_options(options: Mapping[str, str]) -> dict[str, str]:
     """Those among a sink's options that are its job's; the others are its connector's."""
-    return {name: value for name, value in options.items() if name in (GROUP, POLICY) or name in _NUMBERS}
+    return {name: value for name, value in options.items() if name in (GROUP, POLICY, ON_ERROR) or name in _NUMBERS}
+
+
+def on_error(options: Mapping[str, str]) -> str:
+    """What becomes of a row on which an expression fails. Raises `InvalidParameter` for what is no such policy."""
+    value = options.get(ON_ERROR, tolerance.FAIL)
+    if value not in tolerance.POLICIES:
+        raise InvalidParameter(f'option {ON_ERROR} is {" or ".join(tolerance.POLICIES)}, not "{value}"')
+    return value
 
 
 @dataclass(frozen=True)

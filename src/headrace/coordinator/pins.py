@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class _Pin:
-    relations: frozenset[int]
+    relations: frozenset[int] | None
+    """None for all that there are."""
     epoch: int
     paths: frozenset[str]
 
@@ -25,11 +26,15 @@ class Pins:
         self._pins: dict[int, _Pin] = {}
         self._prefixes: dict[str, int] = {}
 
-    def pin(self, relations: Iterable[int], epoch: int, paths: Iterable[str] = ()) -> int:
-        """Keep relations readable at an epoch, and objects from vacuum; returns what `unpin` takes."""
+    def pin(self, relations: Iterable[int] | None, epoch: int, paths: Iterable[str] = ()) -> int:
+        """Keep relations, or with None all of them, readable at an epoch, and objects from vacuum.
+
+        Returns what `unpin` takes.
+        """
+        pin = _Pin(None if relations is None else frozenset(relations), epoch, frozenset(paths))
         with self._lock:
             token = next(self._tokens)
-            self._pins[token] = _Pin(frozenset(relations), epoch, frozenset(paths))
+            self._pins[token] = pin
             return token
 
     def hold(self, token: int, paths: Iterable[str]) -> None:
@@ -46,7 +51,7 @@ class Pins:
     def epochs(self, relation: int) -> list[int]:
         """The epochs that are pinned of a relation."""
         with self._lock:
-            return [p.epoch for p in self._pins.values() if relation in p.relations]
+            return [p.epoch for p in self._pins.values() if p.relations is None or relation in p.relations]
 
     def paths(self) -> set[str]:
         """All objects that are pinned."""

@@ -28,7 +28,7 @@ class TaskProgress:
     """The stage's label: an operator of the plan, or `view`."""
     task: int
     attempt_number: int
-    """Spark's count of attempts at this task, from 0."""
+    """Spark's number of the try at this task: higher for a later one, never used twice."""
     state: str
     """running, done or declined."""
     rows_in: int
@@ -102,7 +102,7 @@ class ProgressBook:
                 int(event["in"]), int(event["out"]), str(event.get("reason", "")),
             )  # fmt: skip
             name, epoch = str(event["attempt"]), int(event["epoch"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             self.ignored += 1
             return False
         with self._lock:

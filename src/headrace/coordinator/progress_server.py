@@ -5,10 +5,13 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import socketserver
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
+from headrace.common.hosts import bind_address
 from headrace.coordinator.progress import ProgressBook
 
 HELLO_S = 5.0
@@ -29,19 +32,24 @@ class ProgressServer:
         self._book = book
         self._token = secrets.token_hex(16)
         self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._server = socketserver.ThreadingTCPServer((host, 0), self._handler(), bind_and_activate=False)
+        self._host = host
+        address = (bind_address(host), 0)
+        self._server = socketserver.ThreadingTCPServer(address, self._handler(), bind_and_activate=False)
         self._thread: threading.Thread | None = None
         self._server.daemon_threads = True
         self._server.block_on_close = False
 
-    def start(self) -> None:
-        """Listen on a free port, and put the address into the book."""
+    def start(self, keep: Callable[[str, Callable[[], object]], object] = lambda name, loop: loop()) -> None:
+        """Listen on a free port, and put the address into the book. `keep` runs the thread's loop, under a name."""
         self._server.server_bind()
         self._server.server_activate()
-        host, port = self._server.server_address[:2]
-        self._book.address = f"{host!s}:{port}/{self._token}"
+        port = self._server.server_address[1]
+        self._book.address = f"{self._host}:{port}/{self._token}"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(STOP_LOOK_S,), name="headrace-progress", daemon=True
+            target=keep,
+            name="headrace-progress",
+            daemon=True,
+            args=("the listener to tasks", lambda: self._server.serve_forever(STOP_LOOK_S)),
         )
         self._thread.start()
 
@@ -63,7 +71,7 @@ class ProgressServer:
                 if not outer._connections.acquire(blocking=False):
                     return
                 try:
-                    with suppress(OSError, ValueError):
+                    with suppress(OSError, ValueError, RecursionError):
                         self._listen()
                 finally:
                     outer._connections.release()
@@ -74,6 +82,8 @@ class ProgressServer:
                 if not hmac.compare_digest(given.encode(), outer._token.encode()):
                     return
                 self.connection.settimeout(None)
+                # A host that is gone says nothing more: its connection must not take a place for ever.
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 while (line := self.rfile.readline(MOST_LINE)).endswith(b"\n"):
                     event = json.loads(line)
                     outer._book.note(event if isinstance(event, dict) else {})

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import NoReturn
 
+from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
@@ -137,8 +138,9 @@ class Reads:
             pin = core.pins.pin(ids, epoch)
             if options.align:
                 core.align_for_reads(epoch)
+            mirrored = core.mirrored
         try:
-            tables, sources = self._contents(epochs, pin)
+            tables, sources = self._contents(epochs, pin, mirrored)
         except BaseException:
             core.pins.unpin(pin)
             raise
@@ -241,10 +243,10 @@ class Reads:
             passed = [c.relation for c in read if newest(c.exact, wanted) != wanted and (newest(c.exact) or 0) > wanted]
             if passed:
                 _refuse_passed(core.relation(passed[0]).name, wanted)
-        if not jobs:
+        if not jobs and (core.mirrored is None or late):
             names = ", ".join(f'"{core.relation(c.relation).name}"' for c in read)
             raise SnapshotUnavailable(f"there is no epoch at which all of {names} can be read together")
-        if late:
+        if late and jobs:
             self._refuse(read, min(jobs, key=core.job_frontier), wanted, options)
         running = [j for j in jobs if not stuck_jobs(core, j.id)]
         if options.exactly is None and not self._promised(running, wanted):
@@ -336,11 +338,15 @@ class Reads:
 
     # ---- contents
 
-    def _contents(self, epochs: Mapping[int, int], pin: int) -> tuple[dict[int, SnapshotTable], dict[int, Offsets]]:
+    def _contents(
+        self, epochs: Mapping[int, int], pin: int, mirrored: CatalogState | None
+    ) -> tuple[dict[int, SnapshotTable], dict[int, Offsets]]:
         core = self._core
         tables: dict[int, SnapshotTable] = {}
         sources: dict[int, Offsets] = {}
         with core.catalog.reading() as state:
+            if mirrored is not None:
+                state = mirrored
             for i, epoch in epochs.items():
                 relation = core.relation(i)
                 if relation.schema is None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
@@ -18,10 +19,16 @@ from headrace.connectors.base import Admission, Binding, Offsets, Source
 from headrace.coordinator.core import Core, Relation, as_headrace_error
 from headrace.coordinator.targets import retry_delay_ms
 from headrace.coordinator.watermarks import declared, raised
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import Fenced, HeadraceError, SourceError
 
+NAME = "the ticker"
+"""Of the thread, for people."""
 POLL_WAIT_S = 2.0
 """Most seconds that a tick waits for sources; one that answers later is bound by a later tick."""
+
+
+class SourceSilent(SourceError):
+    """A source does not answer."""
 
 
 @dataclass
@@ -30,6 +37,10 @@ class _Poll:
 
     relation: Relation
     after: Offsets | None
+    since_s: float
+    late: bool = False
+    """A tick has waited for it in vain: it is taken when it comes, and no other tick waits for it."""
+    took_s: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     binding: Binding | None = None
     time_column: str | None = None
@@ -41,6 +52,8 @@ class _Poll:
 class _Reader:
     source: Source | None = None
     poll: _Poll | None = None
+    slow: bool = False
+    """It has answered too late the last time: it is not waited for until it answers in time."""
     failures: int = 0
     retry_at_s: float = 0.0
 
@@ -51,7 +64,7 @@ class Ticker:
     def __init__(self, core: Core, look: Callable[[], None] = lambda: None) -> None:
         self._core = core
         self._look = look
-        """Called before each periodic tick."""
+        """Called before each periodic tick; raises `Fenced` at most."""
         self._ticking = threading.Lock()
         self._readers: dict[int, _Reader] = {}
         self.rounds = 0
@@ -59,32 +72,28 @@ class Ticker:
 
     def run(self) -> None:
         """The thread's main function: a tick every interval while there are jobs."""
+        self._core.guard.forever(NAME, self._loop)
+
+    def _loop(self) -> None:
         core = self._core
-        due_s = core.clock.monotonic_s()
+        last_s: float | None = None
         while True:
             with core.changed:
-                while not core.stopping:
-                    left_s = due_s - core.clock.monotonic_s()
+                while not core.stopping and last_s is not None:
+                    # By the interval as it is now: who changes it wakes this thread.
+                    left_s = last_s + core.settings.barrier_interval_ms / 1000 - core.clock.monotonic_s()
                     if left_s <= 0:
                         break
                     core.changed.wait(left_s)
                 if core.stopping:
                     return
                 idle = not core.jobs
-            due_s = core.clock.monotonic_s() + core.settings.barrier_interval_ms / 1000
-            try:
-                self.cancel_overdue()
-                self._look()
-                if idle:
-                    core.check_fence()
-                else:
-                    self.tick()
-            except Fenced as error:
-                core.fatal(error)
-                return
-            except HeadraceError:
-                pass
+            last_s = core.clock.monotonic_s()
+            core.guard.chore("cancelling overdue attempts", self.cancel_overdue)
+            self._look()
+            core.guard.chore("a tick", core.check_fence if idle else self.tick)
             self.rounds += 1
+            core.guard.succeeded(NAME)
 
     def tick(self, also: Collection[int] = ()) -> int:
         """Make a tick that binds the sources with readers, and `also` others; returns its epoch.
@@ -96,6 +105,13 @@ class Ticker:
             with self._core.epochs.epoch() as epoch:
                 self._bind(epoch, [p for p in polls if p.binding is not None])
             return epoch
+
+    def answered(self, source_ids: Sequence[int], wait_s: float) -> bool:
+        """Whether none of these sources owes an answer, after waiting a while for them. Holds up no tick."""
+        readers = [self._readers.get(i) for i in source_ids]
+        polls = [r.poll for r in readers if r is not None and r.poll is not None]
+        until_s = time.monotonic() + wait_s
+        return all(p.done.wait(max(0.0, until_s - time.monotonic())) for p in polls)
 
     @property
     def lock(self) -> threading.Lock:
@@ -132,25 +148,43 @@ class Ticker:
                 reader.poll = self._ask(relation, reader)
             if reader.poll is not None:
                 polls.append(reader.poll)
-        deadline_s = POLL_WAIT_S
-        for poll in polls:
-            poll.done.wait(deadline_s)
-            if not poll.done.is_set():
-                deadline_s = 0.0
+        self._wait([p for p in polls if not p.late])
         answered = [p for p in polls if p.done.is_set()]
         for poll in answered:
-            self._readers[poll.relation.id].poll = None
-            self._note(poll)
+            known = self._readers.get(poll.relation.id)
+            if known is not None:  # else it has been dropped meanwhile
+                known.poll, known.slow = None, poll.took_s >= POLL_WAIT_S
+                self._note(poll, known)
+        for poll in polls:
+            self._note_late(poll)
         return answered
+
+    def _wait(self, polls: Sequence[_Poll]) -> None:
+        """For all of them together: one that has not answered then is not waited for again."""
+        until_s = time.monotonic() + POLL_WAIT_S
+        for poll in polls:
+            poll.late = not poll.done.wait(max(0.0, until_s - time.monotonic()))
+
+    def _note_late(self, poll: _Poll) -> None:
+        """A source that owes an answer for long is shown as failing. When it answers all is well again."""
+        core, relation, limit_ms = self._core, poll.relation, self._core.settings.epoch_timeout_ms
+        silent_s = core.clock.monotonic_s() - poll.since_s
+        if not poll.late or poll.done.is_set() or not limit_ms or silent_s * 1000 < limit_ms:
+            return
+        if not isinstance(relation.error, SourceSilent):
+            self._failing(relation, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
 
     def _ask(self, relation: Relation, reader: _Reader) -> _Poll:
         newest = self._core.catalog.state.newest_remap(relation.id)
-        poll = _Poll(relation, None if newest is None else newest.offsets)
+        poll = _Poll(relation, None if newest is None else newest.offsets, self._core.clock.monotonic_s())
+
+        poll.late = reader.slow
 
         def ask() -> None:
+            since_s = time.monotonic()
             try:
                 if reader.source is None:
-                    reader.source = relation.open()
+                    reader.source = self._core.vault.open(relation.record)
                 after = reader.source.start_offsets() if poll.after is None else poll.after
                 limit = Admission(self._core.settings.max_rows_per_epoch)
                 poll.time_column = reader.source.time_column
@@ -158,15 +192,19 @@ class Ticker:
             except Exception as error:
                 poll.error = as_headrace_error(error)
             finally:
+                poll.took_s = time.monotonic() - since_s
                 poll.done.set()
 
-        threading.Thread(target=ask, name=f"headrace-source-{relation.id}", daemon=True).start()
+        try:
+            threading.Thread(target=ask, name=f"headrace-source-{relation.id}", daemon=True).start()
+        except RuntimeError as error:  # the process has no thread left: the others are asked all the same
+            poll.error = as_headrace_error(error)
+            poll.done.set()
         return poll
 
-    def _note(self, poll: _Poll) -> None:
+    def _note(self, poll: _Poll, reader: _Reader) -> None:
         """Keep what a source said of its state; its readers and its back-off."""
         core, relation, settings = self._core, poll.relation, self._core.settings
-        reader = self._readers[relation.id]
         if poll.error is None:
             if relation.error is not None:
                 self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
@@ -178,18 +216,23 @@ class Ticker:
             reader.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
         )
         reader.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
-        news = relation.error is None or relation.error.message != poll.error.message
+        self._failing(relation, poll.error)
+
+    def _failing(self, relation: Relation, error: HeadraceError) -> None:
+        core = self._core
+        news = relation.error is None or relation.error.message != error.message
         with core.changed:
             if relation.error is None:
                 relation.error_since_ms = core.clock.now_ms()
-            relation.error = poll.error
+            relation.error = error
             core.changed.notify_all()
         if news:
-            self._event("source_failed", relation, f'source "{relation.name}" failed: {poll.error.message}')
+            self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
 
     def _event(self, kind: str, relation: Relation, message: str) -> None:
+        event = self._core.sparing.thinned(AddEvent(kind, relation.id, message))
         try:
-            self._core.catalog.transact([AddEvent(kind, relation.id, message)])
+            self._core.catalog.transact([] if event is None else [event])
         except Fenced:
             raise
         except HeadraceError:

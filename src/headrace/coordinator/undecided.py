@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Edit
 from headrace.catalog.state import CatalogState
-from headrace.errors import Fenced, HeadraceError
+from headrace.errors import DiskFull, Fenced, HeadraceError, StorageError
 
 
 class Undecided:
@@ -17,8 +17,8 @@ class Undecided:
         self._catalog = catalog
         self._left: list[Callable[[CatalogState], None]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._left)
+    def __len__(self) -> int:
+        return len(self._left)
 
     def transact(
         self,
@@ -46,8 +46,22 @@ class Undecided:
             if not happened(state):
                 raise
 
-    def settle(self) -> None:
-        """Finish what is left. Raises `StorageError` while the catalog does not answer."""
-        while self._left:
-            self._left[0](self._catalog.state)
-            del self._left[0]
+    def settle(self) -> Exception | None:
+        """Finish what is left. Raises `Fenced`, and `StorageError` or `DiskFull` while the catalog does not answer.
+
+        What fails for another reason is no hindrance to others: it is left for the next call. The first such failure is
+        returned.
+        """
+        first: Exception | None = None
+        left = self._left
+        for settle in list(left):
+            state = self._catalog.state
+            try:
+                settle(state)
+            except (Fenced, StorageError, DiskFull):
+                raise
+            except Exception as error:
+                first = first or error
+            else:
+                left.remove(settle)
+        return first

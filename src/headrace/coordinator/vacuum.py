@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core
-from headrace.errors import StorageError
+from headrace.coordinator.guard import Several
+from headrace.coordinator.owner import Owner
 from headrace.state.objects import visible_name
 from headrace.state.run import OPEN_RUNS
 from headrace.state.schema import RunRef
@@ -23,15 +25,17 @@ class VacuumCounts:
 
 
 class Vacuum:
-    """One pass after another over all objects of the state; called by one thread at a time.
+    """One pass after another over all objects of the state, one at a time.
 
     An object goes once nothing has referred to it for the grace period: no run of the catalog, no snapshot, no running
     epoch or merge. So a reader that took its runs from the catalog just before they were replaced has at least
     that long.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, owner: Owner) -> None:
         self._core = core
+        self._passing = threading.Lock()
+        self._owner = owner
         self._unreferenced: dict[str, float] = {}
         self.counts = VacuumCounts()
         """Changed under the core's lock."""
@@ -40,9 +44,17 @@ class Vacuum:
         """Look at all objects; returns how many were deleted.
 
         Always takes two passes: one that finds an object unreferenced, and a later one that deletes it. An object
-        that cannot be deleted now is tried again by the next pass. Raises `Fenced`, `StorageError`.
+        that cannot be deleted now is tried again by the next pass, and keeps no other from being deleted; the first
+        such failure is raised in the end. Nothing is deleted where the state may be another database's as well.
+        Raises `Fenced`, `StorageError`.
         """
+        with self._passing:
+            return self._pass()
+
+    def _pass(self) -> int:
         core = self._core
+        self._owner.look_again()
+        self._owner.may_delete()  # in every pass: whoever has taken the state learns of it in time
         grace_s = core.settings.vacuum_grace_ms / 1000
         found = {o.path: o.modified_s for o in core.store.list() if o.path.endswith((".run", ".tmp"))}
         # In this order: what is being written is either still so here, or in the catalog below.
@@ -58,20 +70,25 @@ class Vacuum:
         before = self._unreferenced
         self._unreferenced = unreferenced(found, referenced, writing, before, now.monotonic_s)
         seen_again = {path: since_s for path, since_s in self._unreferenced.items() if path in before}
-        deleted = sum(self._delete(path) for path in expired(found, seen_again, now, grace_s))
+        several, deleted = Several(), 0
+        for path in expired(found, seen_again, now, grace_s):
+            if self._may_delete():
+                with several.one():
+                    core.store.delete(path)
+                    deleted += 1
+                    fault_point("vacuum.delete.after")
         core.store.tidy()
         with core.lock:
             self.counts.passes += 1
             self.counts.deleted += deleted
+        several.end()
         return deleted
 
-    def _delete(self, path: str) -> bool:
-        fault_point("vacuum.delete.before")
-        try:
-            self._core.store.delete(path)
-        except StorageError:
+    def _may_delete(self) -> bool:
+        if not self._owner.may_delete():
             return False
-        fault_point("vacuum.delete.after")
+        fault_point("vacuum.delete.before")
+        self._core.catalog.verify()  # what another server owns by now is not this one's to delete
         return True
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+CHECK_S = 0.2
+"""Seconds between two looks whether anybody still waits."""
 
 
 class Waiters(threading.Condition):
@@ -29,6 +33,24 @@ class Waiters(threading.Condition):
             alarm.wait(timeout_s)
         finally:
             del self._asleep[alarm]
+
+    def wait_until(
+        self, settled: Callable[[], bool], timeout_s: float | None = None, check: Callable[[], None] | None = None
+    ) -> bool:
+        """Wait until `settled`; False after `timeout_s`. The caller holds the lock.
+
+        `check` is asked now and then, and raises if nobody waits any more.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not settled():
+            if check is not None:
+                check()
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            pause_s = left_s if check is None else min(CHECK_S, CHECK_S if left_s is None else left_s)
+            self.wait(pause_s)
+        return True
 
     def notify_all(self) -> None:
         """Wake everybody. The caller holds the lock."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.catalog.edits import AddEvent
@@ -12,7 +11,7 @@ from headrace.coordinator.exact import intersect_all, newest
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.targets import decide
-from headrace.errors import Fenced, HeadraceError, LogLost
+from headrace.errors import LogLost
 
 MIB = 1 << 20
 
@@ -85,7 +84,8 @@ def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -
 def growth(core: Core, job: Job, relation: Relation) -> str:
     """How far a log has outgrown a job's limit. The caller holds `core.lock`."""
     kept_mb, limit_mb = job.growing.get(relation.id, 0) / MIB, log_limit(core.settings, job.options).bytes / MIB
-    return f'has not read {kept_mb:.1f} MiB of the log of "{relation.name}", more than log_limit_mb = {limit_mb:.0f}'
+    what = "the bindings" if relation.kind == "source" else "the log"
+    return f'has not read {kept_mb:.1f} MiB of {what} of "{relation.name}", more than log_limit_mb = {limit_mb:.0f}'
 
 
 def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) -> str:
@@ -177,7 +177,7 @@ class Watchdog:
         self._late: set[int] = set()
 
     def look(self) -> None:
-        """Look at all barriers; to be called now and then by one thread. Raises `Fenced`."""
+        """Look at all barriers; to be called now and then by one thread. Raises what the catalog does."""
         core, limit_ms = self._core, self._core.settings.lag_notice_ms
         with core.lock:
             now_ms = epoch_ms(core.epochs.complete)
@@ -186,24 +186,21 @@ class Watchdog:
                 for j in core.jobs.values()
                 if j.committed and limit_ms and now_ms - epoch_ms(core.job_frontier(j)) > limit_ms
             }
+        self._late &= late.keys()
         news = late.keys() - self._late
         if news:
             for barrier in barriers(core):
                 if barrier.job_id in news:
                     self._say(barrier, late[barrier.job_id])
-        self._late = set(late)
+                    self._late.add(barrier.job_id)
 
     def _say(self, barrier: Barrier, late_ms: int) -> None:
+        """Raises what the catalog does: then the next look says it."""
         core = self._core
         with core.lock:
             job = core.jobs.get(barrier.job_id)
         if job is None:
             return
         text = f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind; it waits for {barrier.waiting_for}'
-        try:
-            core.catalog.transact([AddEvent("barrier_late", job.id, text)])
-        except Fenced:
-            raise
-        except HeadraceError:
-            with suppress(HeadraceError):
-                core.check_fence()
+        event = core.sparing.thinned(AddEvent("barrier_late", job.id, text))
+        core.catalog.transact([] if event is None else [event])

@@ -43,7 +43,7 @@ def time_column(record: ObjectRecord) -> str | None:
 
 def raised(before: int | None, newest_us: int | None, delay_us: int) -> int | None:
     """The watermark once `newest_us` has been seen: it never goes back."""
-    reached = None if newest_us is None else newest_us - delay_us
+    reached = None if newest_us is None else max(newest_us - delay_us, -(1 << 63))
     if before is None or reached is None:
         return reached if before is None else before
     return max(before, reached)
@@ -77,15 +77,20 @@ def cuts(state: CatalogState, source_id: int, from_epoch: int, to_epoch: int) ->
     before = state.offsets_at(source_id, from_epoch) if from_epoch else None
     after = None if before is None else before.offsets
     below = None if before is None else before.watermark_us
-    last = after
     for remap in state.remaps_in(source_id, from_epoch, to_epoch):
         if remap.watermark_us != below:
-            if remap.offsets != after:
-                yield Cut(after, remap.offsets, below)
-            after, below = remap.offsets, remap.watermark_us
-        last = remap.offsets
+            to = _offsets_at(state, source_id, remap.epoch)
+            if to is not None and to != after:
+                yield Cut(after, to, below)
+            after, below = to, remap.watermark_us
+    last = _offsets_at(state, source_id, to_epoch)
     if last is not None and last != after:
         yield Cut(after, last, below)
+
+
+def _offsets_at(state: CatalogState, source_id: int, epoch: int) -> Offsets | None:
+    found = state.offsets_at(source_id, epoch)
+    return None if found is None else found.offsets
 
 
 def in_time(rows: pa.RecordBatch, column: str, below_us: int | None) -> tuple[pa.RecordBatch, int | None]:

@@ -27,7 +27,7 @@ from headrace.state import accumulators
 
 def aggregate(plan: Builder, op: Aggregate) -> Made:
     """The stage that keeps the sums: rows together by group."""
-    flow = plan.flow(op.children[0])
+    flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), _computed(op))
     rows, names = _rows(plan, op, flow), [f"g{i}" for i in range(len(op.groups))]
     distincts = () if op.by_value else _distincts(plan, op, None)
     frame, before = (_by_value if op.by_value else _by_group)(plan, op, names, flow, rows)
@@ -42,10 +42,16 @@ def aggregate(plan: Builder, op: Aggregate) -> Made:
 
 def grouped(plan: Builder, op: Aggregate) -> Flow:
     """The aggregate, and what the query computes of its groups and sums."""
-    b, flow = plan.bridge, plan.staged(op)
+    b, flow = plan.bridge, plan.noted(f"{op.id}!results", plan.staged(op), op.results)
     results = [plan.fresh(e, flow) for e in op.results]
     found = {a.id: r.toAttribute() for a, r in zip(op.output, results)}
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
+
+
+def _computed(op: Aggregate) -> list[JExpr]:
+    """All that is computed of a row before it comes to the aggregate."""
+    found = [*op.groups, *(a.argument for a in op.accumulators if a.argument is not None)]
+    return found + [e for d in op.distincts for e in (*d.arguments, *d.filters) if e is not None]
 
 
 def _rows(plan: Builder, op: Aggregate, flow: Flow) -> DataFrame:
@@ -225,10 +231,28 @@ def _wire(plan: Builder, a: Accumulator, prefix: str, flow: Flow) -> list[SparkC
     elif a.kind == "sum_wide":
         decimal = pa.types.is_decimal(a.argument_type)
         whole = b.column(b.unscaled(argument)) if decimal else value
-        low = whole.bitwiseAND(F.lit(0xFFFFFFFF).cast("bigint"))
-        columns["0"] = F.coalesce(low * weight, zero)
-        columns["1"] = F.coalesce(F.shiftright(whole, 32) * weight, zero)
+        low, high = _times(whole, weight)
+        columns["0"], columns["1"] = F.coalesce(low, zero), F.coalesce(high, zero)
     return [c.alias(f"{prefix}_{suffix}") for suffix, c in columns.items()]
+
+
+def _times(whole: SparkColumn, weight: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
+    """A number of 64 bits times a weight, as a lower limb of 32 bits and what is above it.
+
+    Any weight will do: what is above fails only beyond 95 bits (of a single product, or of what Spark adds up).
+    """
+    mask, one = _bigint(0xFFFFFFFF), _bigint(1)
+    low, high = whole.bitwiseAND(mask), F.shiftright(whole, 32)
+    # The weight's lower half with a sign, so that its product with the number's lower half has 64 bits.
+    w_low = weight.bitwiseAND(mask) - weight.bitwiseAND(_bigint(1 << 31)) * _bigint(2)
+    w_high = F.shiftright(weight, 32) + F.shiftright(weight, 31).bitwiseAND(one)
+    product = low * w_low
+    above = F.shiftright(product, 32) + high * w_low + low * w_high + high * w_high * _bigint(1 << 32)
+    return product.bitwiseAND(mask), above
+
+
+def _bigint(value: int) -> SparkColumn:
+    return F.lit(value).cast("bigint")
 
 
 def _combines(op: Aggregate) -> bool:

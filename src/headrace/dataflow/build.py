@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from headrace.connectors.sinks import drops_retractions, open_sink
+from headrace.connectors.sinks import drops_retractions, only_counts
 from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
 from headrace.dataflow.chains import Chains
 from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, struct
@@ -36,6 +36,7 @@ from headrace.plan.tree import (
     TemporalFilter,
     Union,
     WindowClose,
+    walk,
 )
 from headrace.plan.types import spark_of
 
@@ -57,6 +58,8 @@ class EpochPlan(Builder):
         runs, or into a sink.
         """
         root = plan.root
+        self.on_error = plan.on_error
+        self.names = {a.id: a.name for op in walk(root) for a in op.output}
         bridge = self.bridge
         bridge.spark.conf.set("spark.sql.shuffle.partitions", str(self.parallelism))
         nothing = StructType([StructField("done", LongType())])
@@ -67,7 +70,7 @@ class EpochPlan(Builder):
         flow = self.flow(root)
         wire = [c.alias(f"c{i}") for i, c in enumerate(self.columns(flow, root.output))]
         frame = bridge.frame(flow.node).select(*wire, bridge.column(flow.weight).alias("__w"))
-        if plan.sink is not None and open_sink(plan.sink, plan.columns).only_counts:
+        if plan.sink is not None and only_counts(plan.sink):
             return frame.where("__w > 0") if drops_retractions(plan.sink) else frame, True
         return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], nothing), False
 
@@ -141,17 +144,21 @@ class EpochPlan(Builder):
     def _rowwise(self, op: Rowwise) -> Flow:
         b, flow = self.bridge, self.flow(op.children[0])
         if op.label == "Project":
+            flow = self.noted(f"{op.id}!", flow, op.expressions)
             named = [self.fresh(e, flow) for e in op.expressions]
             mapping = {b.attribute_id(e): n.toAttribute() for e, n in zip(op.expressions, named)}
             placed = self.still_placed(op.expressions, flow.placed)
             return Flow(b.project([*named, flow.weight], flow.node), flow.weight, mapping, placed)
         if op.label == "Filter":
+            flow = self.noted(f"{op.id}!", flow, b.conjuncts(op.node.condition()), condition=True)
             return replace(flow, node=b.filter(self.at(op.node.condition(), flow), flow.node))
         if op.label == "Expand":
             node, output = b.expand(op.node, lambda e: self.at(e, flow), flow.weight, flow.node)
             return Flow(node, flow.weight, output)
         if op.label in ("MapInPandas", "MapInArrow"):
             return self.read_as(python.mapped(b, op.node, flow.attrs, flow.weight, flow.node), op.output)
+        if op.label == "Generate":
+            flow = self.noted(f"{op.id}!", flow, b.children(op.node.generator()))
         child = flow.node
         if op.label == "Generate":  # it names the child's columns by position
             columns = [flow.attrs[b.attribute_id(a)] for a in b.output(b.children(op.node)[0])]
@@ -174,6 +181,7 @@ class EpochPlan(Builder):
     def _lookup(self, op: Lookup) -> Made:
         b, flow, table = self.bridge, self.flow(op.children[0]), self.relations[op.relation]
         assert table is not None
+        flow = self.noted(f"{op.id}!", flow, op.keys, condition=True)
         keys = [self.column(k, flow).alias(f"k{i}") for i, k in enumerate(op.keys)]
         own = [c.alias(f"o{i}") for i, c in enumerate(self.columns(flow, op.own))]
         frame = b.frame(flow.node).select(*keys, *own, b.column(flow.weight).alias("__w"))

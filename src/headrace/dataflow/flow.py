@@ -18,7 +18,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
 
+from headrace.dataflow.failures import Noted, noted_by
+from headrace.dataflow.operators.failures import FailureStage
 from headrace.dataflow.operators.task import run_stages
+from headrace.plan import tolerance
 from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
 from headrace.plan.tree import (
     Aggregate,
@@ -31,7 +34,7 @@ from headrace.plan.tree import (
     TemporalFilter,
     WindowClose,
 )
-from headrace.plan.types import arrow_of_spark
+from headrace.plan.types import arrow_of_spark, spark_of
 from headrace.state.schema import TableSchema
 
 _WIDTH = 2.0**64
@@ -87,7 +90,7 @@ class Builder(ABC):
 
     `weak_hash` keeps only that many different hash values: for tests, that collisions change nothing. `active` are the
     relations that have changed (None: all may have): the others are planned as empty, which costs no task. By `view`
-    the stages find their own parameters in a Spark job that runs several views.
+    the stages find their own parameters in a Spark job that runs several views; `key` opens the secrets among them.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Builder(ABC):
         weak_hash: int | None = None,
         active: frozenset[int] | None = None,
         view: int = 0,
+        key: bytes = b"",
     ):
         self.bridge = bridge
         self.parallelism = parallelism
@@ -107,6 +111,13 @@ class Builder(ABC):
         self.weak_hash = weak_hash
         self.active = active
         self.view = view
+        self.key = key
+        self.on_error = tolerance.FAIL
+        """What becomes of rows on which an expression fails."""
+        self.failures: dict[str, Noted] = {}
+        """The stages that note such rows, by label."""
+        self.names: Mapping[int, str] = {}
+        """The names of the query's attributes."""
         self.following: dict[str, Sequence[Any]] = {}
         """Operator -> stages that go on in the worker of its own, with the same columns."""
 
@@ -165,7 +176,7 @@ class Builder(ABC):
 
     def map(self, frame: DataFrame, stages: Sequence[Any], schema: StructType) -> DataFrame:
         """Stages that follow each other in one Python worker, over rows."""
-        function = partial(run_stages, self.view, tuple(stages), self.acknowledge)
+        function = partial(run_stages, self.view, self.key, tuple(stages), self.acknowledge)
         # Its name in Spark's plan: what `EpochParams.inner` is made of.
         function.__name__ = STAGE_PREFIX + stages[-1].label  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)
@@ -241,6 +252,39 @@ class Builder(ABC):
         extras = [b.alias(by_name[name], name) for name in extra]
         mapping = {a.id: n.toAttribute() for a, n in zip(attrs, named)}
         return b.project([*named, *extras], node), mapping, [e.toAttribute() for e in extras]
+
+    def noted(self, label: str, flow: Flow, expressions: Sequence[JExpr], *, condition: bool = False) -> Flow:
+        """The flow through a stage that notes the rows on which a guarded one of the expressions fails, if there are.
+
+        With `skip` only conditions have such rows: what fails elsewhere has been left out by one.
+        """
+        return self.noted_beside(label, flow, expressions, [], flow.weight, condition=condition)[0]
+
+    def noted_beside(
+        self, label: str, flow: Flow, expressions: Sequence[JExpr], beside: Sequence[JExpr], counted: JExpr,
+        *, condition: bool = False,
+    ) -> tuple[Flow, list[JExpr]]:  # fmt: skip
+        """The same of a flow with more columns `beside`, where `counted` is above 0; and these columns."""
+        b, asked = self.bridge, self.on_error == tolerance.NULL or (self.on_error == tolerance.SKIP and condition)
+        checks = [check for e in expressions for check in b.tried(e)] if asked else []
+        if not checks:
+            return flow, list(beside)
+        carried = [*flow.attrs.values(), *beside]
+        fields = [(f"c{i}", spark_of(a)) for i, a in enumerate(carried)]
+        columns = [b.column(a).alias(name) for a, (name, _) in zip(carried, fields)]
+        flags = [b.column(b.fails(self.at(c, flow), counted)).alias(f"f{i}") for i, c in enumerate(checks)]
+        frame = b.frame(flow.node).select(*columns, b.column(flow.weight).alias("__w"), *flags)
+        schema = struct(fields, weight=True)
+        stage = FailureStage(label.partition("!")[0], label, arrow(schema), len(flow.attrs))
+        names = [(i, self.names.get(i, f"column{n}")) for n, i in enumerate(flow.attrs)]
+        self.failures[label] = noted_by(checks, names)
+        node = b.analyzed(self.map(frame, [stage], schema))
+        *handles, weight = b.output(node)
+        named = [b.alias(h, str(a.name())) for h, a in zip(handles, carried)]
+        passed = b.alias(weight, "__w")
+        attrs = dict(zip(flow.attrs, (n.toAttribute() for n in named)))
+        made = Flow(b.project([*named, passed], node), passed.toAttribute(), attrs, flow.placed)
+        return made, [n.toAttribute() for n in named[len(flow.attrs) :]]
 
     def slices(self) -> DataFrame:
         """What a leaf stands on: one row for each slice of the key space, each in a partition of its own."""

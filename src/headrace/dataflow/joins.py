@@ -23,7 +23,10 @@ def join(plan: Builder, op: Join) -> Made:
     """The stage that joins: rows of both sides on one wire, together by their key."""
     slots = _Slots()
     sides = [_side(plan, op, i, slots) for i in (0, 1)]
-    flows = [plan.flow(child) for child in op.children]
+    flows = [
+        plan.noted(f"{op.id}!{side.name}", plan.flow(child), spec.keys, condition=True)
+        for child, spec, side in zip(op.children, (op.left, op.right), sides)
+    ]
     wire = [_side_rows(plan, op, i, flows[i], sides[i], slots) for i in (0, 1)]
     attrs = stage_output(op)
     tagged = op.left.preserved or op.right.preserved
@@ -44,6 +47,7 @@ def joined(plan: Builder, op: Join) -> Flow:
         return _preserved(plan, op, made.attrs, plan.map(made.frame, [*made.before, made.stage], made.schema))
     flow = replace(plan.staged(op), placed=placed(plan, op.left, op.right))
     if op.residual is not None:
+        flow = plan.noted(f"{op.id}!", flow, plan.bridge.conjuncts(op.residual), condition=True)
         flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
     return flow
 
@@ -97,8 +101,11 @@ def _preserved(plan: Builder, op: Join, attrs: list[Attr], frame: DataFrame) -> 
     node, mapping, (weight, tag) = plan.named(frame, attrs, ["__w", "__t"])
     flow = Flow(node, weight, mapping)
     if op.residual is not None:
+        pairs = F.when(b.column(tag) == preserve.PAIR, b.column(flow.weight)).otherwise(F.lit(0).cast("bigint"))
+        parts = b.conjuncts(op.residual)
+        flow, (tag,) = plan.noted_beside(f"{op.id}!", flow, parts, [tag], b.expression(pairs), condition=True)
         counted = b.column(tag) != preserve.PAIR
-        flow = replace(flow, node=b.analyzed(b.frame(node).where(counted | plan.column(op.residual, flow))))
+        flow = replace(flow, node=b.analyzed(b.frame(flow.node).where(counted | plan.column(op.residual, flow))))
     if op.join_type not in ("left", "full"):
         return _matched(plan, op, flow, tag)
     flow, tag = _count(plan, op, op.left, preserve.LEFT, attrs, flow, tag)

@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from headrace.plan.failures import translate
 from headrace.state.merge import MergePart
+from headrace.state.proof import confirm
 from headrace.state.schema import RunRef
+from headrace.state.stores import store_root
 
 POOL = "maintenance"
 """The scheduler's pool, of low weight: epochs and queries go first."""
@@ -25,6 +27,7 @@ class SparkMerger:
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
         self._running = threading.Lock()
+        self._group: str | None = None
 
     def __call__(self, parts: Sequence[MergePart]) -> list[RunRef | None]:
         """The new runs, in the order of the parts. Raises the error of the part that failed; then none counts."""
@@ -32,11 +35,23 @@ class SparkMerger:
             context = self._context
             try:
                 context.setLocalProperty("spark.scheduler.pool", POOL)
-                context.setJobGroup(f"headrace-merge-{next(_numbers)}", f"merge of table {parts[0].refs[0].table_id}")
-                return context.parallelize(list(parts), len(parts)).map(MergePart.run).collect()
+                self._group = f"headrace-merge-{next(_numbers)}"
+                context.setJobGroup(self._group, f"merge of table {parts[0].refs[0].table_id}", True)
+                made: list[RunRef | None] = context.parallelize(list(parts), len(parts)).map(MergePart.run).collect()
             except Exception as error:
                 raise translate(error) from error
             finally:
+                self._group = None
                 with suppress(Py4JError, OSError):
                     context.setLocalProperty("spark.scheduler.pool", None)
                     context.setLocalProperty("spark.jobGroup.id", None)
+            if store_root(parts[0].root).proof:
+                confirm(parts[0].root, [ref for ref in made if ref is not None])
+            return made
+
+    def cancel(self) -> None:
+        """End the merge that runs, if any: its parts fail."""
+        group = self._group
+        if group is not None:
+            with suppress(Py4JError, OSError):
+                self._context.cancelJobGroup(group)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.catalog.sealing import Identity, Keys, key_id, seal, unseal
 from headrace.state.schema import RunRef
-from headrace.state.stores import Root, root_from_json, root_to_json
+from headrace.state.stores import Root, StoreRoot, root_from_json, root_to_json
 
 LOWEST_KEY = -(1 << 63)
 """The smallest `__k`."""
@@ -22,6 +24,11 @@ END_OF_KEYS = 1 << 63
 def property_of(view: int) -> str:
     """The local property of a Spark job with a view's parameters: those of several views may run as one job."""
     return f"headrace.epoch.{view}"
+
+
+def secrets_property_of(view: int) -> str:
+    """The one with the values of secrets; see `EpochParams.encode_secrets`."""
+    return f"headrace.secret.{view}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class SourceInput:
     """(name, Spark type) of every column the source declares."""
     below_us: tuple[int | None, ...] = ()
     """By task: event time below which its rows are late, Unix microseconds; None where none is. Empty: nowhere."""
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Option -> the value of the secret that it was given; sent apart from all else."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +110,22 @@ class EpochParams:
     """Event time, Unix microseconds, that the watermark has reached: what waits below it comes out. None: nothing."""
     progress: str = ""
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
+    sink_secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """As `SourceInput.secrets`, of the sink that takes the changes."""
+
+    @property
+    def on_other_hosts(self) -> bool:
+        """Whether tasks may run on other hosts than the server."""
+        return isinstance(self.root, StoreRoot) and bool(self.root.proof)
 
     @property
     def spool_root(self) -> Path:
         """The folder for the spools of all attempts."""
         if self.spool:
             return Path(self.spool)
+        if self.on_other_hosts and (local := os.environ.get("SPARK_LOCAL_DIRS")):
+            # Removed by Spark with the executor: nobody else tidies a host that the server does not run on.
+            return Path(local.split(",")[0]) / "headrace-spool"
         return Path(tempfile.gettempdir()) / f"headrace-spool-{zlib.crc32(str(self.root).encode()):08x}"
 
     @property
@@ -144,6 +163,32 @@ class EpochParams:
                 "progress": self.progress,
             }
         )
+
+    def encode_secrets(self, key: bytes) -> str | None:
+        """The values of secrets, encrypted by a key; None if there are none.
+
+        Properties of Spark's jobs are in its event log, and told to all listeners; the key goes with the stages.
+        """
+        sources = {i: s.secrets for i, s in self.sources.items() if s.secrets}
+        if not sources and not self.sink_secrets:
+            return None
+        return json.dumps(seal(json.dumps([sources, self.sink_secrets]), self._identity, _only(key)))
+
+    def with_secrets(self, text: str | None, key: bytes) -> EpochParams:
+        """The parameters with what `encode_secrets` has left out."""
+        if not text:
+            return self
+        sources, sink = json.loads(unseal(json.loads(text), self._identity, _only(key)))
+        found = {i: replace(s, secrets=sources.get(str(i), {})) for i, s in self.sources.items()}
+        return replace(self, sources=found, sink_secrets=sink)
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(0, 0, "attempt", self.attempt)
+
+
+def _only(key: bytes) -> Keys:
+    return Keys({key_id(key): key})
 
 
 def _refs(items: list[dict[str, Any]]) -> tuple[RunRef, ...]:

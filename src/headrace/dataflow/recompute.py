@@ -26,7 +26,9 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     """The stage that finds both versions of the changed groups, and the operator over them."""
     b = plan.bridge
     _reduce_at_leaf(plan, op)
-    flow = plan.flow(op.children[0])
+    given = [*b.expressions_of(op.node), *(op.limit[0] if op.limit is not None else ())]
+    parts = [part for e in given for part in b.row_parts(e)] if op.label != APPLY else []
+    flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), parts)
     keys = [plan.column(k, flow) for k in op.keys]
     values = plan.columns(flow, op.values)
     first, orders = _first_rows(plan, op, flow)

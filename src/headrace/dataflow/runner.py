@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,17 +17,20 @@ from pyspark import Accumulator, SparkContext
 
 from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
+from headrace.dataflow.failures import Noted, described
 from headrace.dataflow.operators import deliver, materialize
-from headrace.dataflow.params import EpochParams, property_of
+from headrace.dataflow.operators.inputs import ERROR_SAMPLES
+from headrace.dataflow.params import EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
+from headrace.state.proof import confirm
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_attempt
 
 _NUMBERS = itertools.count(1)
-_AGAIN = "again"
+AGAIN = "again"
 _log = structlog.get_logger("headrace")
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
@@ -35,8 +39,10 @@ PLANS_AT_MOST = 32
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool):
+    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool, failures: Mapping[str, Noted]):
         self._plan = executed_plan
+        self.failures = failures
+        """Which of its stages note on what rows expressions fail."""
         self.counts = counts
         """Whether its rows are what a sink took."""
         self.stages = stages
@@ -101,6 +107,10 @@ class EpochRunner:
         self._running = threading.Lock()
         self._number = next(_NUMBERS)
         """What its stages in Spark are told apart by from those of other views."""
+        self._key = secrets.token_bytes(32)
+        """What the values of secrets are encrypted by on their way to tasks: known to its stages alone."""
+        self._failures: Mapping[str, Noted] = {}
+        """Of the plan that runs."""
         self._under_way = "", ""
         """The attempt that runs, and the group of Spark's job."""
         self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
@@ -118,12 +128,12 @@ class EpochRunner:
                     return self.prepare(parallelism)
                 builder = EpochPlan(
                     self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active,
-                    self._number, vectorize=self.vectorize,
+                    self._number, self._key, vectorize=self.vectorize,
                 )  # fmt: skip
                 frame, counts = builder.build(self._plan)
                 executed = frame._jdf.queryExecution().executedPlan()
                 stages = self._bridge.python_stages(executed)
-                physical = self._physical[key] = _PhysicalPlan(executed, stages, counts)
+                physical = self._physical[key] = _PhysicalPlan(executed, stages, counts, builder.failures)
             return physical
 
     def _active(self, params: EpochParams) -> frozenset[int] | None:
@@ -180,6 +190,8 @@ class EpochRunner:
                 for runner, own, _ in attempts:
                     runner._end(own)
             results = [runner._result(own, runner._acknowledged.value) for runner, own, _ in attempts]
+            if params.on_other_hosts:
+                confirm(params.root, [ref for result in results for ref in result.runs])
             results[0].rows_out += rows if counts else 0
             return results
 
@@ -188,13 +200,14 @@ class EpochRunner:
     ) -> tuple[_PhysicalPlan, Any]:
         """Make all ready for an attempt in a Spark job; returns its rows as an RDD."""
         physical = self.prepare(parallelism, self._active(params))
-        rdd = physical.rdd()
+        rdd, self._failures = physical.rdd(), physical.failures
         told = replace(
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
         )
         self._acknowledged.value = []
-        self._under_way = params.attempt.removesuffix(_AGAIN), job_group
+        self._under_way = params.attempt.removesuffix(AGAIN), job_group
         self._context.setLocalProperty(property_of(self._number), told.encode())
+        self._context.setLocalProperty(secrets_property_of(self._number), told.encode_secrets(self._key))
         return physical, rdd
 
     def _leave_to_spark(self, why: str) -> None:
@@ -208,6 +221,7 @@ class EpochRunner:
         forget_attempt(params.spool_root, params.attempt)
         with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
             self._context.setLocalProperty(property_of(self._number), None)
+            self._context.setLocalProperty(secrets_property_of(self._number), None)
 
     def cancel(self, attempt: str) -> None:
         """Stop an attempt that runs in another thread, and with it those that run in the same Spark job."""
@@ -237,9 +251,10 @@ class EpochRunner:
             result.spilled_bytes += ack["spilled_bytes"]
             result.io.update(ack["io"])
             if ack["due_us"] is not None:
-                result.due_us = min(ack["due_us"], result.due_us or ack["due_us"])
+                result.due_us = ack["due_us"] if result.due_us is None else min(ack["due_us"], result.due_us)
             result.task_count += 1
-            result.row_errors += ack["row_errors"]
+            room = max(ERROR_SAMPLES - len(result.row_errors), 0)
+            result.row_errors += [described(self._bridge, self._failures, e) for e in ack["row_errors"][:room]]
             result.row_error_count += ack["row_error_count"]
             result.late_rows += ack["late_rows"]
             if ack["stage"] in self._inputs:
@@ -260,7 +275,7 @@ class EpochRunner:
 
 def _again(params: EpochParams) -> EpochParams:
     """The parameters for another try at the same step: tasks of the first may still be at work."""
-    return replace(params, attempt=params.attempt + _AGAIN, prefix=f"{params.prefix}/{_AGAIN}")
+    return replace(params, attempt=params.attempt + AGAIN, prefix=f"{params.prefix}/{AGAIN}")
 
 
 def _leaves(plan: ViewPlan) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -22,8 +23,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headrace.common.hosts import address_towards, bind_address
 from headrace.dataflow import class_archive
-from headrace.errors import OperationalError
+from headrace.errors import InvalidParameter, OperationalError
 
 if TYPE_CHECKING:
     from headrace.config import Settings
@@ -36,6 +38,9 @@ _POOLS = """<?xml version="1.0"?>
 </allocations>
 """
 
+
+_LOOPBACK = "127.0.0.1"
+_STANDALONE = re.compile(r"spark://(?P<host>[^:/,]+):(?P<port>\d+)")
 
 # Failures of tasks reach the user as errors of their statement or view; Spark's own account of them is noise.
 _LOGGING = """rootLogger.level = error
@@ -126,19 +131,25 @@ def cores_of(session: SparkSession) -> int:
 def local_session(
     master: str | None = None,
     *,
+    driver_host: str | None = None,
     driver_memory: str = "2g",
     log_file: Path | None = None,
     java_options: str | None = None,
+    further: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A classic session, configured for short jobs on one machine (or on `master`).
 
     What the JVM and the Python workers write to their standard error goes to `log_file`, or to a scratch file.
+    Executors on other hosts reach this one at `driver_host`, by default at the address that the master is reached from.
     `java_options` are further ones of the JVM, by default those that let it use the archive of classes if there is one.
+    `further` properties are the user's; they go before those here but for the ones that results depend on.
     Raises `OperationalError` where Spark does not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    local = master is None or master.startswith("local")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log_file = log_file or scratch / "spark.log"
     archive = class_archive.using() if java_options is None else ""
@@ -146,10 +157,12 @@ def local_session(
     always = f'"-XX:ErrorFile={log_file.parent.absolute()}/java-crash-%p.log"'
     conf = _conf(scratch, driver_memory, f"{always} {archive or java_options or ''}")
     conf |= {"spark.master": master or f"local[{local_slots()}]", "spark.app.name": "headrace"}
-    if master is None or master.startswith("local"):
+    conf |= _addresses(master, driver_host)
+    if local:
         # Elsewhere the package may reach the workers only after their daemon has started.
         conf["spark.python.daemon.module"] = "headrace.dataflow.daemon"
         conf["spark.shuffle.compress"] = "false"  # what is shuffled stays in this machine's memory
+    conf = _with_further(conf, further or {})
     # PySpark logs every failed query with its whole stack; the error itself reaches whoever asked.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     # So does py4j, on the root logger, for each call that a JVM that has ended does not answer.
@@ -161,7 +174,7 @@ def local_session(
             if not archive:
                 raise
             # Java does without an archive that does not fit, but not without one that is damaged.
-            _launch(conf | _conf(scratch, driver_memory, always), log_file)
+            _launch(_with_further(conf | _conf(scratch, driver_memory, always), further or {}), log_file)
         session = SparkSession.builder.config(map=conf).getOrCreate()
         _scratch_of.setdefault(session.sparkContext, scratch)
         return session
@@ -206,11 +219,60 @@ def spark_start(settings: Settings, master: str | None, log_file: Path | None) -
     """Begin to start Spark as a database's settings say. Makes the directory of its data, for the log."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     memory = f"{settings.spark_driver_memory_mb}m"
-    return SparkStart(lambda: local_session(master or settings.master, driver_memory=memory, log_file=log_file))
+    further = dict(settings.spark_conf)
+    refuse_own(further)
+    chosen, host = master or settings.master, settings.driver_host
+    return SparkStart(
+        lambda: local_session(chosen, driver_host=host, driver_memory=memory, log_file=log_file, further=further)
+    )
+
+
+def refuse_own(further: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` for a property of Spark that is not the user's to set."""
+    for name in further:
+        if name in _OWN:
+            raise InvalidParameter(f"spark_conf cannot set {name}", hint=_OWN[name])
+        if not name.startswith("spark."):
+            raise InvalidParameter(f'"{name}" in spark_conf is no property of Spark', hint="they begin with spark.")
+
+
+def _with_further(conf: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
+    found = {**conf, **further}
+    if _JAVA_OPTIONS in further:
+        found[_JAVA_OPTIONS] = f"{conf[_JAVA_OPTIONS]} {further[_JAVA_OPTIONS]}"
+    return found
+
+
+def _addresses(master: str | None, host: str | None) -> dict[str, str]:
+    """Where the driver listens, and where executors find it; nothing where Spark has to find that out itself."""
+    if master is None or master.startswith("local"):
+        host = _LOOPBACK
+    elif not host and (found := _STANDALONE.match(master)):
+        host = address_towards(found["host"], int(found["port"]))
+    return {} if not host else {"spark.driver.host": host, "spark.driver.bindAddress": bind_address(host)}
 
 
 def _no_failed_calls(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
+
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_OWN = {
+    "spark.master": "the setting master, or --master, says where Spark runs",
+    "spark.driver.memory": "the setting spark_driver_memory_mb says it",
+    **dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "the setting driver_host says it"),
+    "spark.sql.shuffle.partitions": "the setting parallelism says it",
+    **dict.fromkeys(
+        ("spark.sql.adaptive.enabled", "spark.sql.session.timeZone", "spark.sql.ansi.enabled",
+         "spark.sql.legacy.allowHashOnMapType", "spark.sql.optimizer.runtime.bloomFilter.enabled",
+         "spark.sql.optimizer.dynamicPartitionPruning.enabled", "spark.sql.autoBroadcastJoinThreshold",
+         "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.mapKeyDedupPolicy", "spark.sql.variable.substitute",
+         "spark.sql.execution.arrow.pyspark.enabled", "spark.sql.warehouse.dir", "spark.speculation",
+         "spark.scheduler.mode", "spark.scheduler.allocation.file", "spark.python.daemon.module"),
+        "results depend on what headrace sets it to",
+    ),
+}  # fmt: skip
+"""Properties that are not the user's to set, and why."""
 
 
 def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str]:
@@ -219,8 +281,6 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
     log_conf.write_text(_LOGGING)
     return {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -229,6 +289,7 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
         "spark.speculation": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
+        "spark.sql.variable.substitute": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",

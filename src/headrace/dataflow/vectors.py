@@ -19,14 +19,17 @@ _t = pa.types
 _SECOND_US = 1_000_000
 _FIELDS = {"yyyy": "{y:04d}", "MM": "{M:02d}", "dd": "{d:02d}", "HH": "{H:02d}", "mm": "{m:02d}", "ss": "{s:02d}"}
 _FIELD_UNITS_US = {"dd": DAY_US, "HH": 3600 * _SECOND_US, "mm": 60 * _SECOND_US, "ss": _SECOND_US}
-_FORMAT = re.compile(r"yyyy|MM|dd|HH|mm|ss|[^A-Za-z'\[\]{}#]")
+_FORMAT = re.compile(r"([A-Za-z])\1*|[^A-Za-z'\[\]{}#]")
+"""The parts of a pattern: a letter as often as it stands in a row, which is one field; a character that is itself."""
+_LETTERS = re.compile("[A-Za-z]")
 _UNITS_US = {"day": DAY_US, "hour": 3600 * _SECOND_US, "minute": 60 * _SECOND_US, "second": _SECOND_US}
 _COMPARED = {
     "EqualTo": "equal", "LessThan": "less", "LessThanOrEqual": "less_equal", "GreaterThan": "greater",
     "GreaterThanOrEqual": "greater_equal", "EqualNullSafe": "equal_or_both_null",
 }  # fmt: skip
 _ARITHMETIC = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
-_TRANSPARENT = ("Alias", "KnownNullable", "KnownNotNull")
+# A kernel raises where Spark's expression fails, upon which Spark computes it: so what is tried is taken as it is.
+_TRANSPARENT = ("Alias", "KnownNullable", "KnownNotNull", "TryEval")
 _ORDERED = (_t.is_integer, _t.is_string, _t.is_date32, _t.is_timestamp)
 
 
@@ -158,12 +161,11 @@ class _Compiler:
     def _compared(self, e: JExpr) -> Expression:
         equality = self.b.kind(e) in ("EqualTo", "EqualNullSafe")
         for side in self.b.children(e):
-            # Not floating point: Spark's NaN equals itself and is above all numbers.
-            self._require(side, *_ORDERED, _t.is_decimal, lambda t: equality and _t.is_boolean(t))
+            self._require(side, *_ORDERED, _t.is_decimal, _t.is_floating, lambda t: equality and _t.is_boolean(t))
         left, right = (self._type(c) for c in self.b.children(e))
         if left != right:
             raise _NotThis
-        return self._call(_COMPARED[self.b.kind(e)], e)
+        return self._call(_COMPARED[self.b.kind(e)] + ("_float" if _t.is_floating(left) else ""), e)
 
     def _in(self, e: JExpr) -> Expression:
         first, *others = self.b.children(e)
@@ -189,6 +191,9 @@ class _Compiler:
         return self._call("coalesce", e)
 
     def _case(self, e: JExpr) -> Expression:
+        tried = self.b.soundness(e)
+        if tried is not None:
+            return Call("is_valid", (self.of(tried),), pa.bool_())
         self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
         given = [self.of(c) for c in self.b.children(e)]
         if len(given) % 2 == 0:
@@ -204,6 +209,8 @@ class _Compiler:
             if kind != _decimal_of(function, *types):
                 raise _NotThis
             return self._call(function, e)
+        if _t.is_float64(kind) and all(t == kind for t in types):
+            return self._call(f"{function}_wrapped", e)
         if not _t.is_integer(kind) or any(t != kind for t in types):
             raise _NotThis
         mode = self.b.eval_mode(e)
@@ -253,9 +260,11 @@ class _Compiler:
             return Literal(None, target)
         if _t.is_timestamp(source) and _t.is_date32(target):
             return self._call("date", e)
-        if not _casts(source, target):
+        if _casts(source, target):
+            return self._call("cast", e, target)
+        if not _narrows(source, target) or self.b.eval_mode(e) != "ANSI":
             raise _NotThis
-        return self._call("cast", e, target)
+        return self._call("narrowed", e, target)
 
     # -- texts ------------------------------------------------------------------------------------------------
 
@@ -335,8 +344,9 @@ class _Compiler:
 
     def _formatted(self, e: JExpr) -> Expression:
         time, fmt = self.b.children(e)
-        found = _FORMAT.findall(self._given(fmt))
-        if "".join(found) != self._given(fmt):
+        found = [m.group() for m in _FORMAT.finditer(self._given(fmt))]
+        unknown = [f for f in found if f not in _FIELDS and _LETTERS.match(f)]
+        if "".join(found) != self._given(fmt) or unknown:
             raise _NotThis
         template = "".join(_FIELDS.get(f, f) for f in found)
         unit_us = min((_FIELD_UNITS_US.get(f, DAY_US) for f in found), default=DAY_US)
@@ -386,3 +396,10 @@ def _casts(source: pa.DataType, target: pa.DataType) -> bool:
         wider = target.precision - target.scale >= source.precision - source.scale if _t.is_decimal(target) else False
         return bool(wider and target.scale >= source.scale)
     return (_t.is_timestamp(source) or _t.is_date32(source)) and _t.is_timestamp(target)
+
+
+def _narrows(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a cast keeps every digit of the values that fit, and fails on all others."""
+    if _t.is_integer(source):
+        return bool(_t.is_integer(target) or _t.is_decimal(target))
+    return bool(_t.is_decimal(source) and _t.is_decimal(target) and target.scale >= source.scale)

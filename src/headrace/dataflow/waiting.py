@@ -25,7 +25,8 @@ def _with_slices(plan: Builder, rows: DataFrame, known: dict[str, SparkColumn]) 
 
 def timed(plan: Builder, op: TemporalFilter) -> Flow:
     """Rows that enter and leave with time; what is due is harvested also when nothing comes in."""
-    b, flow, schema = plan.bridge, plan.flow(op.children[0]), op.state()["rows"]
+    b, schema = plan.bridge, op.state()["rows"]
+    flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), [bound.row for bound in op.bounds], condition=True)
     times = [F.unix_micros(plan.column(bound.row, flow).cast("timestamp")) for bound in op.bounds]
     values = plan.columns(flow, op.output)
     columns = [F.lit(None).cast("bigint").alias("__s"), plan.hash(values).alias("__h")]

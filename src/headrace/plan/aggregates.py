@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.errors import NotSupported
+from headrace.plan.alike import Alike
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.python import check_aggregates
@@ -28,18 +29,22 @@ def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
         raise NotSupported(
             "session_window in a view", hint="group by window_start and window_end of SESSION(relation, time, gap, key)"
         )
+    # What guards compute with must be there before: that a sum does not fit its type is no failure of a row.
+    if parts := b.apart(node, b.has_guard):
+        return d.derive(parts[0], needed)
     results = [e for e in b.items(node.aggregateExpressions()) if b.attribute_id(e) in needed]
-    functions = _functions(b, results)
+    same = Alike()
+    functions = _functions(b, results, same)
     check_aggregates(b, [f.aggregateFunction() for f in functions.values()])
     child_node = b.children(node)[0]
     child = d.derive(child_node, d.references([*groups, *functions.values(), *results]) & _ids(b, child_node))
-    distincts: dict[str, DistinctValues] = {}
-    accumulators = {text: _accumulator(b, f, child.append_only, distincts) for text, f in functions.items()}
+    distincts: dict[tuple[int, ...], DistinctValues] = {}
+    accumulators = {i: _accumulator(b, f, child.append_only, distincts, same) for i, f in functions.items()}
     if any(a is None for a in accumulators.values()):
         return _recomputed(d, node, groups, results)
     group_attrs = _group_attrs(d, groups)
     rewritten = [
-        _result(b, e, groups, group_attrs, {t: a for t, a in accumulators.items() if a is not None}, functions)
+        _result(b, e, groups, group_attrs, {i: a for i, a in accumulators.items() if a is not None}, functions, same)
         for e in results
     ]
     distinct = child.append_only and not functions
@@ -55,13 +60,9 @@ def _ids(b: Bridge, node: JNode) -> set[int]:
     return {b.attribute_id(a) for a in b.output(node)}
 
 
-def _functions(b: Bridge, results: list[JExpr]) -> dict[str, JExpr]:
-    """The aggregate calls in the results, each once, by their canonical text."""
-    return {_text(e): e for r in results for e in b.find(r, _AGGREGATE)}
-
-
-def _text(aggregate: JExpr) -> str:
-    return str(aggregate.canonicalized().toString())
+def _functions(b: Bridge, results: list[JExpr], same: Alike) -> dict[int, JExpr]:
+    """The aggregate calls in the results, each once, by their numbers."""
+    return {same.number(e): e for r in results for e in b.find(r, _AGGREGATE)}
 
 
 def _recomputed(d: Derivation, node: JNode, groups: list[JExpr], results: list[JExpr]) -> Operator:
@@ -83,7 +84,9 @@ def _group_attrs(d: Derivation, groups: list[JExpr]) -> list[Attr]:
     return d.attrs(handles)
 
 
-def _accumulator(b: Bridge, call: JExpr, append_only: bool, distincts: dict[str, DistinctValues]) -> Accumulator | None:
+def _accumulator(
+    b: Bridge, call: JExpr, append_only: bool, distincts: dict[tuple[int, ...], DistinctValues], same: Alike
+) -> Accumulator | None:
     """How an aggregate call accumulates, or None where only a recomputation is exact.
 
     Adds to `distincts` the values that the call wants counted once, if there is not the like yet.
@@ -94,7 +97,7 @@ def _accumulator(b: Bridge, call: JExpr, append_only: bool, distincts: dict[str,
         return _extremum(b, call, name, append_only)
     arguments = plain_arguments(b, call)
     if arguments is not None:
-        return _over_distinct(b, call, arguments, distincts)
+        return _over_distinct(b, call, arguments, distincts, same)
     if name == "Count":
         counted = b.filtered(call, b.all_not_null(b.children(function)))
         return _count(b, counted)
@@ -104,7 +107,7 @@ def _accumulator(b: Bridge, call: JExpr, append_only: bool, distincts: dict[str,
 
 
 def _over_distinct(
-    b: Bridge, call: JExpr, arguments: list[JExpr], distincts: dict[str, DistinctValues]
+    b: Bridge, call: JExpr, arguments: list[JExpr], distincts: dict[tuple[int, ...], DistinctValues], same: Alike
 ) -> Accumulator | None:
     """A DISTINCT aggregate: its value is read from those that are counted once, its filter is theirs."""
     function = call.aggregateFunction()
@@ -122,21 +125,22 @@ def _over_distinct(
     types = [arrow_of(v) for v in values]
     if any(pa.types.is_null(t) for t in types) or any(b.is_collated(v) for v in values):
         return None
-    wanted = distincts.setdefault(" ".join(_text(v) for v in values), DistinctValues(values, types))
-    found.argument, found.distinct = None, list(distincts.values()).index(wanted)
-    found.filter = _filter(b, call, wanted.filters)
+    key = tuple(same.number(v) for v in values)
+    wanted = distincts.setdefault(key, DistinctValues(values, types))
+    found.argument, found.distinct = None, list(distincts).index(key)
+    found.filter = _filter(call, wanted.filters, same)
     return found
 
 
-def _filter(b: Bridge, call: JExpr, filters: list[JExpr | None]) -> int:
+def _filter(call: JExpr, filters: list[JExpr | None], same: Alike) -> int:
     """Where the call's filter is among the others; it is added if it is not there yet."""
     condition = None if call.filter().isEmpty() else call.filter().get()
-    texts = [None if f is None else _text(f) for f in filters]
-    text = None if condition is None else _text(condition)
-    if text not in texts:
+    known = [None if f is None else same.number(f) for f in filters]
+    wanted = None if condition is None else same.number(condition)
+    if wanted not in known:
         filters.append(condition)
-        texts.append(text)
-    return texts.index(text)
+        known.append(wanted)
+    return known.index(wanted)
 
 
 def _extremum(b: Bridge, call: JExpr, name: str, append_only: bool) -> Accumulator | None:
@@ -189,14 +193,16 @@ def _result(
     expression: JExpr,
     groups: list[JExpr],
     group_attrs: list[Attr],
-    accumulators: dict[str, Accumulator],
-    functions: dict[str, JExpr],
+    accumulators: dict[int, Accumulator],
+    functions: dict[int, JExpr],
+    same: Alike,
 ) -> JExpr:
     """The result expression over what the operator puts out."""
 
     def replace(e: JExpr) -> JExpr | None:
         if b.kind(e) == "AggregateExpression":
-            return _final(b, functions[_text(e)].aggregateFunction(), accumulators[_text(e)])
+            call = same.number(e)
+            return _final(b, functions[call].aggregateFunction(), accumulators[call])
         for g, attr in zip(groups, group_attrs):
             if e.semanticEquals(g):
                 return attr.handle

@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from py4j.java_gateway import is_instance_of
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
@@ -45,8 +46,17 @@ PLANNING_CONF = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    "spark.sql.variable.substitute": "false",
 }
 """Session settings under which views are planned and run."""
+
+_CASTS = frozenset(("Cast",))
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
+_TRY = frozenset({"TryEval"})
+_SOUND = "__sound"
+"""What the names of the fields of a struct begin with that is tried as a whole."""
+_NESTED = ("Struct", "Array", "Map", "Variant")
 
 STAGE_PREFIX = "headrace_stage_"
 """What the name of a stage's function begins with."""
@@ -71,6 +81,7 @@ class Bridge:
         for key, value in PLANNING_CONF.items():
             self.spark.conf.set(key, value)
         self.jvm: Any = self.spark._jvm
+        self._gateway: Any = self.spark.sparkContext._gateway
         self._session: Any = self.spark._jsparkSession
         catalyst = self.jvm.org.apache.spark.sql.catalyst
         self._expressions = catalyst.expressions
@@ -150,6 +161,33 @@ class Bridge:
         finally:
             self.spark.conf.unset(with_rules)
 
+    def optimized_by_default(self, frame: DataFrame) -> JNode:
+        """The logical plan that Spark would run, without any of its jobs."""
+        return frame._jdf.queryExecution().optimizedPlan()
+
+    def tells_time(self, analyzed: JNode, *, literals: bool) -> bool:
+        """Whether a plan has anything whose value follows the current time, so that it is good for one run only.
+
+        `literals` says that there may be strings in its text, which could be cast to times.
+        """
+        pattern = self.module(self.jvm.org.apache.spark.sql.catalyst.trees, "TreePattern")
+        if analyzed.containsPattern(pattern.CURRENT_LIKE()):
+            return True
+        return literals and any(self._is_special_time(c) for n in self.nodes(analyzed) for e in self.expressions_of(n)
+                   for c in self.find(e, _CASTS))  # fmt: skip
+
+    def _is_special_time(self, cast: JExpr) -> bool:
+        """Whether a cast may be one of `'now'`, `'today'` or the like to a time."""
+        child = self.children(cast)[0]
+        if self.simple_type(cast) not in _TIMES or not child.foldable() or "string" not in self.simple_type(child):
+            return False
+        plain = self.kind(child) == "Literal" and child.value() is not None
+        return not plain or not any(c.isdigit() for c in str(child.value().toString()))
+
+    def is_empty(self, node: JNode) -> bool:
+        """Whether a node is a relation that the optimizer knows to have no rows."""
+        return self.kind(node) == "LocalRelation" and int(node.data().size()) == 0
+
     def analyzed(self, frame: DataFrame) -> JNode:
         """The analyzed logical plan."""
         return frame._jdf.queryExecution().analyzed()
@@ -189,8 +227,22 @@ class Bridge:
         return self._logical.Filter(condition, child)
 
     def with_expressions(self, node: JNode, change: Change) -> JNode:
-        """A Filter, Join, Project or Aggregate with its expressions changed."""
+        """A Filter, Join, Project, Aggregate, Sort, Window or Generate with its expressions changed."""
         kind, children = self.kind(node), self.children(node)
+        if kind == "Sort":
+            orders = self.seq([change(o) for o in self.items(node.order())])
+            return self._logical.Sort(orders, getattr(node, "global")(), children[0], node.hint())
+        if kind == "Window":
+            parts = [node.windowExpressions(), node.partitionSpec(), node.orderSpec()]
+            changed = [self.seq([change(e) for e in self.items(part)]) for part in parts]
+            return self._logical.Window(*changed, children[0], node.hint())
+        if kind == "Generate":
+            generator = node.generator()
+            generator = self.with_children(generator, [change(c) for c in self.children(generator)])
+            return self._logical.Generate(
+                generator, node.unrequiredChildIndex(), node.outer(), node.qualifier(), node.generatorOutput(),
+                children[0],
+            )  # fmt: skip
         if kind == "Filter":
             return self.filter(change(node.condition()), children[0])
         if kind == "Project":
@@ -362,6 +414,10 @@ class Bridge:
         """The expression as a PySpark column."""
         return SparkColumn(self._columns.column(expression))
 
+    def expression(self, column: SparkColumn) -> JExpr:
+        """The inverse of `column`."""
+        return self._columns.expression(column._jc)
+
     def ordering(self, order: JExpr) -> SparkColumn:
         """A sort order as a column to order by."""
         column = self.column(self.children(order)[0])
@@ -495,8 +551,8 @@ class Bridge:
         return to_arrow_type(self.spark_type(obj), timezone="UTC")
 
     def eval_mode(self, function: JExpr) -> str:
-        """`ANSI`, `LEGACY` or `TRY`: what an aggregate does on overflow."""
-        mode = function.evalMode() if self.kind(function) == "Average" else function.evalContext().evalMode()
+        """`ANSI`, `LEGACY` or `TRY`: what an aggregate, a cast or arithmetic does on overflow."""
+        mode = function.evalMode() if self.kind(function) in ("Average", "Cast") else function.evalContext().evalMode()
         return str(mode.toString())
 
     def literal_long(self, value: int) -> JExpr:
@@ -533,6 +589,131 @@ class Bridge:
         """A call of an aggregate function."""
         cls = self._expressions.aggregate.AggregateExpression
         return cls(function, mode, distinct, condition, result_id)
+
+    # -- expressions that may fail -------------------------------------------------------------------------------
+
+    def is_form(self, expression: JExpr) -> bool:
+        """Whether an expression is not computed for a row by itself: an aggregate or window function, and the like."""
+        return any(
+            is_instance_of(self._gateway, expression, f"{_EXPRESSIONS}.{name}")
+            for name in ("Unevaluable", "aggregate.AggregateFunction")
+        )
+
+    def guard(self, expression: JExpr) -> JExpr:
+        """The expression, but NULL where it fails: tried twice, which Spark's own `try_` functions are not."""
+        return self._expressions.TryEval(self._expressions.TryEval(expression))
+
+    def unguarded(self, expression: JExpr) -> JExpr | None:
+        """What a guard is of; None if the expression is none."""
+        for _ in range(2):
+            if self.kind(expression) != "TryEval":
+                return None
+            expression = self.children(expression)[0]
+        return expression
+
+    def has_guard(self, expression: JExpr) -> bool:
+        """Whether there is a guard in the expression."""
+        return any(self.unguarded(e) is not None for e in self.find(expression, _TRY))
+
+    def bare(self, expression: JExpr) -> JExpr:
+        """The expression without its guards, at any depth."""
+        if not self.has_guard(expression):
+            return expression
+        inner = self.unguarded(expression)
+        if inner is not None:
+            return self.bare(inner)
+        return self.with_children(expression, [self.bare(c) for c in self.children(expression)])
+
+    def is_sound(self, raw: Sequence[JExpr]) -> JExpr:
+        """True where none of the expressions fails, else false."""
+        x = self._expressions
+        names = [self.literal(f"{_SOUND}{i}") for i in range(len(raw))]
+        tried = x.IsNotNull(x.TryEval(self._struct(names, raw)))
+        columns = (a for e in raw for a in self.find(e, frozenset({"AttributeReference"})))
+        column = min(columns, key=lambda a: self.kind(a.dataType()).startswith(_NESTED), default=None)
+        if column is None:
+            return tried
+        always = x.GreaterThanOrEqual(x.XxHash64(self.seq([column])), self.literal_long(-(2**63)))
+        return x.If(always, tried, always)  # the other branch is never taken, and nothing that could be simplified
+
+    def soundness(self, expression: JExpr) -> JExpr | None:
+        """The struct of the expressions that an `is_sound` tries; None for any other expression."""
+        if self.kind(expression) != "If" or self.kind(self.children(expression)[1]) != "IsNotNull":
+            return None
+        tried = self.children(self.children(expression)[1])[0]
+        struct = self.children(tried)[0] if self.kind(tried) == "TryEval" else None
+        if struct is None or self.kind(struct) != "CreateNamedStruct":
+            return None
+        name = self.children(struct)[0]
+        named = self.kind(name) == "Literal" and str(name.value().toString()).startswith(_SOUND)
+        return struct if named else None
+
+    def _struct(self, names: Sequence[JExpr], values: Sequence[JExpr]) -> JExpr:
+        fields = [part for name, value in zip(names, values, strict=True) for part in (name, value)]
+        return self._expressions.CreateNamedStruct(self.seq(fields))
+
+    def tried(self, expression: JExpr) -> list[JExpr]:
+        """For an expression with guards: what must not fail for it to be what it is without them."""
+        found = [s for part in self.find(expression, frozenset({"If"})) if (s := self.soundness(part)) is not None]
+        if found:
+            return [value for struct in found for value in self.children(struct)[1::2]]
+        inner = self.children(expression)[0] if self.kind(expression) == "Alias" else expression
+        return [self.bare(inner)] if self.has_guard(inner) else []
+
+    def row_parts(self, expression: JExpr) -> Iterator[JExpr]:
+        """The parts with guards of an expression that are computed of one row: arguments of aggregates, sort keys."""
+        if not self.has_guard(expression):
+            return
+        forms = ("AggregateExpression", "WindowExpression", "WindowSpecDefinition", "SortOrder", "Alias")
+        if self.is_form(expression) or any(self.find(expression, frozenset(forms))):
+            for child in self.children(expression):
+                yield from self.row_parts(child)
+        else:
+            yield expression
+
+    def fails(self, expression: JExpr, where: JExpr) -> JExpr:
+        """Whether the expression fails, in rows where a number is above 0; false in others.
+
+        The conditional keeps what expressions have in common from being computed before, where nothing catches it.
+        """
+        x = self._expressions
+        above = x.GreaterThan(where, self.literal_long(0))
+        return x.If(above, x.IsNull(x.TryEval(self._struct([self.literal("v")], [expression]))), above)
+
+    def failure(self, expression: JExpr) -> None:
+        """Evaluate a constant expression. Raises what it fails with."""
+        expression.eval(None)
+
+    def text_as(self, text: str | None, typed_like: JExpr) -> JExpr:
+        """A constant of the expression's type, from its text."""
+        module = self.module(self._expressions, "Literal")
+        return self.cast(module.apply(text), typed_like.dataType()) if text is not None else self.null_of(typed_like)
+
+    def apart(self, node: JNode, wanted: Callable[[JExpr], bool]) -> tuple[JNode, JNode] | None:
+        """An Aggregate whose results compute with its aggregates: a Project, and the bare Aggregate below it.
+
+        None if `wanted` is of no part of a result that has an aggregate in it.
+        """
+        calls = frozenset({"AggregateExpression"})
+        results = self.items(node.aggregateExpressions())
+        inner = [self.children(e)[0] if self.kind(e) == "Alias" else e for e in results]
+        if not any(self.kind(e) != "AggregateExpression" and any(self.find(e, calls)) and wanted(e) for e in inner):
+            return None
+        named: list[tuple[JExpr, JExpr]] = []
+        for part in [*self.items(node.groupingExpressions()), *(c for e in results for c in self.find(e, calls))]:
+            if not any(part.semanticEquals(known) for known, _ in named):
+                named.append((part, part if self.is_attribute(part) else self.alias(part, "part")))
+
+        def replace(e: JExpr) -> JExpr | None:
+            return next((n.toAttribute() for known, n in named if e.semanticEquals(known)), None)
+
+        below = self.aggregate(self.items(node.groupingExpressions()), [n for _, n in named], self.children(node)[0])
+        above = []
+        for e in results:
+            made = self.rewrite(e, replace)
+            same = self.is_attribute(made) and self.attribute_id(made) == self.attribute_id(e)
+            above.append(made if same or self.kind(made) == "Alias" else self.alias(made, str(e.name()), e.exprId()))
+        return self.project(above, below), below
 
     def unscaled(self, decimal: JExpr) -> JExpr:
         """The unscaled value of a decimal of at most 18 digits, as bigint."""

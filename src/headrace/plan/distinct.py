@@ -7,6 +7,7 @@ where the mark is an expression that changes nothing.
 
 from __future__ import annotations
 
+from headrace.plan.alike import Alike
 from headrace.plan.bridge import Bridge, JExpr, JNode
 
 _CALL = frozenset({"AggregateExpression"})
@@ -27,7 +28,8 @@ def hidden(b: Bridge, node: JNode) -> JNode:
         return node
     results = b.items(node.aggregateExpressions())
     calls = [e for r in results for e in b.find(r, _CALL) if e.isDistinct()]
-    several = len({tuple(_texts(b, c)) for c in calls}) > 1 or any(not c.filter().isEmpty() for c in calls)
+    same = Alike()
+    several = len({_numbers(b, c, same) for c in calls}) > 1 or any(not c.filter().isEmpty() for c in calls)
     if not several or any(b.kind(c.aggregateFunction()) not in _KEPT for c in calls):
         return node
 
@@ -68,8 +70,8 @@ def _unmarked(b: Bridge, expression: JExpr) -> JExpr:
     return b.rewrite(expression, strip)
 
 
-def _texts(b: Bridge, call: JExpr) -> list[str]:
-    return [str(a.canonicalized().toString()) for a in b.children(call.aggregateFunction())]
+def _numbers(b: Bridge, call: JExpr, same: Alike) -> tuple[int, ...]:
+    return tuple(same.number(a) for a in b.children(call.aggregateFunction()))
 
 
 __all__ = ["hidden", "plain_arguments", "revealed"]

@@ -211,7 +211,7 @@ class _Pass:
                     places[n][ids[n]] = f"k{i}"
             bands.append(Band(ids[0], ids[1], 0, 0))
         if op.residual is not None:
-            bands += _bands(b, op.residual, {a.id for a in op.left.values}, {a.id for a in op.right.values})
+            bands += _bands(b, b.bare(op.residual), {a.id for a in op.left.values}, {a.id for a in op.right.values})
         found_marks = through_join(bands, marks[0], marks[1])
         sides = (("left", op.left, found_marks.left_expires), ("right", op.right, found_marks.right_expires))
         for n, (name, side, expires) in enumerate(sides):
@@ -272,11 +272,12 @@ class Reader:
 
     def mark(self, e: JExpr) -> Mark | None:
         """The mark of an expression, where it is a monotone function of a column that has one."""
-        found = self._time(e)
+        found = self._time(self.bridge.bare(e))  # where it fails it is NULL, of which nothing is promised
         return found if isinstance(found, Mark) else None
 
     def _fields(self, e: JExpr) -> dict[int, Mark]:
-        b, kind = self.bridge, self.bridge.kind(e)
+        b, e = self.bridge, self.bridge.bare(e)
+        kind = b.kind(e)
         if kind in _SAME:
             return self._fields(b.children(e)[0])
         if kind == "AttributeReference":

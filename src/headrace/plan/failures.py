@@ -13,6 +13,7 @@ from headrace import errors
 from headrace.errors import HeadraceError
 
 _CLASS_AND_STATE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:\s*([0-9A-Z]{5})", re.DOTALL)
+_OF_SPARK = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
 _RAISED = re.compile(r"headrace\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nTraceback|$)", re.DOTALL)
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
 
@@ -63,7 +64,9 @@ def translate(error: BaseException) -> HeadraceError:
     raised = _RAISED.search(text)
     if raised is not None and hasattr(errors, raised.group(1)):
         kind: type[HeadraceError] = getattr(errors, raised.group(1))
-        return kind(raised.group(2).strip())
+        # Spark adds a state of its own to the last line of what a worker has raised.
+        message, _, detail = _OF_SPARK.sub("", raised.group(2)).strip().partition("\nDETAIL: ")
+        return kind(message, detail=detail or None)
     found = None
     for match in _CLASS_AND_STATE.finditer(text):
         # A Python worker's failure wraps the error that is really at fault, and is repeated around it.

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headrace.common.columns import Column
 from headrace.errors import NotSupported
-from headrace.plan import tree
+from headrace.plan import tolerance, tree
 from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.derive import Derivation, Path, Relation
 from headrace.plan.distinct import hidden
@@ -41,6 +41,8 @@ class ViewPlan:
     sink: Mapping[str, str] | None = None
     """Options of the sink that takes its changes; None for a view, which keeps its rows itself."""
     event_time: EventTime = NO_EVENT_TIME
+    on_error: str = tolerance.FAIL
+    """What becomes of a row on which an expression fails."""
     generation: int = 0
     """Which of the planner's Spark applications it belongs to; in no other one can it be run."""
 
@@ -172,28 +174,31 @@ class Planner:
         return self.bridge.spark.table(f"`{self._names[relation_id]}`")
 
     def plan(
-        self, query: str | DataFrame, *, on_window_close: bool = False, arrangements: Collection[int] = ()
+        self, query: str | DataFrame, *, on_window_close: bool = False, arrangements: Collection[int] = (),
+        on_error: str = tolerance.FAIL,
     ) -> ViewPlan:  # fmt: skip
         """The incremental plan of a Spark SQL query or of a DataFrame over defined relations.
 
         With `on_window_close` rows come out once the watermark has passed them, and never change. `arrangements` are
-        the tables and indexes whose rows its joins may look up instead of keeping them. Raises
-        `NotSupported` for what cannot be kept up to date, and the errors of Spark's own analysis as statement errors.
+        the tables and indexes whose rows its joins may look up instead of keeping them, `on_error` what becomes of
+        rows on which an expression fails. Raises `NotSupported` for what cannot be kept up to date, and the errors of
+        Spark's own analysis as statement errors.
         """
         with self._lock, translated():
             frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
             analyzed = self.bridge.analyzed(frame)
-            optimized = self._optimized(marked(self.bridge, analyzed))
-            return self._plan(analyzed, optimized, on_window_close, arrangements)
+            optimized = self._optimized(marked(self.bridge, analyzed), on_error)
+            plan = self._plan(analyzed, optimized, on_window_close, arrangements)
+            return replace(plan, on_error=on_error)
 
     def optimized(self, query: str) -> JNode:
         """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
         with self._lock, translated():
             return self._optimized(self.bridge.analyzed(self.bridge.spark.sql(query)))
 
-    def _optimized(self, analyzed: JNode) -> JNode:
+    def _optimized(self, analyzed: JNode, on_error: str = tolerance.FAIL) -> JNode:
         self._refuse_nondeterministic(analyzed)
-        timed = self._clock.marked(analyzed)
+        timed = tolerance.tolerant(self.bridge, self._clock, self._clock.marked(analyzed), on_error)
         return self.bridge.optimized(self.bridge.frame(hidden(self.bridge, timed)))
 
     def relation_of(self, leaf: JNode) -> int | None:

@@ -333,8 +333,6 @@ class Aggregate(Operator):
         diffs = list(WEIGHT)
         for i, a in enumerate(self.accumulators):
             diffs += state_diffs(a.kind, a.argument_type, f"a{i}")
-            if a.kind == "sum_float":  # the sum as it was last put out; see AggregateStage
-                diffs.append((pa.field(f"a{i}_out", pa.int64()), "add"))
         key = tuple(pa.field(f"g{i}", attr_arrow(a)) for i, a in enumerate(self.group_attrs))
         tables = {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
         for i, a in enumerate(self.accumulators):

@@ -16,6 +16,10 @@ CalendarUnit = Literal["month", "quarter", "year"]
 """Units of calendar time that have no fixed length."""
 WatermarkOf: TypeAlias = Callable[[int, str], "int | None"]
 """The watermark of a relation's column; None as long as there is none."""
+_LOWEST_US, _HIGHEST_US = -(1 << 63), (1 << 63) - 1
+"""The ends of the range of times: a mark that were to lie beyond is there, which promises no more than it may."""
+_CALENDAR_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The first and the last time that Python's calendar has."""
 _MONTHS: dict[CalendarUnit, int] = {"month": 1, "quarter": 3, "year": 12}
 
 
@@ -47,7 +51,9 @@ class Truncate:
     unit: CalendarUnit
 
     def __call__(self, t: int) -> int:
-        day = datetime.fromtimestamp(t // 1_000_000, UTC)
+        if t < _CALENDAR_US[0]:
+            return _LOWEST_US
+        day = datetime.fromtimestamp(min(t, _CALENDAR_US[1]) // 1_000_000, UTC)
         months = _MONTHS[self.unit]
         start = datetime(day.year, (day.month - 1) // months * months + 1, 1, tzinfo=UTC)
         return int(start.timestamp()) * 1_000_000
@@ -82,7 +88,7 @@ class Chain:
         t = watermark(self.relation, self.column)
         if t is not None:
             for step in self.steps:
-                t = step(t)
+                t = min(max(step(t), _LOWEST_US), _HIGHEST_US)
         return t
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from headrace.server.wire import ProtocolViolation, Reader, cstring, frame, int16, int32, value
@@ -161,6 +162,16 @@ CLOSE_COMPLETE: Final = Bare("3")
 NO_DATA: Final = Bare("n")
 PORTAL_SUSPENDED: Final = Bare("s")
 EMPTY_QUERY: Final = Bare("I")
+
+READY: Final = {status: ReadyForQuery(status).encode() for status in "ITE"}
+"""The bytes of `ReadyForQuery` by its status."""
+
+
+@lru_cache(maxsize=1000)
+def completed(tag: str) -> bytes:
+    """The bytes of `CommandComplete`."""
+    return CommandComplete(tag).encode()
+
 
 BackendMessage: TypeAlias = (
     AuthenticationOk

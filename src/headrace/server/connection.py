@@ -6,8 +6,10 @@ a large result flat. The session's calls block, so whoever drives it does that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, cast
 
 import structlog
 
@@ -16,7 +18,6 @@ from headrace.server import backend, frontend
 from headrace.server.backend import Report
 from headrace.server.frontend import FrontendMessage
 from headrace.server.portals import (
-    Named,
     Portal,
     Statement,
     close_result,
@@ -26,11 +27,15 @@ from headrace.server.portals import (
 )
 from headrace.server.rows import data_rows, row_description
 from headrace.server.wire import ProtocolViolation
-from headrace.session.result import Notice, Result, ResultColumn, SessionLike
+from headrace.session.named import Named
+from headrace.session.result import IdleLimit, Notice, Pending, Quick, Result, ResultColumn, SessionLike
 from headrace.sql.types import spark_type_of_oid
 
 _log = structlog.get_logger("headrace.server")
 _CHUNK_BYTES: Final = 32 << 10
+_DESCRIBED: Final = frontend.Describe("P", "")
+_BIND_COMPLETE: Final = backend.BIND_COMPLETE.encode()
+_NO_DATA: Final = backend.NO_DATA.encode()
 _COUNTED: Final = ("SELECT", "FETCH")
 _DEFAULT_PARAMETERS: Final = {
     "server_version": "15.0",
@@ -43,6 +48,22 @@ _DEFAULT_PARAMETERS: Final = {
     "standard_conforming_strings": "on",
     "is_superuser": "on",
 }
+
+
+class _Elsewhere:
+    """A `Pending` of nothing: what comes next may take its time."""
+
+    def __init__(self) -> None:
+        self.ready: Future[Any] = Future()
+        self.ready.set_result(None)
+
+    def finish(self) -> Result:
+        """Not to be called: what comes next is not under way yet."""
+        raise AssertionError("nothing was started")
+
+
+ELSEWHERE: Final = _Elsewhere()
+"""What `Connection.receive` yields where messages that were quick are not any more."""
 
 MakeSession = Callable[[dict[str, str]], SessionLike]
 """Start-up parameters (`user`, `database`, ...) to a session; raises `HeadraceError` to turn the client away."""
@@ -64,22 +85,145 @@ class Connection:
         self._on_cancel = on_cancel
         self._out = bytearray()
         self._skipping = False
-        self._statements: Named[Statement] = Named("prepared statement", "26000", "42P05")
+        self._inline = False
+        """Whether the messages at hand are handled where others wait: they were quick."""
+        self._quickly: tuple[bytes, frontend.Execute, Portal] | None = None
+        """Of what was taken quickly and is pending: the answer's beginning, the message that runs it, its portal."""
+        self._unnamed: Statement | None = None
         self._portals: Named[Portal] = Named("portal", "34000", "42P03")
         self._reported: dict[str, str] = {}
+        self._told: Mapping[str, str] | None = None
+        """The settings of the session, as it has given them last."""
         self.session: SessionLike | None = None
         """The session, once the client is let in."""
         self.closed = False
         """Whether the connection is over: send what is left, then close."""
 
-    def receive(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> Iterator[bytes]:
-        """Handle messages in turn; yields bytes to send as they come up. A violation stands for bytes that are none."""
+    def is_quick(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> bool:
+        """Whether these messages can be handled without blocking: what takes its time is waited for elsewhere."""
+        self._inline = False
+        if self.session is None or self._skipping or any(p.holds_rows for p in self._portals.all()):
+            return False
+        bound: set[str] = set()
+        self._inline = all(self._is_quick(message, bound) for message in messages)
+        return self._inline
+
+    def _is_quick(self, message: FrontendMessage | ProtocolViolation, bound: set[str]) -> bool:
+        """`bound` are the portals that messages before this one make of quick statements."""
+        match message:
+            case frontend.Bind():
+                statement = self._statements_known(message.statement)
+                bound.add(message.portal)
+                return statement is not None and statement.is_quick
+            case frontend.Query(sql):
+                knows = getattr(self.session, "knows_text", None)
+                return knows is not None and bool(knows(sql))
+            case frontend.Describe(kind) | frontend.Close(kind):
+                return kind == "P"
+            case frontend.Execute(name):
+                return name in bound or self._is_portal_quick(name)
+            case frontend.Sync() | frontend.Flush():
+                return True
+        return False
+
+    def _is_portal_quick(self, name: str) -> bool:
+        with contextlib.suppress(HeadraceError):
+            return self._portals.get(name).statement.is_quick
+        return False
+
+    def _statements_known(self, name: str) -> Statement | None:
+        with contextlib.suppress(HeadraceError):
+            return self._statement(name)
+        return None
+
+    def receive(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> Generator[bytes | Pending]:
+        """Handle messages in turn; yields bytes to send as they come up. A violation stands for bytes that are none.
+
+        What is pending is yielded, too: the generator is to be gone on with once that is ready; after `ELSEWHERE` by
+        somebody for whom nobody else waits.
+        """
         for message in messages:
             if self.closed:
                 break
             yield from self._handle(message)
         if self._out:
             yield self._take()
+
+    # What clients send for a prepared statement that returns no rows: most of what a database gets that is written to.
+
+    def take_quickly(self, messages: Sequence[FrontendMessage | ProtocolViolation]) -> bytes | Pending | None:
+        """Bind, maybe Describe, Execute and Sync, by the shortest way, if they are that and do not block; None if not.
+
+        What is pending is for `finish_quickly`, once it is ready.
+        """
+        found = self._quick_statement(messages)
+        if found is None:
+            return None
+        bind, execute, statement = found
+        self._drop_portal("")
+        try:
+            values = statement.texts(bind.formats, bind.values)
+        except Exception as error:
+            return self._failed_quickly(b"", error, bind)
+        head = _BIND_COMPLETE + _NO_DATA if len(messages) == 4 else _BIND_COMPLETE
+        self._quickly = head, execute, Portal(statement, values, bind.result_formats)
+        try:
+            started = cast(Quick, statement.prepared).start(values)
+        except Exception as error:
+            return self._failed_quickly(head, error, execute)
+        return self._completed_quickly(started) if isinstance(started, Result) else started
+
+    def _quick_statement(
+        self, messages: Sequence[FrontendMessage | ProtocolViolation]
+    ) -> tuple[frontend.Bind, frontend.Execute, Statement] | None:
+        count = len(messages)
+        if not 3 <= count <= 4 or self.session is None or self._skipping:
+            return None
+        bind, execute, sync = messages[0], messages[-2], messages[-1]
+        if type(bind) is not frontend.Bind or type(execute) is not frontend.Execute or type(sync) is not frontend.Sync:
+            return None
+        if count == 4 and messages[1] != _DESCRIBED:
+            return None
+        if bind.portal or execute.portal or execute.max_rows > 0 or len(bind.result_formats) > 1:
+            return None
+        if self._portals and any(p.holds_rows for p in self._portals.all()):
+            return None
+        statement = self._statements_known(bind.statement)
+        if statement is None or statement.columns is not None or not statement.is_quick:
+            return None
+        return bind, execute, statement
+
+    def finish_quickly(self, pending: Pending) -> bytes:
+        """The answer, once what `take_quickly` has left pending is ready."""
+        assert self._quickly is not None
+        head, execute, _ = self._quickly
+        try:
+            result = pending.finish()
+        except Exception as error:
+            return self._failed_quickly(head, error, execute)
+        return self._completed_quickly(result)
+
+    def _completed_quickly(self, result: Result) -> bytes:
+        assert self._quickly is not None
+        head, _, portal = self._quickly
+        portal.result, self._quickly = result, None
+        self._portals.put("", portal)
+        self._out += head
+        if result.notices:
+            self._notices(result.notices)
+        self._complete(result.tag, 0)
+        self._ready()
+        return self._take()
+
+    def _failed_quickly(self, head: bytes, error: Exception, message: FrontendMessage) -> bytes:
+        if self._quickly is not None:
+            self._portals.put("", self._quickly[2])
+            self._quickly = None
+        self._out += head
+        self._fail(error, message)
+        if not self.closed:
+            self._sync()
+        return self._take()
 
     def shut_down(self, error: HeadraceError) -> bytes:
         """The last words to a client that is being sent away."""
@@ -98,7 +242,7 @@ class Connection:
             except Exception:
                 _log.exception("session did not close", pid=self._pid)
 
-    def _handle(self, message: FrontendMessage | ProtocolViolation) -> Iterator[bytes]:
+    def _handle(self, message: FrontendMessage | ProtocolViolation) -> Iterator[bytes | Pending]:
         if self._skipping and not isinstance(message, (frontend.Sync, frontend.Terminate, ProtocolViolation)):
             return
         try:
@@ -110,7 +254,7 @@ class Connection:
         except Exception as error:
             self._fail(error, message)
 
-    def _dispatch(self, message: FrontendMessage) -> Iterator[bytes]:
+    def _dispatch(self, message: FrontendMessage) -> Iterator[bytes | Pending]:
         match message:
             case frontend.Query(sql):
                 yield from self._query(sql)
@@ -175,6 +319,7 @@ class Connection:
         known["application_name"] = parameters.get("application_name", "")
         self._report_parameters({**known, **self.session.parameters})
         self._send(backend.BackendKeyData(self._pid, self._secret))
+        self._notices(self.session.greeting())
         self._ready()
 
     def _report_parameters(self, parameters: Mapping[str, str]) -> None:
@@ -185,20 +330,32 @@ class Connection:
 
     # Simple query
 
-    def _query(self, sql: str) -> Iterator[bytes]:
+    def _query(self, sql: str) -> Iterator[bytes | Pending]:
         _require_utf8(sql)
         self._drop_portal("")
-        self._statements.pop("")
+        self._unnamed = None
         if is_blank(sql):
             self._send(backend.EMPTY_QUERY)
         else:
             refuse_copy(sql)
-            for result in self._require_session().execute(sql):
+            started = self._started(sql)
+            if started is None and self._inline:
+                yield self._elsewhere()
+            if started is not None and not isinstance(started, Result):
+                yield started
+                started = started.finish()
+            for result in self._require_session().execute(sql) if started is None else [started]:
                 try:
                     yield from self._result(result)
                 finally:
                     close_result(result)
         self._ready()
+
+    def _started(self, sql: str) -> Result | Pending | None:
+        """What becomes of a text that the session can start without waiting for it."""
+        start = getattr(self._require_session(), "start_text", None)
+        found: Result | Pending | None = None if start is None else start(sql)
+        return found
 
     def _result(self, result: Result) -> Iterator[bytes]:
         self._notices(result.notices)
@@ -215,19 +372,23 @@ class Connection:
 
     def _parse(self, message: frontend.Parse) -> None:
         _require_utf8(message.sql)
-        self._statements.require_free(message.name)
+        statements = self._require_session().statements
+        statements.require_free(message.name)
         if is_blank(message.sql):
             statement = Statement(None)
         else:
             refuse_copy(message.sql)
             types = [spark_type_of_oid(oid) for oid in message.type_oids]
             statement = Statement(self._require_session().prepare(message.sql, types), message.type_oids)
-        self._statements.put(message.name, statement)
+        if message.name:
+            statements.put(message.name, statement)
+        else:
+            self._unnamed = statement
         self._send(backend.PARSE_COMPLETE)
 
     def _bind(self, message: frontend.Bind) -> None:
         self._portals.require_free(message.portal)
-        statement = self._statements.get(message.statement)
+        statement = self._statement(message.statement)
         width = len(statement.columns or ())
         if len(message.result_formats) not in (0, 1, width):
             raise HeadraceError(
@@ -237,26 +398,34 @@ class Connection:
         portal = Portal(statement, statement.texts(message.formats, message.values), message.result_formats)
         self._drop_portal(message.portal)
         self._portals.put(message.portal, portal)
-        self._send(backend.BIND_COMPLETE)
+        self._out += _BIND_COMPLETE
 
     def _describe(self, kind: str, name: str) -> None:
         formats: tuple[int, ...] = ()
         columns: list[ResultColumn] | None
         if kind == "S":
-            statement = self._statements.get(name)
+            statement = self._statement(name)
             self._send(statement.describe_parameters())
             columns = statement.columns
         else:
             portal = self._portals.get(name)
             columns, formats = portal.statement.columns, portal.result_formats
-        self._send(backend.NO_DATA if columns is None else row_description(columns, formats))
+        if columns is None:
+            self._out += _NO_DATA
+        else:
+            self._send(row_description(columns, formats))
 
-    def _execute(self, name: str, max_rows: int) -> Iterator[bytes]:
+    def _execute(self, name: str, max_rows: int) -> Iterator[bytes | Pending]:
         portal = self._portals.get(name)
         if portal.statement.prepared is None:
             self._send(backend.EMPTY_QUERY)
             return
         again = portal.result is not None
+        pending = portal.begin()
+        if pending is not None:
+            yield pending
+        elif self._inline and not portal.is_started:
+            yield self._elsewhere()
         result = portal.start()
         if again and result.columns is None:
             raise HeadraceError(f'portal "{name}" cannot be run again', sqlstate="55000")
@@ -274,7 +443,10 @@ class Connection:
 
     def _close_named(self, kind: str, name: str) -> None:
         if kind == "S":
-            self._statements.pop(name)
+            if name:
+                self._require_session().statements.pop(name)
+            else:
+                self._unnamed = None
         else:
             self._drop_portal(name)
         self._send(backend.CLOSE_COMPLETE)
@@ -292,10 +464,24 @@ class Connection:
 
     # Common to both
 
+    def _elsewhere(self) -> Pending:
+        """What was quick when the messages came is not any more, and others must not wait for it.
+
+        A message before it may have begun a transaction, or somebody has changed the table meanwhile.
+        """
+        self._inline = False
+        return ELSEWHERE
+
     def _require_session(self) -> SessionLike:
         if self.session is None:
             raise ProtocolViolation("message before start-up")
         return self.session
+
+    def _statement(self, name: str) -> Statement:
+        """A prepared statement; the unnamed one is the connection's own, as the others are not."""
+        if name or self._unnamed is None:
+            return Statement.of(self._require_session().statements.get(name))
+        return self._unnamed
 
     def _drop_portal(self, name: str) -> None:
         portal = self._portals.pop(name)
@@ -318,16 +504,40 @@ class Connection:
             self._send(Report("N", {**severity, "C": notice.sqlstate, "M": notice.message}))
 
     def _complete(self, tag: str, rows: int) -> None:
-        self._send(backend.CommandComplete(f"{tag} {rows}" if tag in _COUNTED else tag))
+        self._out += backend.completed(f"{tag} {rows}" if tag in _COUNTED else tag)
+
+    def idle_limit(self) -> IdleLimit | None:
+        """How long the client may ask for nothing. Does not block."""
+        return None if self.session is None else self.session.idle_limit()
+
+    def send_limit_s(self) -> float | None:
+        """Seconds for which the client may take nothing. Does not block."""
+        return None if self.session is None else self.session.send_limit_s
+
+    def expire(self, error: HeadraceError) -> None:
+        """The client is being sent away: it has held too long what others need."""
+        _log.warning("client sent away", pid=self._pid, reason=error.message)
+        if self.session is not None:
+            self.session.expired(error)
+
+    def begin(self) -> None:
+        """Messages have come to an idle connection. Does not block; a cancel that comes from now on is for them."""
+        session = self.session
+        if session is not None:
+            session.begin_request()
 
     def _ready(self) -> None:
         session = self._require_session()
+        session.begin_request()  # what was to be cancelled has ended
         status = session.transaction_status
-        if status == "I":
+        if status == "I" and self._portals:
             for portal in self._portals.clear():
                 portal.close()
-        self._report_parameters(session.parameters)
-        self._send(backend.ReadyForQuery(status))
+        parameters = session.parameters
+        if parameters is not self._told:
+            self._report_parameters(parameters)
+            self._told = parameters
+        self._out += backend.READY[status]
 
     def _send(self, message: backend.BackendMessage) -> None:
         self._out += message.encode()

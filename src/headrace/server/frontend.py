@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -255,6 +256,70 @@ _DECODERS: dict[int, Callable[[Reader], FrontendMessage]] = {
 _LONG = frozenset(b"QPBFd")
 
 
+_SAME: Final[dict[bytes, FrontendMessage]] = {}
+"""Short messages by their bytes: most clients send the same few all the time."""
+_SAME_AT_MOST, _SAME_BYTES = 1000, 40
+_COUNT: Final = struct.Struct("!H").unpack_from
+_LENGTH: Final = struct.Struct("!i").unpack_from
+
+
+def _quickly(data: bytes, at: int, stop: int) -> FrontendMessage | None:
+    """A whole message of a frequent kind; None for any other, and for what may be wrong: `_typed` says of them all."""
+    kind = data[at]
+    if kind == 0x42:
+        try:
+            return _bind_quickly(data, at + 5, stop)
+        except (struct.error, ValueError):
+            return None
+    if kind not in b"DESCH" or stop - at > _SAME_BYTES:
+        return None
+    raw = data[at:stop]
+    found = _SAME.get(raw)
+    if found is None:
+        body = Reader(raw[5:])
+        try:
+            found = _DECODERS[kind](body)
+            body.end()
+        except ProtocolViolation:
+            return None
+        if len(_SAME) >= _SAME_AT_MOST:
+            _SAME.clear()
+        _SAME[raw] = found
+    return found
+
+
+def _bind_quickly(data: bytes, at: int, stop: int) -> Bind | None:
+    """A `Bind`; None, `struct.error` or `ValueError` for what is none."""
+    portal_end = data.index(0, at, stop)
+    name_end = data.index(0, portal_end + 1, stop)
+    formats, here = _formats_quickly(data, name_end + 1)
+    (count,) = _COUNT(data, here)
+    here += 2
+    values: list[bytes | None] = []
+    for _ in range(count):
+        (length,) = _LENGTH(data, here)
+        here += 4
+        if length < -1 or here + length > stop:
+            return None
+        if length < 0:
+            values.append(None)
+        else:
+            values.append(data[here : here + length])
+            here += length
+    results, here = _formats_quickly(data, here)
+    if here != stop or (formats and not set(formats) <= {0, 1}) or (results and not set(results) <= {0, 1}):
+        return None
+    portal = data[at:portal_end].decode("utf-8", "surrogateescape")
+    name = data[portal_end + 1 : name_end].decode("utf-8", "surrogateescape")
+    return Bind(portal, name, formats, tuple(values), results)
+
+
+def _formats_quickly(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Format codes, and where they end."""
+    (count,) = _COUNT(data, at)
+    return (struct.unpack_from(f"!{count}h", data, at + 2) if count else ()), at + 2 + 2 * count
+
+
 class FrontendDecoder:
     """Bytes from a client in, messages out. The first packets have no type byte, up to and including `Startup`."""
 
@@ -270,6 +335,16 @@ class FrontendDecoder:
 
         Raises `ProtocolViolation`; nothing can be read from the connection after that.
         """
+        if self.started and not self._buffer:
+            at, end = 0, len(data)
+            while at < end:
+                stop = at + 1 + int.from_bytes(data[at + 1 : at + 5], "big")
+                known = _quickly(data, at, stop) if at + 5 <= stop <= end else None
+                if known is None:
+                    break
+                at = stop
+                yield known
+            data = data[at:]
         self._buffer += data
         while True:
             message = self._typed() if self.started else self._startup()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import cached_property
+from typing import cast
 
 import pyarrow as pa
 
@@ -15,12 +16,11 @@ from headrace.server.backend import ParameterDescription
 from headrace.server.binary import parameter_text
 from headrace.server.rows import slices, spread
 from headrace.server.wire import ProtocolViolation
-from headrace.session.result import Prepared, Result, ResultColumn
+from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
 from headrace.sql.types import pg_type
 
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*\*/)*")
 _COPY = re.compile(r"copy\b", re.IGNORECASE)
-_T = TypeVar("_T")
 
 
 def is_blank(sql: str) -> bool:
@@ -44,12 +44,35 @@ class Statement:
     prepared: Prepared | None
     declared_oids: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, found: Prepared) -> Statement:
+        """What a session has under a name: one of the protocol, or one that `PREPARE` made."""
+        return found if isinstance(found, Statement) else cls(found)
+
     @property
     def columns(self) -> list[ResultColumn] | None:
         """The columns it returns; None for no rows at all."""
         return self.prepared.columns if self.prepared else None
 
     @property
+    def parameter_types(self) -> list[str]:
+        """Spark types of the parameters."""
+        return self.prepared.parameter_types if self.prepared else []
+
+    def execute(self, parameters: Sequence[str | None]) -> Result:
+        """Run it with text values, one for each `$n`."""
+        return self.prepared.execute(parameters) if self.prepared else Result("")
+
+    @cached_property
+    def _quick(self) -> Quick | None:
+        return self.prepared if isinstance(self.prepared, Quick) else None
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it can be run now without blocking whoever runs it."""
+        return self._quick is not None and self._quick.is_quick
+
+    @cached_property
     def parameter_oids(self) -> tuple[int, ...]:
         """Type OIDs of the parameters: what the client declared, else what was found."""
         found = self.prepared.parameter_types if self.prepared else []
@@ -76,6 +99,8 @@ class Statement:
                 f"bind message has {len(formats)} parameter formats but {len(values)} parameters",
                 sqlstate=ProtocolViolation.sqlstate,
             )
+        if not any(formats):
+            return [None if v is None else checked_text(v) for v in values]
         forms = spread(formats, len(values)) if values else ()
         return [
             None if v is None else parameter_text(v, oid) if form else checked_text(v)
@@ -105,13 +130,33 @@ class Portal:
     _rest: pa.RecordBatch | None = field(default=None, repr=False)
     _pieces: Iterator[pa.RecordBatch] = field(default_factory=lambda: iter(()), repr=False)
     exhausted: bool = False
+    _started: Callable[[], Result] | None = field(default=None, repr=False)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it has been run, or started."""
+        return self.result is not None or self._started is not None
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it has begun to give rows and there may be more, which take their time to come or to be let go of."""
+        return self.result is not None and self.result.columns is not None and not self.exhausted
+
+    def begin(self) -> Pending | None:
+        """Start a quick statement; what is returned has to be ready before `start` takes its result."""
+        if self.result is not None or not self.statement.is_quick:
+            return None
+        started = cast(Quick, self.statement.prepared).start(self.parameters)
+        self._started = (lambda: started) if isinstance(started, Result) else started.finish
+        return None if isinstance(started, Result) else started
 
     def start(self) -> Result:
         """Run the statement, once. Raises what it raises, and `NotSupported` if its columns have changed."""
         if self.result is not None:
             return self.result
         assert self.statement.prepared is not None
-        result = self.statement.prepared.execute(self.parameters)
+        prepared, started = self.statement.prepared, self._started
+        result = prepared.execute(self.parameters) if started is None else started()
         expected = self.statement.columns
         if [c.type for c in expected or ()] != [c.type for c in result.columns or ()]:
             close_result(result)
@@ -152,37 +197,3 @@ def close_result(result: Result) -> None:
     if close is not None:
         with contextlib.suppress(HeadraceError):
             close()
-
-
-class Named(Generic[_T]):
-    """Objects by name, where the empty name may be taken again and others may not."""
-
-    def __init__(self, kind: str, missing_sqlstate: str, duplicate_sqlstate: str):
-        self._kind = kind
-        self._missing = missing_sqlstate
-        self._duplicate = duplicate_sqlstate
-        self._items: dict[str, _T] = {}
-
-    def require_free(self, name: str) -> None:
-        """Raise `HeadraceError` if a name other than the empty one is taken."""
-        if name and name in self._items:
-            raise HeadraceError(f'{self._kind} "{name}" already exists', sqlstate=self._duplicate)
-
-    def put(self, name: str, item: _T) -> None:
-        """Add, or replace."""
-        self._items[name] = item
-
-    def get(self, name: str) -> _T:
-        """The object; raises `HeadraceError` if there is none."""
-        if name not in self._items:
-            raise HeadraceError(f'{self._kind} "{name}" does not exist', sqlstate=self._missing)
-        return self._items[name]
-
-    def pop(self, name: str) -> _T | None:
-        """Remove; None if there was none."""
-        return self._items.pop(name, None)
-
-    def clear(self) -> list[_T]:
-        """Remove all and return them."""
-        items, self._items = list(self._items.values()), {}
-        return items

@@ -7,6 +7,7 @@ import contextlib
 import hmac
 import itertools
 import secrets
+import sys
 import threading
 from types import TracebackType
 from typing import Any, Final
@@ -15,13 +16,14 @@ import structlog
 
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.connection import Connection, MakeSession
-from headrace.server.peer import Peer
+from headrace.server.peer import Line, Mailbox, Peer
 from headrace.server.worker import Worker
 from headrace.session.result import SessionLike
 
 _log = structlog.get_logger("headrace.server")
 _BACKLOG: Final = 128
 _SECRET_BYTES: Final = 4
+_SWITCH_S: Final = 0.0005
 
 
 class PgServer:
@@ -51,7 +53,10 @@ class PgServer:
         self._peers: dict[int, tuple[Peer, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._mailbox: Mailbox | None = None
         self._stopping = False
+        self.farewell: HeadraceError = ShuttingDown("terminating connection due to administrator command")
+        """What clients are told when the server stops."""
 
     @property
     def port(self) -> int:
@@ -65,7 +70,13 @@ class PgServer:
 
     async def start(self) -> None:
         """Listen. Raises `OSError` if the address is taken."""
-        self._server = await asyncio.start_server(self._accept, self._host, self._port, backlog=_BACKLOG)
+        # By default a thread that wants to run Python waits 5 ms for one that does: each message would.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox(loop)
+        self._server = await loop.create_server(
+            lambda: Line(self._connected, loop), self._host, self._port, backlog=_BACKLOG
+        )
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -73,9 +84,8 @@ class PgServer:
         self._stopping = True
         if self._server is not None:
             self._server.close()
-        error = ShuttingDown("terminating connection due to administrator command")
         for peer, _ in list(self._peers.values()):
-            peer.send_away(error)
+            peer.send_away(self.farewell)
         if self._tasks:
             _, hanging = await asyncio.wait(self._tasks, timeout=self._stop_grace_s)
             for peer, _ in list(self._peers.values()):
@@ -87,22 +97,24 @@ class PgServer:
         if self._server is not None:
             await self._server.wait_closed()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, line: Line, writer: asyncio.StreamWriter) -> None:
         if self._stopping:
             writer.close()
             return
+        assert self._mailbox is not None
         pid, secret = next(self._pids), secrets.token_bytes(_SECRET_BYTES)
         connection = Connection(self._open_session, pid, secret, self._cancel)
-        peer = Peer(reader, writer, connection, Worker(f"pg-{pid}"))
+        peer = line.peer = Peer(writer, connection, Worker(f"pg-{pid}"), self._mailbox)
         self._peers[pid] = (peer, secret)
+        task = asyncio.get_running_loop().create_task(self._serve(pid, peer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, pid: int, peer: Peer) -> None:
         try:
             await peer.run(self._startup_timeout_s)
         finally:
             del self._peers[pid]
-            self._tasks.discard(task)
 
     def _open_session(self, parameters: dict[str, str]) -> SessionLike:
         if self._stopping:

@@ -27,8 +27,9 @@ class Worker:
     async def run(self, call: Callable[[], _T]) -> _T:
         """What `call` returns or raises, in its turn."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._jobs.put((call, future))
         result: _T = await future

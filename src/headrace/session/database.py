@@ -6,9 +6,8 @@ import html
 import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -21,10 +20,14 @@ from pyspark.sql.types import DataType
 from structlog import get_logger
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.following import Refreshed
+from headrace.catalog.records import ObjectRecord, SettingRecord
 from headrace.common.clock import Clock, SystemClock
-from headrace.config import Settings
+from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.core import state_root
+from headrace.coordinator.place import follow_catalog, open_catalog
+from headrace.dataflow.executors import driver_host, is_remote
 from headrace.dataflow.spark import SparkStart, cores_of, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
@@ -32,14 +35,20 @@ from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, show
+from headrace.session.execution.kernels import KernelPlans
+from headrace.session.held import HeldFrames
 from headrace.session.keeper import SparkKeeper
+from headrace.session.logs import set_level
 from headrace.session.names import Bound
+from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.result import Result, ResultColumn
 from headrace.session.session import Session
+from headrace.session.turns import Turns
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
+from headrace.state.proof import asking_for_proof
 
 _SHOWN_ROWS = 20
 
@@ -110,26 +119,37 @@ class Database:
         start_spark: Callable[[], SparkSession] | None,
         scratch: Path | None,
         clock: Clock,
+        standby: bool = False,
     ):
-        """`start_spark` made the session, and makes another one if it is lost; None if it is the caller's."""
-        self.settings = settings
+        """`start_spark` made the session, and makes another one if it is lost; None if it is the caller's.
+
+        A `standby` follows what another server does, serves reads, and takes over from it.
+        """
         self.keeper = SparkKeeper(spark, start_spark, self._renew)
         self._owns_spark = start_spark is not None
         self._scratch = scratch
         self._clock = clock
         self._lock = threading.RLock()
-        self._writers: dict[int, threading.RLock] = {}
         self._sessions: set[Session] = set()
+        self._frames = HeldFrames()
         self._closed = False
-        self.catalog = Catalog.open(
-            settings.catalog_location, full_sync=settings.catalog_commit_sync,
-            busy_timeout_ms=settings.catalog_busy_timeout_ms,
-        )  # fmt: skip
+        told = get_logger("headrace").info
+        self.catalog: Catalog
+        self.catalog, settings = follow_catalog(settings, told) if standby else open_catalog(settings, told)
         try:
+            self._parameters = Parameters(settings, self.catalog)
+            settings = self.settings
+            self.turns = Turns(settings.max_concurrent_queries)
+            set_level(settings.log_level)
             self.planner = Planner(spark)
-            self.engine = Engine(spark, state_root(settings), settings.parallelism or cores_of(spark))
+            root = asking_for_proof(state_root(settings)) if is_remote(spark) else state_root(settings)
+            self.engine = Engine(spark, root, settings.parallelism or cores_of(spark))
+            self.kernels = KernelPlans(spark)
             self._register_functions()
-            self.coordinator = Coordinator(settings, self.catalog, self.planner, clock)
+            self.coordinator = Coordinator(
+                settings, self.catalog, self.planner, clock, root=root, host=driver_host(spark)
+            )
+            self.coordinator.on_catalog_change = self._take_in
             self.coordinator.start()
         except BaseException:
             self.catalog.close()
@@ -137,6 +157,37 @@ class Database:
         self.pipeline = Pipeline()
         self._main = self.session()
         self.keeper.watch(self.coordinator)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that are in force."""
+        return self._parameters.settings
+
+    def alter_system(self, name: str | None, value: str | None) -> None:
+        """Set a system parameter, for good; without a value put it back, without a name put all back.
+
+        Raises `UndefinedObject`, `InvalidParameter`.
+        """
+        self._parameters.alter(name, value, self._use)
+
+    def _take_in(self, found: Refreshed | None) -> None:
+        """Use what another server has changed in the catalog: functions, and system parameters."""
+        changed = self.catalog.image.records() if found is None else found.change.puts
+        for record in changed:
+            if isinstance(record, ObjectRecord) and record.kind == "function":
+                self._register(record)
+        if (
+            found is None
+            or found.whole  # which does not say what is gone
+            or any(isinstance(r, SettingRecord) and is_parameter(r.name) for r in changed)
+            or any(collection == "setting" for collection, _ in found.change.deletes)
+        ):
+            self._parameters.renew(self._use)
+
+    def _use(self, settings: Settings) -> None:
+        self.coordinator.configure(settings)
+        self.turns.resize(settings.max_concurrent_queries)
+        set_level(settings.log_level)
 
     @property
     def spark(self) -> SparkSession:
@@ -147,15 +198,19 @@ class Database:
         """Go on in another Spark application."""
         self.planner.renew(spark)
         self.engine.renew(spark)
+        self.kernels.renew(spark)
         self._register_functions()
 
     def _register_functions(self) -> None:
         """Make the catalog's functions known; a view on one that cannot be loaded is quarantined when planned."""
         for record in self.catalog.state.objects_of("function"):
-            try:
-                functions.register(self.spark_sessions(), record)
-            except Exception as error:
-                get_logger("headrace").warning("a function cannot be loaded", function=record.name, error=str(error))
+            self._register(record)
+
+    def _register(self, record: ObjectRecord) -> None:
+        try:
+            functions.register(self.spark_sessions(), record)
+        except Exception as error:
+            get_logger("headrace").warning("a function cannot be loaded", function=record.name, error=str(error))
 
     def spark_sessions(self) -> list[SparkSession]:
         """The sessions in which functions must be known: those that plan views and those that run queries."""
@@ -166,6 +221,7 @@ class Database:
     def session(self, settings: Mapping[str, str] | None = None) -> Session:
         """A new session; `settings` are its defaults, for instance `application_name`."""
         self.check()
+        self.coordinator.check_lease()
         made = Session(self, settings)
         with self._lock:
             self._sessions.add(made)
@@ -301,7 +357,8 @@ class Database:
         return self._main.planner.relation_frame(record.id)
 
     def table(self, name: Any = None, **arguments: Any) -> Any:
-        """A relation's rows as of now, as a DataFrame; the snapshot stays readable as long as that lives.
+        """A relation's rows as of now, as a DataFrame; the snapshot stays readable as long as that lives, or any other
+        that is made of it.
 
         Inside the function of a definition: the relation as it stands in plans. Without a name: the decorator
         `Pipeline.table`.
@@ -313,17 +370,16 @@ class Database:
         record = self._main.names().get(_table_name(name))
         if record.kind not in ("table", "materialized_view"):
             raise NotSupported(f"the rows of a {record.kind} as a DataFrame", hint="query it with sql()")
-        holder = self.coordinator.snapshot([record.id])
-        snapshot = holder.__enter__()
+        snapshot = self.coordinator.snapshot([record.id])
         try:
             table = snapshot.tables[record.id]
             self._main.wait_for_spark()
             spark = self.engine.session_for(snapshot)
             frame = self.engine.table_leaf(spark, record.id, table, [c.name for c in table.columns])
+            self._frames.hold(frame, snapshot.close)
         except BaseException:
-            holder.__exit__(None, None, None)
+            snapshot.close()
             raise
-        weakref.finalize(frame, holder.__exit__, None, None, None)
         return frame
 
     # ---- life
@@ -331,14 +387,6 @@ class Database:
     def now_ms(self) -> int:
         """Unix time in milliseconds."""
         return self._clock.now_ms()
-
-    @contextmanager
-    def writing(self, table_id: int) -> Iterator[None]:
-        """Shut out others that read a table in order to write to it."""
-        with self._lock:
-            lock = self._writers.setdefault(table_id, threading.RLock())
-        with lock:
-            yield
 
     def check(self) -> None:
         """Raise what has stopped the database, if anything has."""
@@ -363,6 +411,7 @@ class Database:
         for session in sessions:
             session.cancel()
             session.close()
+        self._frames.close()
         try:
             self.coordinator.stop()
         finally:
@@ -396,26 +445,34 @@ def connect(
     spark: SparkSession | None = None,
     master: str | None = None,
     state: str | Path | None = None,
+    catalog: str | Path | None = None,
     settings: Settings | None = None,
 ) -> Database:
     """Open the database in a directory, which is created if need be; without one, in a temporary directory.
 
     `state` is where the state lives instead of in that directory: another one, or a prefix in an object store such as
-    `s3://bucket/prefix`; the same has to be given each time. Spark is started in this process unless a session
-    (classic, not Connect) or a master is given.
+    `s3://bucket/prefix`; the same has to be given each time. `catalog` is where the catalog is instead: a URL
+    (`sqlite:///`, `postgresql://`, `file:///`, `s3://`); one that is in the directory moves there. Spark is started in
+    this process unless a session (classic, not Connect) or a master is given.
     """
     scratch = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else None
     directory = scratch or Path(path or ".")
     chosen = (settings or Settings()).model_copy(
-        update={"data_dir": directory, **({} if state is None else {"state_url": str(state)})}
+        update={
+            "data_dir": directory,
+            **({} if state is None else {"state_url": str(state)}),
+            **({} if catalog is None else {"catalog_url": str(catalog)}),
+        }
     )
     if spark is not None:
+        if chosen.spark_conf:
+            raise InvalidParameter("spark_conf is for a Spark that headrace starts", hint="set them on your session")
         return _opened(chosen, spark, None, scratch)
     log_file = None if path is None else Path(chosen.data_dir) / "spark.log"
     return open_on(spark_start(chosen, master, log_file), chosen, scratch)
 
 
-def open_on(start: SparkStart, settings: Settings, scratch: Path | None = None) -> Database:
+def open_on(start: SparkStart, settings: Settings, scratch: Path | None = None, *, standby: bool = False) -> Database:
     """Open the database that the settings name, on a Spark that is being started. `scratch` is removed in the end."""
     try:
         session = start.first()
@@ -423,18 +480,22 @@ def open_on(start: SparkStart, settings: Settings, scratch: Path | None = None) 
         _remove(scratch)
         raise
     try:
-        return _opened(settings, session, start.another, scratch)
+        return _opened(settings, session, start.another, scratch, standby)
     except BaseException:
         session.stop()
         raise
 
 
 def _opened(
-    settings: Settings, session: SparkSession, another: Callable[[], SparkSession] | None, scratch: Path | None
+    settings: Settings,
+    session: SparkSession,
+    another: Callable[[], SparkSession] | None,
+    scratch: Path | None,
+    standby: bool = False,
 ) -> Database:
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
-        return Database(settings, session, start_spark=another, scratch=scratch, clock=SystemClock())
+        return Database(settings, session, start_spark=another, scratch=scratch, clock=SystemClock(), standby=standby)
     except BaseException:
         _remove(scratch)
         raise

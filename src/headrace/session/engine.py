@@ -18,7 +18,7 @@ from pyspark.util import _local_iterator_from_socket
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors.base import open_source
+from headrace.connectors.base import Secrets, open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.plan.bridge import PLANNING_CONF
 from headrace.plan.failures import translate
@@ -92,12 +92,16 @@ class Engine:
         return _mapped(spark, function, parallelism, [Column(n, types[n]) for n in names])
 
     def source_leaf(
-        self, spark: SparkSession, record: ObjectRecord, offsets: Mapping[str, Any], names: Sequence[str]
-    ) -> DataFrame:
+        self, spark: SparkSession, record: ObjectRecord, offsets: Mapping[str, Any], names: Sequence[str],
+        secrets: Secrets | None = None,
+    ) -> DataFrame:  # fmt: skip
         """A source's rows from its start to the offsets."""
-        source = open_source(record.options, record.columns)
+        source = open_source(record.options, record.columns, secrets)
+        values = {} if secrets is None else dict(secrets())
         tasks = tuple(source.plan(source.start_offsets(), dict(offsets), self.parallelism))
-        function = SourceFunction(record.options, record.columns, tuple(names), tasks, self.parallelism, record.id)
+        function = SourceFunction(
+            record.options, record.columns, tuple(names), tasks, self.parallelism, record.id, values
+        )
         types = {c.name: c.type for c in record.columns}
         return _mapped(spark, function, self.parallelism, [Column(n, types[n]) for n in names])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,21 @@ class SparkKeeper:
     # ---- the thread
 
     def _run(self) -> None:
+        """It must not end before its time: nobody else would notice that Spark has."""
+        assert self._coordinator is not None
+        wait_s = self._pace.retry_s
+        while not self._closed.is_set():
+            try:
+                self._watch()
+                return
+            except Exception as error:
+                with suppress(Exception):
+                    self._coordinator.note_failure("the watch over Spark", error)
+                self._pause(self._closed, wait_s)
+                wait_s = min(2 * wait_s, self._pace.retry_most_s)
+
+    def _watch(self) -> None:
+        """Until it is closed, or Spark is lost for good."""
         while not self._closed.is_set():
             if self._lost.wait(self._pace.look_s) or self._ended(self.session, 0.0):
                 if self._closed.is_set():

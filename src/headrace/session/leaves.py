@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +66,8 @@ class SourceFunction:
     tasks: tuple[dict[str, Any], ...]
     parallelism: int
     relation: int
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Option -> the value of the secret that it was given."""
 
     def __post_init__(self) -> None:
         self.__name__ = f"{PREFIX}{self.relation}"
@@ -82,7 +84,7 @@ class SourceFunction:
 
     def share(self, i: int) -> Iterator[pa.RecordBatch]:
         """The rows of share `i`; rows that cannot be understood are left out."""
-        reader = open_source(self.options, list(self.columns))
+        reader = open_source(self.options, list(self.columns), (lambda: self.secrets) if self.secrets else None)
         for task in self.tasks[i :: self.parallelism]:
             for found in reader.read(task):
                 if found.batch.num_rows:

@@ -11,11 +11,12 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.automatic import is_automatic
-from headrace.errors import NotSupported, UndefinedTable, WrongObjectType
+from headrace.errors import HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.functions import routine_of
 from headrace.session.system.relations import SystemRelation, system_relation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
+from headrace.sql.binder.way import parameter_types
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
@@ -25,6 +26,9 @@ RELATIONS = ("table", "source", "materialized_view", "view", "sink", "index")
 READABLE = ("table", "source", "materialized_view", "view")
 """Kinds of objects that a query can read."""
 _MAX_VIEW_DEPTH = 64
+_EMULATED = ("pg_catalog", "information_schema")
+TYPED = "typed"
+"""Set in a view's payload: its query means what the binder says."""
 
 Target: TypeAlias = ObjectRecord | SystemRelation
 Leaf: TypeAlias = Callable[[Target], str]
@@ -47,6 +51,8 @@ class Names:
 
     catalog: Catalog
     search_path: tuple[str, ...] = ("public",)
+    checked: bool = True
+    """Whether the catalog is asked for each look-up if it still belongs to this process."""
 
     @property
     def schema(self) -> str:
@@ -58,7 +64,7 @@ class Names:
 
     def find(self, name: TableName) -> ObjectRecord | None:
         """The object of that name, whatever its kind."""
-        state = self.catalog.state
+        state = self.catalog.state if self.checked else self.catalog.image
         for schema in (name.schema,) if name.schema else self.search_path:
             found = state.object_named(schema, name.name)
             if found is not None and found.kind != "schema":
@@ -100,10 +106,13 @@ class Names:
 class Bound:
     """A query whose names are resolved; plain views are part of it as queries of their own."""
 
-    def __init__(self, query: Query, names: Names, depth: int = 0):
+    def __init__(self, query: Query, names: Names, depth: int = 0, typed: bool = True):
         if depth > _MAX_VIEW_DEPTH:
             raise NotSupported("views are nested too deeply")
         self.query = query
+        self._typed = typed
+        """Whether the binder may translate it; views from before there was one keep the meaning that they had."""
+        self._depth = depth
         self.catalog = names.catalog
         self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
         self.functions = names.functions(sorted(query.functions()))
@@ -111,7 +120,8 @@ class Bound:
         for found in self.targets.values():
             if isinstance(found, ObjectRecord) and found.kind == "view" and found.id not in self._inner:
                 path = Names(names.catalog, tuple(found.payload.get("search_path", ("public",))))
-                self._inner[found.id] = Bound(parse_query(found.payload["query"]), path, depth + 1)
+                typed = bool(found.payload.get(TYPED))
+                self._inner[found.id] = Bound(parse_query(found.payload["query"]), path, depth + 1, typed)
 
     def indexed(self) -> set[int]:
         """Ids of the relations that have an index of a user's."""
@@ -165,7 +175,27 @@ class Bound:
             return f"(SELECT * FROM ({inner.spark(leaf)}) AS __view({columns}))"
 
         routines = {name: routine_of(record) for name, record in self.functions.items()}
-        return self.query.to_spark(rename, self.schema(), routines)
+        try:
+            return self.query.to_spark(rename, self.schema(), routines, typed=self._typed and not self._emulates())
+        except HeadraceError as error:
+            if self._depth:
+                error.position = None  # it is one in the view's text
+            raise
+
+    @property
+    def typed(self) -> bool:
+        """Whether the binder knows all of the query itself, views in it aside."""
+        if self._emulates():
+            return False
+        return self.query.bound(str, self.schema(), frozenset(self.functions)) is not None
+
+    def _emulates(self) -> bool:
+        """Whether it reads PostgreSQL's own catalog, whose columns have not all the types here that they have there."""
+        return any(isinstance(t, SystemRelation) and t.schema in _EMULATED for t in self.targets.values())
+
+    def parameter_types(self, given: Sequence[str | None]) -> list[str | None]:
+        """The Spark types of the query's parameters, as far as they are given or the binder finds them."""
+        return parameter_types(self.query.text, self.schema(), frozenset(self.functions), given)
 
     def _all(self) -> Iterator[Target]:
         for found in self.targets.values():

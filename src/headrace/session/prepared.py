@@ -7,53 +7,127 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from headrace.errors import HeadraceError, NotSupported
+from headrace.errors import HeadraceError, NotSupported, SyntaxFault
 from headrace.session.execution import dml
+from headrace.session.execution.row_writes import RowPlan, plan_rows
 from headrace.session.execution.select import describe_query
+from headrace.session.execution.show import CANCELLED_HEADS, PROMOTED_HEADS, heads
+from headrace.session.execution.targets import target_table
 from headrace.session.names import Bound
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Pending, Result, ResultColumn
 from headrace.sql import statements as st
-from headrace.sql.parser import bind, parameter_types, parse_one
+from headrace.sql.parser import bind, parameter_types
 from headrace.sql.query import Query
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
-_SHOWN = {
-    "setting": None,
-    "all": ("name", "setting", "description"),
-    "columns": ("Name", "Type", "Nullable", "Primary Key", "Watermark"),
-    "create": ("Name", "Create Sql"),
-}
+_BRACKETS = (st.Begin, st.Commit, st.Rollback)
 
 
 class PreparedStatement:
     """A statement that has been parsed, with its parameters still open."""
 
     def __init__(
-        self, session: Session, statement: st.Statement, types: Sequence[str | None], columns: list[ResultColumn] | None
-    ):
+        self, session: Session, statement: st.Statement, types: Sequence[str | None],
+        columns: list[ResultColumn] | None, plan: RowPlan | None = None,
+    ):  # fmt: skip
         self._session = session
+        self._plan = plan
         self._statement = statement
         self._types = list(types)
         self.parameter_types = [t or "string" for t in types]
         self.columns = columns
+        self._held: tuple[object, int] | None = None
+        """The catalog's objects and the session's settings with which the plan was last found to hold."""
+
+    def _holds(self, plan: RowPlan) -> bool:
+        """Whether the plan still is what the statement means."""
+        session = self._session
+        now = session.database.catalog.image.objects, session.variables.version
+        if self._held is None or self._held[0] is not now[0] or self._held[1] != now[1]:
+            self._held = now if plan.holds(session) else None
+        return self._held is not None
 
     def execute(self, parameters: Sequence[str | None]) -> Result:
         """Run it with text values, one for each `$n`."""
-        statement = self._statement
+        statement, plan = self._statement, self._plan
+        if plan is not None and self._holds(plan):
+            return self._session.run_planned(statement, plan, parameters)
         if self._types:
             statement = bind(statement, parameters, self._types)
         return self._session.run(statement)
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether it has a plan of its own which still is what it means."""
+        return self._plan is not None and self._holds(self._plan)
 
-def prepare(session: Session, sql: str, known: Sequence[str | None]) -> PreparedStatement:
-    """Parse one statement; its parameters' types are as `known`, or follow from where they stand."""
-    statement = parse_one(sql)
+    @property
+    def is_quick(self) -> bool:
+        """See `Quick`."""
+        session, plan = self._session, self._plan
+        if plan is None:
+            return session.starts_quickly and isinstance(self._statement, _BRACKETS)
+        return session.starts_quickly and session.finds_quickly and self._holds(plan)
+
+    def start(self, parameters: Sequence[str | None]) -> Result | Pending:
+        """See `Quick`."""
+        if self._plan is None:
+            return self._session.start_bracket(self._statement)
+        return self._session.start_planned(self._statement, self._plan, parameters)
+
+
+def prepare(session: Session, statement: st.Statement, known: Sequence[str | None]) -> PreparedStatement:
+    """Prepare a statement; its parameters' types are as `known`, or follow from where they stand."""
+    if isinstance(statement, st.Prepare):  # its parameters are those of what it prepares
+        return PreparedStatement(session, statement, (), None)
     types = list(parameter_types(statement, known))
+    plan = plan_rows(session, statement, types)
+    if plan is not None:
+        return PreparedStatement(session, statement, plan.types, plan.columns, plan)
     if None in types:
         _infer(session, statement, types)
     return PreparedStatement(session, statement, types, _columns(session, statement, types))
+
+
+def prepare_named(session: Session, statement: st.Prepare) -> Result:
+    """PREPARE."""
+    session.statements.require_free(statement.name)
+    session.statements.put(statement.name, prepare(session, statement.statement, statement.types))
+    return Result("PREPARE")
+
+
+def execute(session: Session, statement: st.Execute) -> Result:
+    """EXECUTE."""
+    found = session.statements.get(statement.name)
+    wanted, given = len(found.parameter_types), len(statement.values)
+    if wanted != given:
+        raise SyntaxFault(
+            f'wrong number of parameters for prepared statement "{statement.name}"',
+            detail=f"Expected {wanted} parameters but got {given}.",
+        )
+    result = found.execute(statement.values)
+    if [c.type for c in found.columns or ()] != [c.type for c in result.columns or ()]:
+        raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")
+    return result
+
+
+def deallocate(session: Session, statement: st.Deallocate) -> Result:
+    """DEALLOCATE."""
+    if statement.name is None:
+        session.statements.clear()
+        return Result("DEALLOCATE ALL")
+    session.statements.get(statement.name)
+    session.statements.pop(statement.name)
+    return Result("DEALLOCATE")
+
+
+def close_cursor(session: Session, statement: st.CloseCursor) -> Result:
+    """CLOSE: pools send CLOSE ALL; no cursor was ever declared."""
+    if statement.name is not None:
+        raise HeadraceError(f'cursor "{statement.name}" does not exist', sqlstate="34000")
+    return Result("CLOSE CURSOR ALL")
 
 
 def _infer(session: Session, statement: st.Statement, types: list[str | None]) -> None:
@@ -61,13 +135,14 @@ def _infer(session: Session, statement: st.Statement, types: list[str | None]) -
     found: dict[int, str] = {}
     try:
         if isinstance(statement, st.Insert):
-            record = dml.target_table(session, statement.table, "insert into")
+            record = target_table(session, statement.table, "insert into")
             found = dml.parameter_targets(record, statement)
         elif isinstance(statement, st.Select):
             bound = Bound(statement.query, session.names())
+            types[:] = bound.parameter_types(types)
             found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})
         elif isinstance(statement, (st.Update, st.Delete)):
-            record = dml.target_table(session, statement.table, "write to")
+            record = target_table(session, statement.table, "write to")
             columns = {c.name: c.type for c in record.columns}
             trees = [statement.where.tree] if statement.where is not None else []
             for tree in trees:
@@ -108,24 +183,20 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
             query = _without_open_limits(bound.query)
         return describe_query(session, query)
     if isinstance(statement, (st.Insert, st.Update, st.Delete)):
-        record = dml.target_table(session, statement.table, "write to")
+        record = target_table(session, statement.table, "write to")
         if statement.returning is None:
             return None
         return dml.returning_columns(session, statement.returning, record, statement.table)
-    if isinstance(statement, st.Show):
-        names = _SHOWN.get(statement.what, ("Name",))
-        if statement.what == "jobs":
-            return [ResultColumn("Id", "bigint"), ResultColumn("Name", "string"), ResultColumn("Status", "string"),
-                    ResultColumn("Lag ms", "bigint"), ResultColumn("Error", "string")]  # fmt: skip
-        return [ResultColumn(n, "string") for n in names or (statement.setting or "",)]
-    if isinstance(statement, st.Describe):
-        return [ResultColumn(n, "string") for n in _SHOWN["columns"] or ()]
-    if isinstance(statement, st.Explain):
-        return [ResultColumn("QUERY PLAN", "string")]
+    if isinstance(statement, (st.Show, st.Describe, st.Explain)):
+        return [ResultColumn(*head) for head in heads(statement)]
+    if isinstance(statement, st.Execute):
+        return session.statements.get(statement.name).columns
+    if isinstance(statement, st.Promote):
+        return [ResultColumn(*head) for head in PROMOTED_HEADS]
     if isinstance(statement, st.CancelJobs):
         if types:
             raise NotSupported("parameters in CANCEL JOBS")
-        return [ResultColumn("Id", "bigint")]
+        return [ResultColumn(*head) for head in CANCELLED_HEADS]
     return None
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.session.named import Named
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,54 @@ class Result:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
+@dataclass(frozen=True)
+class IdleLimit:
+    """When a client that asks for nothing is sent away."""
+
+    seconds: float
+    error: HeadraceError
+    """What it is told."""
+
+
+class Pending(Protocol):
+    """A statement that is under way elsewhere."""
+
+    @property
+    def ready(self) -> Future[Any]:
+        """Done when the statement is, whatever came of it."""
+        ...
+
+    def finish(self) -> Result:
+        """Its result, once it is ready. Raises what the statement does."""
+        ...
+
+
+@runtime_checkable
+class Quick(Protocol):
+    """What can run without blocking whoever calls it."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it can now; else it is to be run the ordinary way."""
+        ...
+
+    def start(self, parameters: Sequence[str | None]) -> Result | Pending:
+        """Run it with text values."""
+        ...
+
+
 class Prepared(Protocol):
     """A statement that has been parsed, with its parameters still open."""
 
-    parameter_types: list[str]
-    columns: list[ResultColumn] | None
+    @property
+    def parameter_types(self) -> list[str]:
+        """Spark types of the parameters."""
+        ...
+
+    @property
+    def columns(self) -> list[ResultColumn] | None:
+        """The columns it returns; None for no rows at all."""
+        ...
 
     def execute(self, parameters: Sequence[str | None]) -> Result:
         """Run it with text values, one for each `$n`."""
@@ -69,6 +116,11 @@ class SessionLike(Protocol):
     """What a server needs of a session. Calls block; one thread at a time, `cancel` excepted."""
 
     @property
+    def statements(self) -> Named[Prepared]:
+        """Prepared statements by name, whether a message of the protocol made them or `PREPARE`."""
+        ...
+
+    @property
     def transaction_status(self) -> str:
         """`I` idle, `T` in a transaction, `E` in a failed one."""
         ...
@@ -76,6 +128,27 @@ class SessionLike(Protocol):
     @property
     def parameters(self) -> Mapping[str, str]:
         """Settings that a client is told when it connects."""
+        ...
+
+    def greeting(self) -> list[Notice]:
+        """What a client is told when it connects."""
+        ...
+
+    def idle_limit(self) -> IdleLimit | None:
+        """How long the client may now ask for nothing; must not block, any thread."""
+        ...
+
+    @property
+    def send_limit_s(self) -> float | None:
+        """Seconds for which the client may take nothing of what it is sent; any thread."""
+        ...
+
+    def expired(self, error: HeadraceError) -> None:
+        """The client is being sent away because of such a limit."""
+        ...
+
+    def begin_request(self) -> None:
+        """A cancel that came before is for nothing that is run from now on; must not block, any thread."""
         ...
 
     def execute(self, sql: str) -> Iterator[Result]:

@@ -1,7 +1,7 @@
 """A session: statements in, results out, with settings and a transaction of its own.
 
-A transaction reads one snapshot, fixed by its first read. Its INSERT, UPDATE and DELETE are kept until COMMIT: its own
-reads don't see them. CREATE, DROP and ALTER take effect at once, and ROLLBACK does not take them back.
+A transaction reads one snapshot, fixed by its first read, and what it has written itself (see `transactions.py`).
+CREATE, DROP and ALTER take effect at once, and ROLLBACK does not take them back.
 """
 
 from __future__ import annotations
@@ -10,70 +10,63 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
 from headrace.coordinator.reads import ReadOptions
+from headrace.coordinator.writes.requests import Request
 from headrace.errors import (
     DivisionByZero,
     HeadraceError,
     NotSupported,
     QueryCanceled,
     ReadOnlyTransaction,
+    SerializationFailure,
     ShuttingDown,
+    SnapshotUnavailable,
     TransactionError,
     UndefinedColumn,
     UndefinedFunction,
     UndefinedTable,
 )
 from headrace.plan.failures import translate
+from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import ddl, dml, routines, show
+from headrace.session.execution import ddl, dml, routines, secrets, show
+from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import select
+from headrace.session.named import Named
 from headrace.session.names import Names
 from headrace.session.parts import parts_of
-from headrace.session.prepared import PreparedStatement, prepare
-from headrace.session.result import Notice, Result
+from headrace.session.prepared import PreparedStatement, close_cursor, deallocate, execute, prepare, prepare_named
+from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
 from headrace.session.system.functions import localize
-from headrace.session.variables import Variables, duration_ms
+from headrace.session.texts import KnownTexts
+from headrace.session.transactions import StartedCommit, Transaction
+from headrace.session.variables import SEVERITIES, Variables, duration_ms
 from headrace.sql import statements as st
 from headrace.sql.dialect import tokenize
-from headrace.sql.parser import parse
+from headrace.sql.parser import parse, parse_one
 from headrace.sql.query import Query
+from headrace.state.changes import TableChange
 
 if TYPE_CHECKING:
-    from headrace.coordinator.changes import TableChange
     from headrace.coordinator.reads import Snapshot
-    from headrace.coordinator.tables import WriteResult
     from headrace.plan.planner import Planner
     from headrace.session.database import Database
 
 _WAIT_SLICE_S = 0.1
-_WAIT_LIMIT_S = 24 * 3600.0
+_LOOK_WAIT_S = 10.0
+"""Most seconds that a read on a standby waits for another look at the catalog."""
 _numbers = itertools.count(1)
 _ALWAYS = (st.Commit, st.Rollback, st.Empty)
-_SAVEPOINT_TAGS = {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}
-_WRITES = (st.Insert, st.Update, st.Delete, st.CreateTable, st.CreateSource, st.CreateView, st.CreateSchema,
-           st.CreateFunction, st.CreateMaterializedView, st.Drop, st.AlterJob)  # fmt: skip
-
-
-@dataclass
-class Transaction:
-    """What an open transaction has seen and wants to write."""
-
-    read_only: bool = False
-    epoch: int | None = None
-    changes: list[tuple[ObjectRecord, TableChange]] = field(default_factory=list)
-    savepoints: list[tuple[str, int]] = field(default_factory=list)
-    """Names, and how many changes there were."""
-    failed: bool = False
-    shown: Mapping[int, int] = field(default_factory=dict)
-    """Up to which epochs relations had been shown when it fixed its own."""
-    release: Callable[[], None] = lambda: None
-    """Let go of the epoch."""
+_ROW_CHANGES = (st.Insert, st.Update, st.Delete)
+_WAITS_FOR_VIEWS = (st.Flush, st.Wait)
+"""Statements that ask the active server for something, though they write nothing."""
 
 
 class Session:
@@ -84,15 +77,35 @@ class Session:
     def __init__(self, database: Database, settings: Mapping[str, str] | None = None):
         self.database = database
         self.number: int = next(_numbers)
-        timeout = str(database.settings.statement_timeout_ms)
-        self.variables = Variables(**{"statement_timeout": timeout, **(settings or {})})
+        self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self._idle = idle.IdleClock()
         self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check)
+        self.statements: Named[Prepared] = Named("prepared statement", "26000", "42P05")
+        """Prepared statements, those of the protocol among them."""
         self.labels: dict[str, object] = {}
         """Added to the payload of every object that the session creates."""
-        self._transaction: Transaction | None = None
+        self.transaction: Transaction | None = None
+        """The transaction that BEGIN has opened."""
+        self._writing: Transaction | None = None
+        """The transaction of the statement that runs, if that writes: the open one, or one of its own."""
         self._cancelled: str | None = None
+        self._durable = False
+        """Whether the statement that runs has written something that is durable."""
+        self._waits_for: Request | None = None
+        """What was started and waits to be committed."""
+        self._requested = False
+        self._timing = threading.Lock()
+        self._timer: threading.Timer | None = None
         self._closed = False
-        self._last_write = 0
+        self._quickly = -1, False
+        """For which version of the settings statements start quickly, and whether they do."""
+        self._told: tuple[Mapping[str, str], bool, Mapping[str, str]] = {}, False, {}
+        """What clients are told: the session's settings, whether the server is a standby, and both together."""
+        self._texts = KnownTexts(self)
+        self.conflicted_at = 0
+        """The epoch of the newest change that was in the way of a transaction of the session."""
+        self.last_write = 0
+        """The epoch of its last write."""
         self._floors = Floors()
 
     # ---- what servers use
@@ -100,29 +113,89 @@ class Session:
     @property
     def transaction_status(self) -> str:
         """`I` idle, `T` in a transaction, `E` in a failed one."""
-        if self._transaction is None:
+        if self.transaction is None:
             return "I"
-        return "E" if self._transaction.failed else "T"
+        return "E" if self.transaction.failed else "T"
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """Settings that a client is told when it connects."""
-        return self.variables.reported()
+        """Settings that a client is told when it connects: the same mapping as long as none of them changes."""
+        own, standby = self.variables.reported(), self.on_standby
+        if self._told[0] is not own or self._told[1] != standby:
+            self._told = own, standby, {**own, "in_hot_standby": "on" if standby else "off"}
+        return self._told[2]
+
+    @property
+    def on_standby(self) -> bool:
+        """Whether the server only follows another one."""
+        return self.database.coordinator.is_standby
+
+    def look_again(self) -> None:
+        """On a standby: get hold of what the catalog names now, for reads at whatever epoch."""
+        self.database.coordinator.look_again(_LOOK_WAIT_S)
+
+    def greeting(self) -> list[Notice]:
+        """What a client is told when it connects."""
+        status = self.database.coordinator.standby()
+        if status is None:
+            return []
+        where = f", which is at {status.address}" if status.address else ""
+        text = f"this server is a standby of {status.owner}{where}; it has heard of that {status.staleness_ms} ms ago"
+        return [Notice(text)]
+
+    def idle_limit(self) -> IdleLimit | None:
+        """How long the client may now ask for nothing."""
+        return self._idle.limit(self.variables, self.transaction)
+
+    @property
+    def send_limit_s(self) -> float | None:
+        """Seconds for which the client may take nothing of what it is sent."""
+        limit_ms = self.database.settings.client_timeout_ms
+        return limit_ms / 1000 if limit_ms else None
+
+    def expired(self, error: HeadraceError) -> None:
+        """Tell that the client is sent away: what it held kept history from being merged."""
+        event = AddEvent("client_sent_away", None, f"session {self.number}: {error.message}", error.hint or "")
+        if not self.on_standby:
+            self.database.catalog.transact([event])
+
+    def begin_request(self) -> None:
+        """A cancel counts until the next call, and stops all that is run up to there. Any thread may call this.
+
+        Without it each call of `execute`, `prepare` and `PreparedStatement.execute` is a request of its own.
+        """
+        self._cancelled = None
+        self._requested = True
+
+    @contextmanager
+    def _request(self) -> Iterator[None]:
+        """Begin and end a request, unless there is one."""
+        if self._requested:
+            yield
+            return
+        self.begin_request()
+        try:
+            yield
+        finally:
+            self._requested = False
 
     def execute(self, sql: str) -> Iterator[Result]:
         """Run a script; one result for each statement, when it is asked for."""
-        with self._failing():
-            statements = parse(sql)
-        for statement in statements:
-            if not isinstance(statement, st.Empty):
-                yield self.run(statement)
+        with self._request():
+            with self._failing():
+                statements = parse(sql)
+            for statement in statements:
+                if not isinstance(statement, st.Empty):
+                    yield self.run(statement)
+            if len(statements) == 1 and isinstance(statements[0], (st.Insert, st.Update, st.Delete)):
+                self._texts.met(sql)
 
     def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> PreparedStatement:
         """Parse one statement and find the types of its parameters and of its result."""
-        self._cancelled = None
-        with self._failing(), self._limited():
+        with self._request(), self._failing(), self._limited():
+            self.check()
             self._require_open()
-            return prepare(self, sql, parameter_types)
+            return prepare(self, parse_one(sql), parameter_types)
 
     def cancel(self) -> None:
         """Stop what runs, from another thread."""
@@ -130,7 +203,9 @@ class Session:
 
     def close(self) -> None:
         """Give up an open transaction, and what runs."""
-        self._end_transaction()
+        # First what waits: once the transaction is over, nothing keeps what it has written from vacuum.
+        self._withdraw("the session was closed")
+        transactions.end(self)
         if not self._closed:
             self._closed = True
             self.database.forget(self)
@@ -139,23 +214,102 @@ class Session:
 
     def run(self, statement: st.Statement) -> Result:
         """Run one statement."""
-        self._cancelled = None
-        with self._failing(statement):
+        with self._request(), self._failing(statement):
+            self.check()
             self._admit(statement)
             with self._limited():
-                return self._dispatch(statement)
+                result = self._dispatch(statement)
+                self._durable |= statement.writes  # DDL stays done, too
+            result.notices[:] = [n for n in result.notices if self.is_shown(n)]
+            return result
+
+    def is_shown(self, notice: Notice) -> bool:
+        """Whether the client wants to be told that much."""
+        least = SEVERITIES.index(self.variables.get("client_min_messages"))
+        return SEVERITIES.index(notice.severity.lower()) >= least
+
+    def run_planned(self, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]) -> Result:
+        """Run a statement that was planned before, with the texts of its parameters."""
+        with self._request(), self._failing(statement):
+            self.check()
+            self._admit(statement)
+            with self._limited():
+                return run_plan(self, plan, texts)
+
+    @property
+    def starts_quickly(self) -> bool:
+        """Whether statements may be started without waiting for them: nothing limits their time or follows them."""
+        variables = self.variables
+        if self._quickly[0] != variables.version:
+            limited = bool(duration_ms(variables.get("statement_timeout")))
+            self._quickly = variables.version, not limited and not variables.is_on("rw_implicit_flush")
+        return self._quickly[1]
+
+    @property
+    def finds_quickly(self) -> bool:
+        """Whether an open transaction finds single rows without waiting for a store across the network."""
+        return self.transaction is None or self.database.coordinator.root.is_local
+
+    def start_planned(self, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]) -> Result | Pending:
+        """The same, without waiting for its commit."""
+        with self._failing(statement):
+            self.check()
+            self._admit(statement)
+            started = start_plan(self, statement, plan, texts)
+        return self._waiting(started)
+
+    def start_text(self, sql: str) -> Result | Pending | None:
+        """Start a statement that ends or begins a transaction, or is like others before; None for what is to be run."""
+        if not self.starts_quickly:
+            return None
+        statement = transactions.bracket(sql)
+        if statement is not None:
+            return self.start_bracket(statement)
+        known = self._texts.find(sql)
+        return None if known is None else known[0].start(known[1])
+
+    def knows_text(self, sql: str) -> bool:
+        """Whether `start_text` starts a text, without blocking whoever calls it."""
+        return self.starts_quickly and (transactions.bracket(sql) is not None or self._texts.find(sql) is not None)
+
+    def start_bracket(self, statement: st.Statement) -> Result | Pending:
+        """The same for one that is parsed already."""
+        with self._failing(statement):
+            self.check()
+            self._admit(statement)
+            started = transactions.start(self, statement)
+        return self._waiting(started)
+
+    def _waiting(self, started: StartedWrite | StartedCommit | Result) -> Result | Pending:
+        """Note what was started, so that it can be cancelled: perhaps it was already."""
+        if not isinstance(started, Result):
+            self._waits_for = started.request
+            if self._cancelled is not None:
+                self._withdraw(self._cancelled)
+        return started
+
+    @contextmanager
+    def finishing(self, statement: st.Statement) -> Iterator[None]:
+        """Take the result of a statement that was started: its errors are those of the session."""
+        self._waits_for = None
+        with self._failing(statement):
+            yield
 
     def _admit(self, statement: st.Statement) -> None:
         self._require_open()
-        transaction = self._transaction
+        transaction = self.transaction
         goes_on = isinstance(statement, _ALWAYS) or _rolls_back(statement)
         if transaction is not None and transaction.failed and not goes_on:
             raise TransactionError(
                 "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
             )
-        read_only = transaction.read_only if transaction else self.variables.is_on("default_transaction_read_only")
-        if read_only and isinstance(statement, _WRITES):
-            raise ReadOnlyTransaction("cannot execute this statement in a read-only transaction")
+        if statement.writes or isinstance(statement, _WAITS_FOR_VIEWS):
+            coordinator = self.database.coordinator
+            coordinator.refuse_writes(statement.words)
+            if not isinstance(statement, _ROW_CHANGES):
+                coordinator.wait_ready(self.check)
+        if statement.writes and self._reads_only():
+            raise ReadOnlyTransaction(f"cannot execute {statement.words} in a read-only transaction")
 
     def _require_open(self) -> None:
         if self._closed:
@@ -167,8 +321,7 @@ class Session:
             return select(self, statement.query)
         run = _RUN.get(type(statement))
         if run is None:
-            words = re.findall("[A-Z][a-z]+", type(statement).__name__)
-            raise NotSupported(f"{' '.join(words).upper()} is not supported yet", hint="docs/sql.md lists what is")
+            raise NotSupported(f"{statement.words} is not supported yet", hint="docs/sql.md lists what is")
         return run(self, statement)
 
     @contextmanager
@@ -178,11 +331,13 @@ class Session:
         try:
             yield
         except BaseException as error:
-            if self._transaction is not None:
-                self._transaction.failed = True
+            if self.transaction is not None:
+                self.transaction.failed = True
             if not isinstance(error, Exception):
                 raise
             found = self.database.keeper.explained(translate(error), spark)
+            if isinstance(found, SerializationFailure):
+                found = transactions.explained(self, self.transaction, found)
             reason = self._cancelled
             if reason is not None and not isinstance(found, QueryCanceled):
                 found = QueryCanceled(reason)
@@ -196,43 +351,78 @@ class Session:
     def _limited(self) -> Iterator[None]:
         """Apply `statement_timeout`."""
         limit_ms = duration_ms(self.variables.get("statement_timeout"))
-        timer = None
-        if limit_ms:
-            timer = threading.Timer(limit_ms / 1000, self._stop, ("canceling statement due to statement timeout",))
-            timer.daemon = True
-            timer.start()
+        if not limit_ms or self._timer is not None:  # EXECUTE runs a statement inside of another one
+            self._durable = False
+            yield
+            self._check_end()
+            return
+        self._durable = False
+        timer = threading.Timer(limit_ms / 1000, lambda: self._time_out(timer))
+        timer.daemon = True
+        self._timer = timer
+        timer.start()
         try:
             yield
-            self.check()
+            self._check_end()
         finally:
-            if timer is not None:
-                timer.cancel()
+            with self._timing:
+                self._timer = None
+            timer.cancel()
+
+    def _check_end(self) -> None:
+        """Raise `QueryCanceled` for a statement that was cancelled at its end, unless it has written: that holds."""
+        if not self._durable:
+            self.check()
+
+    def _time_out(self, timer: threading.Timer) -> None:
+        """The time of a statement is over; if it has ended just now, the next one has nothing to do with that."""
+        with self._timing:
+            if self._timer is timer:
+                self._stop("canceling statement due to statement timeout")
 
     def _stop(self, reason: str) -> None:
         self._cancelled = reason
         self.jobs.cancel()
+        self._withdraw(reason)
+
+    def _withdraw(self, reason: str) -> None:
+        """Let what was started fail, unless it is being committed."""
+        waits_for = self._waits_for
+        if waits_for is not None:
+            self.database.coordinator.writer.cancel(waits_for, QueryCanceled(reason))
 
     def check(self) -> None:
         """Raise `QueryCanceled` if the running statement was cancelled."""
         if self._cancelled is not None:
             raise QueryCanceled(self._cancelled)
 
-    def wait(self, step: Callable[[], object]) -> None:
-        """Run `step` in a thread of its own, so that waiting for it can be cancelled."""
-        done = threading.Event()
+    def wait(self, step: Callable[[Callable[[], None]], object]) -> None:
+        """Run `step` in a thread of its own, so that waiting for it can be cancelled.
+
+        It gets what it has to call now and then, and which raises once nobody waits for it any more.
+        """
+        done, given_up = threading.Event(), threading.Event()
+
+        def check() -> None:
+            if given_up.is_set():
+                raise QueryCanceled("nobody waits for this any more")
+
         failures: list[BaseException] = []
 
         def run() -> None:
             try:
-                step()
+                step(check)
             except BaseException as error:
                 failures.append(error)
             finally:
                 done.set()
 
         threading.Thread(target=run, name=f"headrace-wait-{self.number}", daemon=True).start()
-        while not done.wait(_WAIT_SLICE_S):
-            self.check()
+        try:
+            while not done.wait(_WAIT_SLICE_S):
+                self.check()
+        finally:
+            given_up.set()
         if failures:
             raise failures[0]
 
@@ -248,140 +438,167 @@ class Session:
         self.wait_for_spark()
         return self.database.planner
 
-    def names(self) -> Names:
-        """Look-up of names along the search path."""
-        return Names(self.database.catalog, self.variables.search_path())
+    def names(self, *, checked: bool = True) -> Names:
+        """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
+        return Names(self.database.catalog, self.variables.search_path(), checked)
 
     def localized(self, query: Query) -> Query:
         """The query with functions and casts that only the session or the catalog can answer replaced."""
         return localize(self, query)
 
-    def snapshot(self, relations: Sequence[int], at: int | None) -> AbstractContextManager[Snapshot]:
-        """A snapshot of relations: at an epoch that is asked for, that of the transaction, or the newest."""
-        return self._snapshot(relations, at)
+    @contextmanager
+    def within(self, transaction: Transaction) -> Iterator[None]:
+        """Let what is read inside the block be read in a transaction that writes."""
+        self._writing = transaction
+        try:
+            yield
+        finally:
+            self._writing = None
+
+    def has_changed(self, table_id: int) -> bool:
+        """Whether the transaction that is open wants to write to a table."""
+        transaction = self._writing or self.transaction
+        return transaction is not None and transaction.work.has_changed(table_id)
+
+    def wrote(self, epoch: int) -> None:
+        """Something has been written at an epoch: whoever wants to cancel it comes too late."""
+        self._cancelled, self._durable = None, True
+        self.last_write = max(self.last_write, epoch)
+        if self.variables.is_on("rw_implicit_flush"):
+            self.flush()
+
+    def snapshot(
+        self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None = None
+    ) -> AbstractContextManager[Snapshot]:
+        """A snapshot of relations: at an epoch that is asked for, that of the transaction, or the newest.
+
+        `point` is the table and the primary key of the one row that is read, where that is known.
+        """
+        return self._snapshot(relations, at, point)
 
     @contextmanager
-    def _snapshot(self, relations: Sequence[int], at: int | None) -> Iterator[Snapshot]:
-        options = self._read_options(at)
-        transaction = self._transaction if options.at is None else None
-        with self.database.coordinator.snapshot(list(relations), options=options) as snapshot:
-            if transaction is not None and transaction.epoch is None:
-                transaction.epoch, transaction.shown = snapshot.epoch, snapshot.shown
-                transaction.release = self.database.coordinator.hold(snapshot.epoch)
+    def _snapshot(
+        self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None
+    ) -> Iterator[Snapshot]:
+        transaction = self._writing or self.transaction
+        options = self._read_options(relations, at)
+        if transaction is None or options.at is not None:
+            with self.database.coordinator.snapshot(list(relations), options=options) as snapshot:
+                yield snapshot
+            return
+        with ExitStack() as stack:
+            snapshot = stack.enter_context(self._transaction_snapshot(transaction, relations, options))
+            if transaction.work.epoch is None:
+                transaction.shown = snapshot.shown
+                transaction.behind = self._behind(relations, snapshot)
+            transaction.work.fix(snapshot.epoch)
+            if point is not None and transaction.work.can_look_up(point[0]):
+                transaction.work.note_keys(point[0], [point[1]])
+            else:
+                transaction.work.note_tables(self.database.coordinator.tables_read(relations))
+            for i in snapshot.tables:
+                if transaction.work.has_changed(i):
+                    own = transaction.work.own_runs(i)
+                    snapshot.tables[i] = replace(snapshot.tables[i], refs=(*snapshot.tables[i].refs, *own))
             yield snapshot
 
-    def _read_options(self, at: int | None) -> ReadOptions:
+    def _behind(self, relations: Sequence[int], snapshot: Snapshot) -> str | None:
+        """Why a snapshot is older than the tables that it is made of; None if it is not."""
+        coordinator = self.database.coordinator
+        tables = coordinator.tables_read(relations)
+        if tables.issuperset(relations) or coordinator.writer.last_change(tables) <= snapshot.epoch:
+            return None
+        return "; ".join(snapshot.notices) or "a view that it has read had not taken them in yet"
+
+    def _transaction_snapshot(
+        self, transaction: Transaction, relations: Sequence[int], options: ReadOptions
+    ) -> AbstractContextManager[Snapshot]:
+        """The first read waits for what the session has written; where that cannot be, only writing fails."""
+        try:
+            return self.database.coordinator.snapshot(list(relations), options=options)
+        except SnapshotUnavailable:
+            if transaction.implicit or not options.at_least or self.variables.is_on("read_your_writes"):
+                raise
+            return self.database.coordinator.snapshot(list(relations), options=replace(options, at_least=0))
+
+    def _read_options(self, relations: Sequence[int], at: int | None) -> ReadOptions:
         """How the session's settings, its transaction and its writes let a read choose its epoch."""
-        v, transaction = self.variables, self._transaction
-        at = at or int(v.get("query_epoch") or 0) or None
+        v, transaction = self.variables, self._writing or self.transaction
+        if self._writing is None:
+            at = at or int(v.get("query_epoch") or 0) or None
         if at is not None:
             return ReadOptions(at=at, check=self.check)
-        fixed = None if transaction is None else transaction.epoch
+        fixed = None if transaction is None else transaction.work.epoch
         consistency = cast(Consistency, v.get("query_consistency"))
-        if transaction is not None and consistency == "latest":
+        at_least = self.last_write if v.is_on("read_your_writes") else 0
+        if transaction is not None:
             # A transaction reads one snapshot.
-            consistency = "snapshot"
+            consistency = "snapshot" if consistency == "latest" or transaction.implicit else consistency
+            if not transaction.read_only and fixed is None:
+                at_least = self._needed(transaction, relations)
         return ReadOptions(
             consistency=consistency,
             monotonic=cast(Monotonic, v.get("monotonic_reads")),
             exactly=fixed,
             shown={} if transaction is None else transaction.shown,
-            at_least=self._last_write if v.is_on("read_your_writes") else 0,
+            at_least=at_least,
             session=self._floors,
             align=transaction is not None and fixed is None,
             check=self.check,
         )
 
-    def write(self, record: ObjectRecord, change: TableChange) -> WriteResult | None:
-        """Write to a table: now, or at COMMIT; then what came of it is not known yet."""
-        if change.inserts is None and change.deletes is None:
-            return None
-        if self._transaction is not None:
-            self._transaction.changes.append((record, change))
-            return None
-        self.check()
-        written = self.database.coordinator.write(record.id, change)
-        self._last_write = written.epoch
-        self._implicit_flush()
-        return written
+    def _needed(self, transaction: Transaction, relations: Sequence[int]) -> int:
+        """The epoch that the snapshot of a transaction that may write must have reached, so that it can commit.
 
-    def _implicit_flush(self) -> None:
-        if self.variables.is_on("rw_implicit_flush"):
-            self.flush()
+        Its own session's writes must be there; for a single statement, the newest change of any table that it reads.
+        """
+        if not transaction.implicit:
+            return transaction.at_least
+        coordinator = self.database.coordinator
+        tables = coordinator.tables_read(relations)
+        return max(transaction.at_least, coordinator.writer.last_change(tables))
+
+    def write(self, record: ObjectRecord, change: TableChange) -> None:
+        """Write to a table: now, or at COMMIT."""
+        if change.inserts is None and change.deletes is None:
+            return
+
+        def run(transaction: Transaction) -> tuple[None, None]:
+            if transaction.implicit:
+                transaction.work.defer(record.id, change)
+            else:
+                transaction.work.change(record.id, change)
+            return None, None
+
+        transactions.run_writing(self, run)
 
     def flush(self) -> None:
         """Wait until every view has what was written before."""
-        self.wait(lambda: self.database.coordinator.flush(_WAIT_LIMIT_S))
+        self.wait(lambda check: self.database.coordinator.flush(check=check))
 
-    # ---- transactions and settings
+    # ---- settings
 
-    def begin(self, statement: st.Begin) -> Result:
-        """BEGIN."""
-        if self._transaction is not None:
-            return Result("BEGIN", notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
-        read_only = statement.read_only
-        if read_only is None:
-            read_only = self.variables.is_on("default_transaction_read_only")
-        self._transaction = Transaction(read_only)
-        return Result("BEGIN")
+    def setting(self, name: str) -> str:
+        """What SHOW says of a setting."""
+        if name == "transaction_read_only":
+            return "on" if self._reads_only() else "off"
+        if name == "in_hot_standby":
+            return "on" if self.on_standby else "off"
+        return self.variables.get(name)
 
-    def commit(self, statement: st.Statement) -> Result:
-        """COMMIT: what was written takes effect, table by table; a failed transaction is rolled back."""
-        transaction = self._end_transaction()
-        if transaction is None:
-            return Result("COMMIT", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
-        if transaction.failed:
-            return Result("ROLLBACK")
-        for record, change in transaction.changes:
-            self._last_write = self.database.coordinator.write(record.id, change).epoch
-        if transaction.changes:
-            self._implicit_flush()
-        return Result("COMMIT")
-
-    def _end_transaction(self) -> Transaction | None:
-        transaction, self._transaction = self._transaction, None
-        self.variables.end_transaction()
-        if transaction is not None:
-            transaction.release()
-        return transaction
-
-    def rollback(self, statement: st.Statement) -> Result:
-        """ROLLBACK: what was to be written is forgotten."""
-        transaction = self._end_transaction()
-        if transaction is None:
-            return Result("ROLLBACK", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
-        return Result("ROLLBACK")
-
-    def savepoint(self, statement: st.Savepoint) -> Result:
-        """SAVEPOINT, RELEASE and ROLLBACK TO."""
-        transaction, tag = self._transaction, _SAVEPOINT_TAGS[statement.action]
-        if transaction is None:
-            raise TransactionError(f"{tag} can only be used in transaction blocks", sqlstate="25P01")
-        if statement.action == "set":
-            transaction.savepoints.append((statement.name, len(transaction.changes)))
-            return Result(tag)
-        at = next((i for i, s in reversed([*enumerate(transaction.savepoints)]) if s[0] == statement.name), None)
-        if at is None:
-            raise TransactionError(f'savepoint "{statement.name}" does not exist', sqlstate="3B001")
-        if statement.action == "rollback":
-            del transaction.changes[transaction.savepoints[at][1] :]
-            transaction.failed = False
-            at += 1
-        del transaction.savepoints[at:]
-        return Result(tag)
-
-    def set_transaction(self, statement: st.SetTransaction) -> Result:
-        """SET TRANSACTION."""
-        if statement.session:
-            if statement.read_only is not None:
-                self.variables.set("default_transaction_read_only", "on" if statement.read_only else "off")
-        elif self._transaction is not None and statement.read_only is not None:
-            self._transaction.read_only = statement.read_only
-        return Result("SET")
+    def _reads_only(self) -> bool:
+        transaction = self.transaction
+        if self.on_standby:
+            return True
+        return transaction.read_only if transaction else self.variables.is_on("default_transaction_read_only")
 
     def set_variable(self, statement: st.SetVariable) -> Result:
         """SET."""
-        if statement.local and self._transaction is None:
+        if statement.name == "transaction_read_only" and statement.value is not None:
+            value = Variables(transaction_read_only="off")
+            value.set(statement.name, statement.value)
+            return transactions.set_transaction(self, st.SetTransaction(read_only=value.is_on(statement.name)))
+        if statement.local and self.transaction is None:
             warning = Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")
             return Result("SET", notices=[warning])
         self.variables.set(statement.name, statement.value, local=statement.local)
@@ -395,18 +612,33 @@ class Session:
             self.variables.set(statement.name, None)
         return Result("RESET")
 
+    def alter_system(self, statement: st.AlterSystem) -> Result:
+        """ALTER SYSTEM: takes effect at once, and holds over restarts."""
+        if self.transaction is not None:
+            raise TransactionError("ALTER SYSTEM cannot run inside a transaction block", sqlstate="25001")
+        self.database.alter_system(statement.name, statement.value)
+        return Result("ALTER SYSTEM")
+
     def discard(self, statement: st.Discard) -> Result:
         """DISCARD."""
         if statement.what == "all":
-            if self._transaction is not None:
+            if self.transaction is not None:
                 raise TransactionError("DISCARD ALL cannot run inside a transaction block", sqlstate="25001")
             self.variables.reset()
+            self.statements.clear()
         return Result(f"DISCARD {statement.what.upper()}")
 
     def flush_statement(self, statement: st.Statement) -> Result:
         """FLUSH and WAIT."""
         self.flush()
         return Result("FLUSH" if isinstance(statement, st.Flush) else "WAIT")
+
+    def promote(self, statement: st.Promote) -> Result:
+        """pg_promote: let this standby take over from the active server."""
+        done: list[bool] = []
+        limit_s = statement.wait_s if statement.wait else 0.0
+        self.wait(lambda check: done.append(self.database.coordinator.take_over(limit_s, check)))
+        return show.rows_result("SELECT", show.PROMOTED_HEADS, [[done[0] or not statement.wait]])
 
     def cancel_jobs(self, statement: st.CancelJobs) -> Result:
         """CANCEL JOBS: drop views that are still being created."""
@@ -417,7 +649,7 @@ class Session:
                 raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
         parts = parts_of(state, statement.ids)
         self.database.coordinator.drop([*statement.ids, *(o.id for o in parts if o.id not in statement.ids)])
-        return show.rows_result("CANCEL JOBS", [("Id", "bigint")], [[i] for i in statement.ids])
+        return show.rows_result("CANCEL JOBS", show.CANCELLED_HEADS, [[i] for i in statement.ids])
 
 
 _RUN: dict[type[st.Statement], Callable[..., Result]] = {
@@ -433,22 +665,31 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateIndex: ddl.create_index,
     st.CreateSchema: ddl.create_schema,
     st.CreateFunction: routines.create_function,
+    st.CreateSecret: secrets.create_secret,
+    st.AlterSecret: secrets.alter_secret,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
     st.Show: show.show,
     st.Describe: show.describe,
     st.Explain: show.explain,
-    st.Begin: Session.begin,
-    st.Commit: Session.commit,
-    st.Rollback: Session.rollback,
-    st.Savepoint: Session.savepoint,
-    st.SetTransaction: Session.set_transaction,
+    st.Begin: transactions.begin,
+    st.Commit: transactions.commit,
+    st.Rollback: transactions.rollback,
+    st.Savepoint: transactions.savepoint,
+    st.SetTransaction: transactions.set_transaction,
     st.SetVariable: Session.set_variable,
     st.ResetVariable: Session.reset,
+    st.AlterSystem: Session.alter_system,
     st.Discard: Session.discard,
     st.Flush: Session.flush_statement,
     st.Wait: Session.flush_statement,
     st.CancelJobs: Session.cancel_jobs,
+    st.Promote: Session.promote,
+    st.CloseCursor: close_cursor,
+    st.Unlisten: lambda session, statement: Result("UNLISTEN"),
+    st.Prepare: prepare_named,
+    st.Execute: execute,
+    st.Deallocate: deallocate,
 }
 
 _SUBJECT = re.compile(r'(?:relation|column|table|view|source|function) "([^"]+)"')

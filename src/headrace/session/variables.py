@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import headrace
 from headrace.errors import InvalidParameter, UndefinedObject
@@ -17,6 +18,10 @@ _REPORTED = (
     "integer_datetimes", "standard_conforming_strings", "application_name", "is_superuser", "session_authorization",
     "default_transaction_read_only", "in_hot_standby",
 )  # fmt: skip
+
+
+SEVERITIES = ("debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning", "error")
+"""The values of `client_min_messages`, the least severe first."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ def _boolean(text: str) -> str:
     raise ValueError("a boolean value is needed")
 
 
+@lru_cache(maxsize=1024)
 def duration_ms(text: str) -> int:
     """Milliseconds of a duration with an optional unit. Raises `ValueError`."""
     match = re.fullmatch(r"\s*(\d+)\s*(us|ms|s|min|h|d)?\s*", text)
@@ -89,6 +95,12 @@ def _monotonic(text: str) -> str:
         raise ValueError("one of strict, session, off is needed") from None
 
 
+def _digits(text: str) -> str:
+    if int(text) not in (1, 2, 3):
+        raise ValueError("only 1 to 3 are supported: the shortest text that stands for exactly the number")
+    return str(int(text))
+
+
 def _whole(text: str) -> str:
     return str(int(text)) if text.strip() else ""
 
@@ -118,18 +130,27 @@ VARIABLES: dict[str, Variable] = {
         Variable("in_hot_standby", "off", "Whether the server only reads.", fixed=True),
         Variable("application_name", "", "What the client calls itself."),
         Variable("search_path", '"$user", public', "Schemas in which names are looked up."),
-        Variable("extra_float_digits", "1", "Kept for clients."),
-        Variable("client_min_messages", "notice", "Kept for clients."),
+        Variable("extra_float_digits", "1", "Numbers are shown exactly; nothing else is offered.", _digits),
+        Variable("client_min_messages", "notice", "Least severe notices that are sent.", _one_of(*SEVERITIES)),
         Variable("bytea_output", "hex", "Format of binary values.", _one_of("hex")),
-        Variable("row_security", "on", "Kept for clients."),
-        Variable("max_identifier_length", "63", "Kept for clients.", fixed=True),
-        Variable("lock_timeout", "0", "Kept for clients.", _duration),
-        Variable("idle_in_transaction_session_timeout", "0", "Kept for clients.", _duration),
-        Variable("synchronous_commit", "on", "Kept for clients."),
+        Variable("row_security", "on", "No effect: there are no policies.", _boolean),
+        Variable("max_identifier_length", "63", "As in PostgreSQL.", fixed=True),
+        Variable("lock_timeout", "0", "No effect: statement_timeout limits all waiting.", _duration),
+        Variable(
+            "idle_in_transaction_session_timeout",
+            "0",
+            "Milliseconds (or with a unit) for which a client may leave a transaction alone; 0: no limit.",
+            _duration,
+        ),
+        Variable("transaction_timeout", "0", "Milliseconds (or with a unit) that a transaction may take.", _duration),
+        Variable("idle_session_timeout", "0", "The same outside of a transaction.", _duration),
+        Variable("synchronous_commit", "on", "No effect: what is committed is durable."),
         Variable("lc_collate", "C", "Order of text: by code point.", fixed=True),
         Variable("lc_ctype", "C.UTF-8", "Classification of characters.", fixed=True),
-        Variable("transaction_isolation", "repeatable read", "What a transaction sees.", _one_of(*_LEVELS)),
-        Variable("default_transaction_isolation", "repeatable read", "The same for new ones.", _one_of(*_LEVELS)),
+        Variable(
+            "transaction_isolation", "serializable", "Accepted: all transactions are serializable.", _one_of(*_LEVELS)
+        ),
+        Variable("default_transaction_isolation", "serializable", "The same for new ones.", _one_of(*_LEVELS)),
         Variable("transaction_read_only", "off", "Whether the transaction only reads.", _boolean),
         Variable("default_transaction_read_only", "off", "The same for new ones.", _boolean),
         Variable("statement_timeout", "0", "Milliseconds (or with a unit) per statement; 0: no limit.", _duration),
@@ -161,6 +182,10 @@ VARIABLES: dict[str, Variable] = {
     )
 }
 """Every setting by its name in lower case."""
+INERT = frozenset(
+    {"row_security", "lock_timeout", "synchronous_commit", "transaction_isolation", "default_transaction_isolation"}
+)
+"""Those that clients set and that have no effect, since what they ask for holds anyway."""
 _ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction isolation level": "transaction_isolation",
             "headrace.read_your_writes": "read_your_writes"}  # fmt: skip
 
@@ -171,12 +196,27 @@ class Variables:
     def __init__(self, **values: str) -> None:
         self._values: dict[str, str] = {}
         self._local: dict[str, str] = {}
+        self.version = 0
+        """Another number after every change."""
+        self._found: dict[str, str] = {}
+        self._found_version = 0
+        """The values that were asked for, and as of which version."""
+        self._reported: tuple[int, dict[str, str]] | None = None
         self._defaults = {name: v.default for name, v in VARIABLES.items()}
         for name, value in values.items():
             self._defaults[name.lower()] = value
 
     def get(self, name: str) -> str:
         """The value of a setting. Raises `UndefinedObject`."""
+        if self._found_version != self.version:
+            self._found.clear()
+            self._found_version = self.version
+        value = self._found.get(name)
+        if value is None:
+            value = self._found[name] = self._get(name)
+        return value
+
+    def _get(self, name: str) -> str:
         key = _key(name)
         if key in self._local:
             return self._local[key]
@@ -198,6 +238,7 @@ class Variables:
             raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
         if known is not None and known.fixed:
             raise InvalidParameter(f'parameter "{known.name}" cannot be changed', sqlstate="55P02")
+        self.version += 1
         if value is None:
             self._values.pop(key, None)
             self._local.pop(key, None)
@@ -213,10 +254,13 @@ class Variables:
 
     def end_transaction(self) -> None:
         """Forget what `SET LOCAL` has set."""
-        self._local.clear()
+        if self._local:
+            self.version += 1
+            self._local.clear()
 
     def reset(self) -> None:
         """Put every setting back to its default."""
+        self.version += 1
         self._values.clear()
         self._local.clear()
 
@@ -226,8 +270,11 @@ class Variables:
             yield replace(VARIABLES[key]), self.get(key)
 
     def reported(self) -> dict[str, str]:
-        """What clients are told."""
-        return {name: self.get(name) for name in _REPORTED if name.lower() in self._defaults}
+        """What clients are told: the same mapping as long as no setting changes."""
+        if self._reported is None or self._reported[0] != self.version:
+            told = {name: self.get(name) for name in _REPORTED if name.lower() in self._defaults}
+            self._reported = self.version, told
+        return self._reported[1]
 
     def search_path(self) -> tuple[str, ...]:
         """The schemas of the search path; `"$user"` does not exist."""

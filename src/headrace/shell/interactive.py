@@ -18,6 +18,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from headrace.errors import HeadraceError
 from headrace.shell.script import split_statements
 from headrace.shell.shell import RELATION_KINDS, Shell
+from headrace.sql.secrets import may_hold_a_secret
 
 _KEYWORD_TEXT: Final = """
 select from where group by order having limit offset union all intersect except with as on using join left right
@@ -120,7 +121,16 @@ def _history() -> History:
         path.touch(mode=0o600)
     except OSError:
         return InMemoryHistory()
-    return FileHistory(str(path))
+    return _Discreet(str(path))
+
+
+class _Discreet(FileHistory):
+    """A file without statements that may have the value of a secret; up to the end of the session they are known."""
+
+    def store_string(self, string: str) -> None:
+        """Keep what was typed."""
+        if not may_hold_a_secret(string):
+            super().store_string(string)
 
 
 def _bindings() -> KeyBindings:

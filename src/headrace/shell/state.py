@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
-from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
 from headrace.common.ownership import is_served, sole_access
-from headrace.config import Settings, apply_parameters
+from headrace.config import Settings, apply_parameters, is_parameter
 from headrace.coordinator import inspection
 from headrace.coordinator.core import state_root
-from headrace.coordinator.location import LOCATION, location_edits
+from headrace.coordinator.location import location_edits
+from headrace.coordinator.owner import check_owner
+from headrace.coordinator.place import look_up
 from headrace.errors import EpochTooNew, EpochTooOld, OperationalError
 from headrace.shell.link import Heading
 from headrace.shell.table import aligned
 from headrace.state.arrangement import Arrangement
-from headrace.state.stores import StoreRoot
+from headrace.state.stores import StoreRoot, store_of
 
 _TABLES = ("id", "name", "owner", "operator", "runs", "rows", "bytes", "levels", "committed epoch", "safe epoch")
 _RUNS = ("object", "offset", "level", "first epoch", "last epoch", "lowest key", "highest key", "rows", "bytes")
@@ -32,16 +33,18 @@ class StateShell:
 
     def _root(self) -> StoreRoot:
         """Where the objects are. Raises `InvalidParameter` if the catalog knows another place."""
-        location_edits(self._settings, self._look())
+        state = self._look()
+        location_edits(self._settings, state)
         return state_root(self._settings)
 
     def _grace_s(self) -> float:
         """The grace period, which SQL may have set."""
-        changes = {name: record.value for name, record in self._look().settings.items() if name != LOCATION}
+        changes = {name: record.value for name, record in self._look().settings.items() if is_parameter(name)}
         return apply_parameters(self._settings, changes).vacuum_grace_ms / 1000
 
     def _look(self) -> CatalogState:
-        with Catalog.open(self._settings.catalog_location, read_only=True) as catalog:
+        catalog, self._settings = look_up(self._settings)
+        with catalog:
             return catalog.image
 
     def ls(self) -> None:
@@ -103,6 +106,10 @@ class StateShell:
             self._collect(dry_run=False)
 
     def _collect(self, *, dry_run: bool) -> None:
+        if not dry_run:
+            catalog, self._settings = look_up(self._settings)
+            with catalog:
+                check_owner(self._settings, catalog, store_of(self._root()))
         loose = inspection.unreferenced(self._look, self._root(), time.time())
         deleted = inspection.collect(self._root(), loose, self._grace_s(), dry_run=dry_run)
         for path in deleted:

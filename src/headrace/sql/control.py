@@ -10,7 +10,7 @@ from headrace.sql.ddl import KINDS
 
 _LISTS = {
     "TABLES": "tables", "SOURCES": "sources", "MATERIALIZED VIEWS": "materialized views", "VIEWS": "views",
-    "CHECKPOINTS": "checkpoints", "PROGRESS": "progress",
+    "CHECKPOINTS": "checkpoints", "PARAMETERS": "parameters", "PROGRESS": "progress",
     "JOBS": "jobs", "SCHEMAS": "schemas", "DATABASES": "databases", "SINKS": "sinks", "INDEXES": "indexes",
     "CONNECTIONS": "connections", "SECRETS": "secrets", "SUBSCRIPTIONS": "subscriptions", "FUNCTIONS": "functions",
     "PROCESSLIST": "processlist", "CLUSTER": "cluster", "CURSORS": "cursors",
@@ -156,6 +156,21 @@ def _setting_value(cursor: Cursor) -> str | None:
             return ", ".join(parts)
 
 
+def alter_system(cursor: Cursor) -> st.Statement:
+    """Read a statement after `ALTER SYSTEM`."""
+    if cursor.match("RESET"):
+        name = None if cursor.match("ALL") else setting_name(cursor)
+        cursor.expect_end()
+        return st.AlterSystem(name)
+    cursor.expect("SET")
+    name = setting_name(cursor)
+    if not cursor.match("TO"):
+        cursor.expect("=")
+    value = _setting_value(cursor)
+    cursor.expect_end()
+    return st.AlterSystem(name, value)
+
+
 def reset(cursor: Cursor) -> st.Statement:
     """Read a statement after `RESET`."""
     if cursor.match("ALL"):
@@ -198,3 +213,97 @@ def bare(kind: type[st.Statement], cursor: Cursor) -> st.Statement:
     """Read a statement that is one word."""
     cursor.expect_end()
     return kind()
+
+
+def is_promotion(cursor: Cursor) -> bool:
+    """Whether a statement that begins with SELECT does nothing but `pg_promote`."""
+    return any(cursor.peek("SELECT", *words, "PG_PROMOTE", "(") for words in ((), ("PG_CATALOG", ".")))
+
+
+def promotion(cursor: Cursor) -> st.Statement:
+    """Read `SELECT pg_promote([wait [, wait_seconds]])`."""
+    cursor.match("SELECT")
+    if cursor.match("PG_CATALOG"):
+        cursor.expect(".")
+    cursor.expect("PG_PROMOTE")
+    cursor.expect("(")
+    wait, wait_s = True, 60
+    if not cursor.is_symbol(")"):
+        wait = _flag(cursor, "WAIT")
+        if cursor.match(","):
+            _named(cursor, "WAIT_SECONDS")
+            token = cursor.token
+            if token is None or token.token_type != TokenType.NUMBER or not token.text.isdigit() or token.text == "0":
+                cursor.fail()
+            wait_s = int(cursor.word())
+    cursor.expect(")")
+    cursor.expect_end()
+    return st.Promote(wait, wait_s)
+
+
+def _named(cursor: Cursor, name: str) -> None:
+    """Skip `name =>` and `name :=`."""
+    if cursor.match(name) and not cursor.match("=>") and not cursor.match(":="):
+        cursor.fail()
+
+
+def _flag(cursor: Cursor, name: str) -> bool:
+    _named(cursor, name)
+    if cursor.match("TRUE"):
+        return True
+    cursor.expect("FALSE")
+    return False
+
+
+def close(cursor: Cursor) -> st.Statement:
+    """Read a statement after `CLOSE`."""
+    name = None if cursor.match("ALL") else cursor.identifier()
+    cursor.expect_end()
+    return st.CloseCursor(name)
+
+
+def unlisten(cursor: Cursor) -> st.Statement:
+    """Read a statement after `UNLISTEN`."""
+    if not cursor.match("*"):
+        cursor.identifier()
+    cursor.expect_end()
+    return st.Unlisten()
+
+
+def execute(cursor: Cursor) -> st.Statement:
+    """Read a statement after `EXECUTE`."""
+    name, values = cursor.identifier(), []
+    if cursor.match("("):
+        while not cursor.match(")"):
+            values.append(_literal(cursor))
+            if not cursor.is_symbol(")"):
+                cursor.expect(",")
+    cursor.expect_end()
+    return st.Execute(name, tuple(values))
+
+
+def _literal(cursor: Cursor) -> str | None:
+    """Read a string, a number, TRUE, FALSE or NULL that stands for itself."""
+    start, value = cursor.at, None
+    if cursor.is_string():
+        value = cursor.string()
+    elif not cursor.match("NULL"):
+        sign = "-" if cursor.match("-") else ""
+        token = cursor.token
+        if token is None:
+            cursor.fail()
+        if token.token_type == TokenType.NUMBER or (not sign and token.text.upper() in ("TRUE", "FALSE")):
+            value = sign + cursor.word()
+    if cursor.token is None:
+        cursor.fail()
+    if cursor.at == start or not (cursor.is_symbol(",") or cursor.is_symbol(")")):
+        cursor.refuse("an expression as a value of EXECUTE", hint="Write a string, a number, TRUE, FALSE or NULL.")
+    return value
+
+
+def deallocate(cursor: Cursor) -> st.Statement:
+    """Read a statement after `DEALLOCATE`."""
+    cursor.match("PREPARE")
+    name = None if cursor.match("ALL") else cursor.identifier()
+    cursor.expect_end()
+    return st.Deallocate(name)

@@ -9,6 +9,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported
 from headrace.sql.dialect import syntax_fault, token_text
+from headrace.sql.law import DATABASE
 from headrace.sql.statements import TableName
 
 _QUOTED = {TokenType.IDENTIFIER}
@@ -97,12 +98,18 @@ class Cursor:
         return text.lower()
 
     def table_name(self) -> TableName:
-        """Read `[schema.]name`; a leading database name is dropped."""
+        """Read `[schema.]name`, or `database.schema.name` of the only database. Raises `NotSupported`."""
+        start = self.token
         parts = [self.identifier()]
         while self.match("."):
             parts.append(self.identifier())
         if len(parts) > 3:
             self.fail()
+        if len(parts) == 3 and parts[0] != DATABASE:
+            raise NotSupported(
+                f'cross-database references are not implemented: "{".".join(parts)}"',
+                position=start.start + 1 if start else None,
+            )
         return TableName(parts[-2] if len(parts) > 1 else None, parts[-1])
 
     def is_string(self) -> bool:

@@ -51,6 +51,7 @@ def spark_type(kind: exp.DataType) -> str:
     has no counterpart.
     """
     which = kind.this
+    _check_size(kind)
     if which in _SIMPLE:
         return _SIMPLE[which]
     if which == _D.DECIMAL:
@@ -67,6 +68,17 @@ def spark_type(kind: exp.DataType) -> str:
     if which == _D.USERDEFINED:
         raise UndefinedObject(f'type "{name}" does not exist')
     raise NotSupported(f"the type {name} is not supported", hint="Keep it as varchar, or convert it in the query.")
+
+
+_SIZED = {_D.VARCHAR, _D.CHAR, _D.BPCHAR, _D.NCHAR, _D.NVARCHAR, _D.DECIMAL}
+_MICROSECONDS = {_D.TIMESTAMP, _D.TIMESTAMPNTZ, _D.TIMESTAMPTZ, _D.TIMESTAMPLTZ}
+
+
+def _check_size(kind: exp.DataType) -> None:
+    """Raises `NotSupported` for a length or precision that has no effect."""
+    sizes = [part.name for part in kind.expressions if isinstance(part, exp.DataTypeParam)]
+    if sizes and kind.this not in _SIZED and not (kind.this in _MICROSECONDS and sizes == ["6"]):
+        raise NotSupported(f"{kind.sql(dialect='postgres').lower()} is not supported", hint="leave the precision out")
 
 
 def _decimal(kind: exp.DataType) -> str:
@@ -91,6 +103,8 @@ def _field(part: exp.Expr) -> str:
         raise NotSupported("a struct type needs a name and a type for each field")
     identifier = part.this
     name = identifier.name if identifier.args.get("quoted") else identifier.name.lower()
+    if set(name) & set("`:,<>()"):
+        raise NotSupported(f'the field name "{name}" is not supported', hint="Name it with letters, digits and blanks.")
     plain = name.isidentifier() and name.isascii()
     return f"{name if plain else f'`{name}`'}:{spark_type(kind)}"
 

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
-from headrace.errors import StatementError, UndefinedColumn
+from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
-from headrace.sql.dialect import parse_expression_tokens, parse_statement_tokens, parse_type_tokens
+from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
+from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Query
 from headrace.sql.routines import create_function
+from headrace.sql.secrets import alter_secret, create_secret
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
          "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip
@@ -44,23 +46,34 @@ def read_query(cursor: Cursor) -> Query:
     start, kept = cursor.token, cursor.rest()
     if start is None:
         cursor.fail()
-    tree = parse_statement_tokens(cursor.sql, kept)
+    check_grammar(cursor.text_of(kept), start.start)
+    tree, refused = parse_tokens(cursor.sql, kept)
     if not isinstance(tree, (exp.Query, exp.Values)):
         cursor.at = len(cursor.tokens) - len(kept)
         cursor.fail()
-    return Query(tree, cursor.text_of(kept))
+    return Query(tree, cursor.text_of(kept), start.start, refused)
 
 
-def options(cursor: Cursor) -> dict[str, str]:
-    """Read `(name = value, a.b = 'c', ...)`."""
+def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> dict[str, str]:
+    """Read `(name = value, a.b = 'c', ...)`; what is `SECRET x` goes to `secrets`, and is refused without."""
     found: dict[str, str] = {}
+    named: set[str] = set()
     cursor.expect("(")
     while not cursor.match(")"):
         key = cursor.string() if cursor.is_string() else cursor.identifier()
         while cursor.match("."):
             key += "." + cursor.word().strip('"')
         cursor.expect("=")
-        found[key.lower()] = option_value(cursor)
+        key = key.lower()
+        if cursor.peek("SECRET") and secrets is not None:
+            if key in named:
+                cursor.refuse(f"a second value for the option {key}")
+            secrets[key] = _secret(cursor)
+        else:
+            if secrets is not None and key in secrets:
+                cursor.refuse(f"a second value for the option {key}")
+            found[key] = option_value(cursor)
+        named.add(key)
         if not cursor.match(","):
             cursor.expect(")")
             break
@@ -68,16 +81,26 @@ def options(cursor: Cursor) -> dict[str, str]:
 
 
 def option_value(cursor: Cursor) -> str:
-    """Read a string, number, boolean or word; `SECRET x` stays as it is written."""
+    """Read a string, number, boolean or word. Raises `NotSupported` for `SECRET x`."""
     if cursor.is_string():
         return cursor.string()
-    if cursor.match("SECRET"):
-        return f"secret {cursor.table_name()}"
+    if cursor.peek("SECRET"):
+        cursor.refuse(
+            "a secret as the value of this option", "Secrets are for options of CREATE SOURCE and CREATE SINK."
+        )
     sign = "-" if cursor.match("-") else ""
     if cursor.token is None or cursor.is_symbol(")") or cursor.is_symbol(","):
         cursor.fail()
     text = cursor.word()
     return sign + (text.lower() if text.lower() in ("true", "false", "on", "off") else text)
+
+
+def _secret(cursor: Cursor) -> st.TableName:
+    cursor.expect("SECRET")
+    name = cursor.table_name()
+    if cursor.peek("AS", "FILE"):
+        cursor.refuse("SECRET ... AS FILE")
+    return name
 
 
 def _column(cursor: Cursor, body: _Body) -> None:
@@ -89,7 +112,8 @@ def _column(cursor: Cursor, body: _Body) -> None:
     not_null, default, generated = False, None, None
     while cursor.token is not None and not cursor.is_symbol(",") and not cursor.is_symbol(")"):
         if cursor.match("PRIMARY", "KEY"):
-            body.primary_key, not_null = (name,), True
+            _primary_key(cursor, body, (name,))
+            not_null = True
         elif cursor.match("NOT", "NULL"):
             not_null = True
         elif cursor.match("NULL"):
@@ -104,6 +128,16 @@ def _column(cursor: Cursor, body: _Body) -> None:
         else:
             cursor.fail()
     body.columns.append(st.ColumnDef(name, kind, not_null, default, generated))
+
+
+def _primary_key(cursor: Cursor, body: _Body, columns: tuple[str, ...]) -> None:
+    if body.primary_key:
+        at = cursor.tokens[cursor.at - 1].start + 1
+        raise InvalidTable("multiple primary keys for a table are not allowed", position=at)
+    for name in columns:
+        if columns.count(name) > 1:
+            raise _at_start(cursor, f'column "{name}" appears twice in primary key constraint', "42701")
+    body.primary_key = columns
 
 
 def _expression_text(cursor: Cursor) -> str:
@@ -138,7 +172,7 @@ def _body(cursor: Cursor) -> _Body:
     while not cursor.match(")"):
         named = cursor.match("CONSTRAINT") and bool(cursor.identifier())
         if cursor.match("PRIMARY", "KEY"):
-            body.primary_key = cursor.names()
+            _primary_key(cursor, body, cursor.names())
         elif cursor.match("WATERMARK", "FOR"):
             body.watermark = _watermark(cursor)
         elif named or any(cursor.peek(word, "(") for word in ("UNIQUE", "CHECK")) or cursor.peek("FOREIGN", "KEY"):
@@ -159,12 +193,30 @@ def _check_body(cursor: Cursor, body: _Body) -> None:
     for name in names:
         if names.count(name) > 1:
             raise _at_start(cursor, f'column "{name}" specified more than once', "42701")
+    _refuse_alike(cursor, names)
     for name in body.primary_key:
         if names and name not in names:
             raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
     keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
              for c in body.columns]  # fmt: skip
     body.columns = keyed
+
+
+def _refuse_alike(cursor: Cursor, names: Sequence[str]) -> None:
+    """Refuses names that differ in upper and lower case alone: to Spark they are the same."""
+    folded = [name.casefold() for name in names]
+    for name in names:
+        if folded.count(name.casefold()) > names.count(name):
+            raise NotSupported(
+                f'columns that differ from "{name}" in upper and lower case alone are not supported',
+                position=cursor.tokens[0].start + 1,
+            )
+
+
+class InvalidTable(StatementError):
+    """A table that is defined in a way that makes no sense."""
+
+    sqlstate = "42P16"
 
 
 class DuplicateColumn(StatementError):
@@ -178,7 +230,7 @@ def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
     return (DuplicateColumn if state == "42701" else UndefinedColumn)(message, position=position)
 
 
-def _format(cursor: Cursor, found: dict[str, str]) -> None:
+def _format(cursor: Cursor, found: dict[str, str], secrets: dict[str, st.TableName] | None = None) -> None:
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
     while cursor.match("INCLUDE"):
         part = cursor.identifier()
@@ -188,7 +240,10 @@ def _format(cursor: Cursor, found: dict[str, str]) -> None:
         cursor.expect("ENCODE")
         found["encode"] = cursor.word().lower()
         if cursor.is_symbol("("):
-            found.update({f"encode.{key}": value for key, value in options(cursor).items()})
+            own: dict[str, st.TableName] | None = None if secrets is None else {}
+            found.update({f"encode.{key}": value for key, value in options(cursor, own).items()})
+            if secrets is not None and own is not None:
+                secrets.update({f"encode.{key}": name for key, name in own.items()})
 
 
 def _on_conflict(cursor: Cursor) -> str:
@@ -227,15 +282,18 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
 
 def _create_source(cursor: Cursor) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
+    if body.primary_key:
+        cursor.refuse("PRIMARY KEY in CREATE SOURCE", "A source keeps no rows: use CREATE TABLE with a connector.")
     found: dict[str, str] = {}
+    secrets: dict[str, st.TableName] = {}
     while cursor.token is not None:
         if cursor.match("WITH"):
-            found.update(options(cursor))
+            found.update(options(cursor, secrets))
         elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
-            _format(cursor, found)
+            _format(cursor, found, secrets)
         else:
             cursor.fail()
-    return st.CreateSource(name, tuple(body.columns), found, body.watermark, body.primary_key, exists)
+    return st.CreateSource(name, tuple(body.columns), found, body.watermark, body.primary_key, exists, secrets)
 
 
 def _create_sink(cursor: Cursor) -> st.Statement:
@@ -248,11 +306,12 @@ def _create_sink(cursor: Cursor) -> st.Statement:
         tokens = cursor.until("WITH (", "FORMAT")
         query, emit = _closing_query(cursor.sql, tokens)
     found: dict[str, str] = {}
+    secrets: dict[str, st.TableName] = {}
     if cursor.match("WITH"):
-        found = options(cursor)
-    _format(cursor, found)
+        found = options(cursor, secrets)
+    _format(cursor, found, secrets)
     cursor.expect_end()
-    return st.CreateSink(name, source, query, found, exists, emit)
+    return st.CreateSink(name, source, query, found, exists, emit, secrets)
 
 
 def _closing_query(sql: str, tokens: Sequence[Token]) -> tuple[Query, bool]:
@@ -300,6 +359,11 @@ def create(cursor: Cursor) -> st.Statement:
         return _create_table(cursor, temporary)
     if cursor.match("VIEW"):
         return _create_view(cursor, replace, temporary)
+    if temporary:
+        cursor.refuse("CREATE TEMPORARY of anything but a table or view")
+    for kind in ("TABLE", "SOURCE", "SINK", "INDEX", "SCHEMA", "SECRET"):
+        if replace and cursor.peek(kind):
+            cursor.refuse(f"CREATE OR REPLACE {kind}", "DROP it first, or use IF NOT EXISTS.")
     if cursor.match("MATERIALIZED", "VIEW"):
         return _create_materialized_view(cursor, replace)
     if cursor.match("SOURCE") and not replace:
@@ -311,6 +375,8 @@ def create(cursor: Cursor) -> st.Statement:
     for kind in ("FUNCTION", "AGGREGATE"):
         if cursor.match(kind):
             return create_function(cursor, replace, kind == "AGGREGATE")
+    if cursor.match("SECRET"):
+        return create_secret(cursor)
     if cursor.match("SCHEMA"):
         exists = if_not_exists(cursor)
         found = st.CreateSchema(cursor.identifier(), exists)
@@ -354,8 +420,8 @@ def drop(cursor: Cursor) -> st.Statement:
 
 def alter(cursor: Cursor) -> st.Statement:
     """Read a statement after `ALTER`."""
-    if cursor.match("SYSTEM"):
-        cursor.refuse("ALTER SYSTEM", "Use SET for the session or the configuration for the server.")
+    if cursor.match("SECRET"):
+        return alter_secret(cursor)
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
     name = cursor.table_name()
     target, found, action = None, {}, ""
@@ -391,6 +457,8 @@ def _alter_columns(cursor: Cursor, kind: str, name: st.TableName, exists: bool) 
     while cursor.token is not None:
         if cursor.match("ADD", "COLUMN") or cursor.match("ADD"):
             _column(cursor, body)
+            if body.primary_key:
+                cursor.refuse("PRIMARY KEY of a column that is added")
         else:
             cursor.expect("DROP")
             cursor.match("COLUMN")

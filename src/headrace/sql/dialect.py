@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from sqlglot import exp
 from sqlglot.dialects.risingwave import RisingWave
@@ -12,11 +12,15 @@ from sqlglot.errors import ErrorLevel, ParseError, TokenError
 from sqlglot.parsers.risingwave import RisingWaveParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from headrace.errors import NotSupported, SyntaxFault
+from headrace.errors import HeadraceError, NotSupported, SyntaxFault
+from headrace.sql import builtin, law
+from headrace.sql.lexemes import parameters, unterminated
 
 _MAX_DEPTH_MESSAGE = "the statement is nested too deeply"
 
 
+_PARAMETER_SIGN: Final = "\ue000"
+"""What the tokenizer is shown for the `$` of a parameter: a character that is part of nothing else."""
 _UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
 
 
@@ -28,10 +32,28 @@ class _Fault(ParseError):
         self.token = token
 
 
+def _date_trunc(args: list[exp.Expr]) -> exp.Expr:
+    """`date_trunc(unit, value [, zone])`; the unit has to be a literal."""
+    if len(args) not in (2, 3) or not isinstance(args[0], exp.Literal):
+        raise NotSupported(
+            "date_trunc with a unit that is no literal is not supported",
+            position=law.position_of(args[0]) if args else None,
+        )
+    zone = args[2] if len(args) > 2 else None
+    return exp.TimestampTrunc(this=args[1], unit=exp.var(args[0].name.upper()), zone=zone)
+
+
+def _known(parsers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the parsers of functions whose names are PostgreSQL's; other names are those of users' functions."""
+    return {name: parse for name, parse in parsers.items() if name.lower() in builtin.PARSED}
+
+
 class _Parser(RisingWaveParser):
     FUNC_TOKENS = {*RisingWaveParser.FUNC_TOKENS, TokenType.SESSION}
+    FUNCTION_PARSERS = _known(RisingWaveParser.FUNCTION_PARSERS)
     FUNCTIONS = {
-        **RisingWaveParser.FUNCTIONS,
+        **_known(RisingWaveParser.FUNCTIONS),
+        "DATE_TRUNC": _date_trunc,
         "TO_CHAR": lambda args: exp.Anonymous(this="to_char", expressions=args),
         "TO_DATE": lambda args: exp.Anonymous(this="to_date", expressions=args),
         "TO_TIMESTAMP": lambda args: exp.Anonymous(this="to_timestamp", expressions=args),
@@ -64,6 +86,21 @@ class _Parser(RisingWaveParser):
                 time.set("expression", exp.Interval(this=time.expression.copy(), unit=exp.var(unit)))
         return found
 
+    def _parse_using_identifiers(self) -> list[exp.Expr]:
+        """Names alone: what qualifies one would be lost."""
+
+        def name() -> exp.Expr | None:
+            found = self._parse_column()
+            if (
+                not isinstance(found, exp.Column)
+                or found.args.get("table")
+                or not isinstance(found.this, exp.Identifier)
+            ):
+                raise _Fault("a qualified name in USING", self._prev)
+            return found.this
+
+        return self._parse_wrapped_csv(name)
+
     def _parse_as_command(self, start: Token) -> exp.Command:
         raise _Fault("unknown statement", self._curr or start)
 
@@ -71,42 +108,63 @@ class _Parser(RisingWaveParser):
 class Headrace(RisingWave):
     """PostgreSQL's dialect as RisingWave speaks it; no statement swallows its own text as an opaque command."""
 
+    INDEX_OFFSET = 0
+    """Indexes of arrays stay as they are written: the parser could move those alone that it takes for numbers."""
+
     class Tokenizer(RisingWave.Tokenizer):
         """RisingWave's tokens; commands are tokenised like everything else."""
 
         COMMANDS: ClassVar[set[TokenType]] = set()
         COMMAND_PREFIX_TOKENS: ClassVar[set[TokenType]] = set()
+        SINGLE_TOKENS: ClassVar[dict[str, TokenType]] = {
+            **RisingWave.Tokenizer.SINGLE_TOKENS,
+            _PARAMETER_SIGN: TokenType.PARAMETER,
+        }
 
     Parser = _Parser
 
 
-def _unterminated(sql: str) -> tuple[str, int]:
-    """What is left open at the end of `sql`, and the 0-based offset where it starts."""
-    pattern = re.compile(
-        r"""--[^\n]*|/\*.*?\*/|[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|(\$\w*\$).*?\1""",
-        re.DOTALL,
-    )
-    names = {"'": "quoted string", '"': "quoted identifier", "/": "/* comment"}
-    at = 0
-    while at < len(sql):
-        match = pattern.match(sql, at)
-        if match:
-            at = match.end()
-        elif sql[at] in "'\"" or sql.startswith("/*", at):
-            return names[sql[at]], at
-        elif re.match(r"\$\w*\$", sql[at:]):
-            return "dollar-quoted string", at
-        else:
-            at += 1
-    return "input", len(sql)
-
-
 def tokenize(sql: str) -> list[Token]:
-    """The tokens of `sql`, semicolons included. Raises `SyntaxFault` for what never ends."""
+    """The tokens of `sql`, semicolons included. Raises `SyntaxFault` for what never ends.
+
+    A parameter is a token of type `PARAMETER` with a number right behind it. sqlglot would take what stands between
+    the dollars of `$1,$2` for the tag of a dollar-quoted string, so it is shown another sign for them.
+    """
+    marks = parameters(sql) if "$" in sql else []
+    shown = list(sql)
+    for at in marks:
+        shown[at] = _PARAMETER_SIGN
+    tokens = _tokens("".join(shown), sql)
+    wrong = {t.start for t in tokens if t.token_type == TokenType.PARAMETER}.symmetric_difference(marks)
+    if wrong:
+        at = min(wrong)
+        raise SyntaxFault(f'syntax error at or near "{sql[at]}"', position=at + 1)
+    for token in tokens:
+        _check_number(sql, token)
+    return tokens
+
+
+_NUMBER: Final = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+def _check_number(sql: str, token: Token) -> None:
+    """Raises `SyntaxFault` for a number with something right behind it, which the parser would take for an alias."""
+    based = token.token_type in (TokenType.HEX_STRING, TokenType.BIT_STRING) and sql[token.start] == "0"
+    if token.token_type != TokenType.NUMBER and not based:
+        return
+    behind = sql[token.end + 1 : token.end + 2]
+    if based or not _NUMBER.fullmatch(sql, token.start, token.end + 1) or behind == "_" or behind.isalpha():
+        end = token.start + 2 if based else token.end + 2
+        raise SyntaxFault(
+            f'trailing junk after numeric literal at or near "{sql[token.start : end]}"', position=token.start + 1
+        )
+
+
+def _tokens(shown: str, sql: str) -> list[Token]:
     try:
-        return list(Headrace().tokenize(sql))
+        return list(Headrace().tokenize(shown))
     except TokenError:
-        what, at = _unterminated(sql)
+        what, at = unterminated(sql)
         near = sql[at : at + 40]
         raise SyntaxFault(f'unterminated {what} at or near "{near}"', position=at + 1) from None
 
@@ -145,8 +203,10 @@ def run_parser(
 
 
 def parse_expression_tokens(sql: str, tokens: Sequence[Token], following: Token | None = None) -> exp.Expr:
-    """A scalar expression."""
-    return run_parser(sql, tokens, lambda parser: parser._parse_disjunction(), following)
+    """A scalar expression. Raises `NotSupported` for what the translation does not handle."""
+    found = run_parser(sql, tokens, lambda parser: parser._parse_disjunction(), following)
+    law.check(found)
+    return found
 
 
 def parse_type_tokens(sql: str, tokens: Sequence[Token], following: Token | None = None) -> exp.DataType:
@@ -158,5 +218,20 @@ def parse_type_tokens(sql: str, tokens: Sequence[Token], following: Token | None
 
 
 def parse_statement_tokens(sql: str, tokens: Sequence[Token], following: Token | None = None) -> exp.Expr:
-    """A query or a DML statement."""
-    return run_parser(sql, tokens, lambda parser: parser._parse_statement(), following)
+    """A query or a DML statement. Raises `NotSupported` for what the translation does not handle."""
+    found, refused = parse_tokens(sql, tokens, following)
+    if refused is not None:
+        raise refused
+    return found
+
+
+def parse_tokens(
+    sql: str, tokens: Sequence[Token], following: Token | None = None
+) -> tuple[exp.Expr, HeadraceError | None]:  # fmt: skip
+    """A query or a DML statement, and why the translation does not handle it, if that is so."""
+    found = run_parser(sql, tokens, lambda parser: parser._parse_statement(), following)
+    try:
+        law.check(found)
+    except HeadraceError as error:
+        return found, error
+    return found, None

@@ -10,8 +10,9 @@ from typing import Any
 from sqlglot import exp
 
 from headrace.errors import NotSupported, SyntaxFault, UndefinedColumn
+from headrace.sql.binder.changes import Change
 from headrace.sql.datatypes import spark_type
-from headrace.sql.dialect import parse_expression_tokens, parse_statement_tokens, tokenize
+from headrace.sql.dialect import Headrace, parse_expression_tokens, parse_statement_tokens, tokenize
 from headrace.sql.query import Expression, Query, Rename, Schema
 from headrace.sql.statements import Delete, TableName, Update
 from headrace.sql.values import Untyped, assign, parse_text
@@ -52,6 +53,10 @@ class Rows:
     def width(self) -> int:
         """The number of values in the longest row."""
         return max((len(_cells(row)) for row in self._tree.expressions), default=0)
+
+    def cells(self) -> list[list[exp.Expr | None]]:
+        """The expressions of each row; None stands for `DEFAULT`."""
+        return [[None if _is_default(cell) else cell.copy() for cell in _cells(row)] for row in self._tree.expressions]
 
     def literals(self, column_types: Sequence[str]) -> list[list[object]] | None:
         """See `Insert.literal_rows`."""
@@ -217,7 +222,9 @@ def _target(table: TableName, alias: str | None) -> exp.Table:
     return found
 
 
-def _changed_rows(statement: Update | Delete, columns: Sequence[str], extra: Sequence[exp.Expr], text: str) -> Query:
+def _changed_rows(
+    statement: Update | Delete, columns: Sequence[str], extra: Sequence[exp.Expr], change: Change
+) -> Query:
     relation = statement.alias or statement.table.name
     items: list[exp.Expr] = [
         exp.Column(this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(relation, quoted=True))
@@ -232,7 +239,8 @@ def _changed_rows(statement: Update | Delete, columns: Sequence[str], extra: Seq
         )
     if statement.where is not None:
         select.set("where", exp.Where(this=statement.where.tree))
-    return Query(select, text)
+    offset = statement.position - 1 if statement.parsed else None
+    return Query(select, statement.text, offset, change=change)
 
 
 def _tokens(text: str) -> tuple[str, list[Any]]:
@@ -254,12 +262,12 @@ def update_query(statement: Update, columns: Sequence[str], defaults: Mapping[st
         else:
             value = parse_expression_tokens(text, tokenize(text)) if text else exp.Null()
         extra.append(exp.alias_(value, exp.to_identifier(f"__new_{assignment.column}", quoted=True)))
-    return _changed_rows(statement, columns, extra, statement.text)
+    return _changed_rows(statement, columns, extra, Change("update", statement.parsed, tuple(columns)))
 
 
 def delete_query(statement: Delete, columns: Sequence[str]) -> Query:
     """The rows a `DELETE` removes, with the columns given."""
-    return _changed_rows(statement, columns, [], statement.text)
+    return _changed_rows(statement, columns, [], Change("delete", statement.parsed, tuple(columns)))
 
 
 def assignments_of(tree: exp.Update, text: str) -> tuple[Assignment, ...]:
@@ -285,7 +293,7 @@ def _assignment(column: exp.Expr, value: exp.Expr, text: str) -> Assignment:
     identifier = column.this if isinstance(column, exp.Column) else column
     name = identifier.name if identifier.args.get("quoted") else identifier.name.lower()
     is_default = _is_default(value) or (isinstance(value, exp.Column) and value.sql().upper() == "DEFAULT")
-    return Assignment(name, None if is_default else Expression(value.copy(), value.sql(dialect="risingwave")))
+    return Assignment(name, None if is_default else Expression(value.copy(), value.sql(dialect=Headrace)))
 
 
 def returning_of(tree: exp.Expr, table: TableName, alias: str | None) -> Returning | None:
@@ -293,4 +301,4 @@ def returning_of(tree: exp.Expr, table: TableName, alias: str | None) -> Returni
     node = tree.args.get("returning")
     if node is None:
         return None
-    return Returning(node.expressions, table, alias, node.sql(dialect="risingwave"))
+    return Returning(node.expressions, table, alias, node.sql(dialect=Headrace))

@@ -15,6 +15,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import NotSupported, UndefinedFunction, WrongObjectType
+from headrace.sql import builtin, law
+from headrace.sql.normalize import OWN
 from headrace.sql.types import pg_type_text
 
 Form = Literal["scalar", "table", "aggregate"]
@@ -55,6 +57,17 @@ def _name(call: exp.Anonymous) -> str:
 def called(tree: exp.Expr) -> set[str]:
     """Names of all functions that a query calls and that are not built in."""
     return {_name(call) for call in _calls(tree)}
+
+
+def check_known(tree: exp.Expr, routines: Mapping[str, Routine]) -> None:
+    """Raises `UndefinedFunction` for a call of what is neither built in nor one of the functions."""
+    for call in _calls(tree):
+        name = _name(call)
+        if name in routines or name in builtin.PARSED or name in builtin.CALLED or call.meta.get(OWN):
+            continue
+        raise UndefinedFunction(
+            f"function {name} with {len(call.expressions)} arguments does not exist", position=law.position_of(call)
+        )
 
 
 def put_functions(tree: exp.Expr, routines: Mapping[str, Routine]) -> exp.Expr:

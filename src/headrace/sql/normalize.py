@@ -9,7 +9,11 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import ParseError
 
 from headrace.errors import NotSupported
+from headrace.sql.dialect import Headrace
 from headrace.sql.statements import TableName
+
+OWN = "hr_own"
+"""Marks a call of one of Spark's functions that is not the user's."""
 
 _SPECIAL_NAMES: dict[type[exp.Expr], str] = {
     exp.CurrentTimestamp: "now",
@@ -158,8 +162,8 @@ def _plain_function(call: exp.Func) -> exp.Expr:
     """A function that was written with its schema, which hides from the parser that it is one that it knows."""
     if isinstance(call, exp.Anonymous) and not call.args.get("distinct"):
         arguments = [argument.copy() for argument in call.expressions]
-        with suppress(ParseError, IndexError, TypeError):
-            return exp.func(call.name, *arguments, dialect="postgres")
+        with suppress(ParseError, IndexError, TypeError, ValueError):
+            return exp.func(call.name, *arguments, dialect=Headrace)
     return call
 
 
@@ -241,6 +245,7 @@ def _window_table(call: exp.Anonymous, alias: exp.Expr | None) -> exp.Expr:
     elif len(words) == 2:
         words = [words[0], words[0].copy(), words[1]]
     window = exp.Anonymous(this="WINDOW", expressions=[args[1].copy(), *words])
+    window.meta[OWN] = True
     inner = exp.Select(
         expressions=[exp.Star(), exp.alias_(window, _identifier("__window"))], from_=exp.From(this=source)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -13,24 +14,28 @@ from sqlglot.tokenizer_core import Token, TokenType
 from headrace.errors import NotSupported, StatementError, SyntaxFault
 from headrace.sql import control, ddl
 from headrace.sql import statements as st
+from headrace.sql.binder.changes import Change
 from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import (
+    Headrace,
     parse_expression_tokens,
-    parse_statement_tokens,
+    parse_tokens,
     parse_type_tokens,
     syntax_fault,
     tokenize,
 )
 from headrace.sql.dml import Rows, assignments_of, returning_of
+from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Expression, Query
+from headrace.sql.secrets import may_hold_a_secret, unquoted
 from headrace.sql.types import pg_type_text
 from headrace.sql.values import parse_text
 
 _REFUSED = (
-    "GRANT", "REVOKE", "COPY", "DECLARE", "FETCH", "CLOSE", "PREPARE", "EXECUTE", "DEALLOCATE",
-    "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE", "LISTEN", "NOTIFY", "UNLISTEN", "CALL", "DO", "MERGE",
-    "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT", "MOVE", "SECURITY", "USE", "KILL",
+    "GRANT", "REVOKE", "COPY", "DECLARE", "FETCH", "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
+    "LISTEN", "NOTIFY", "CALL", "DO", "MERGE", "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT", "MOVE",
+    "SECURITY", "USE", "KILL",
 )  # fmt: skip
 
 
@@ -39,6 +44,11 @@ def parse(script: str) -> list[st.Statement]:
 
     Raises `SyntaxFault` with a 1-based character position, or `NotSupported`.
     """
+    with unquoted() if may_hold_a_secret(script) else nullcontext():
+        return _parse(script)
+
+
+def _parse(script: str) -> list[st.Statement]:
     tokens = tokenize(script)
     found: list[st.Statement] = []
     start, offset = 0, 0
@@ -50,11 +60,19 @@ def parse(script: str) -> list[st.Statement]:
         if part:
             statement = _statement(Cursor(script[:end], part))
             text = script[part[0].start : part[-1].end + 1]
-            found.append(replace(statement, text=text, position=part[0].start + 1))
+            found.append(_placed(statement, text, part[0].start + 1))
         elif token is not None:
             found.append(st.Empty(text="", position=offset + 1))
         start, offset = i + 1, end + 1
     return found or [st.Empty()]
+
+
+def _placed(statement: st.Statement, text: str, position: int) -> st.Statement:
+    """A statement with the text that it was read from, unless that is to be kept nowhere."""
+    inner = statement.statement if isinstance(statement, st.Explain) else statement
+    if isinstance(inner, (st.CreateSecret, st.AlterSecret)):
+        text = inner.text
+    return replace(statement, text=text, parsed=text, position=position)
 
 
 def parse_one(sql: str) -> st.Statement:
@@ -81,6 +99,7 @@ def parse_query(text: str) -> Query:
 _STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
     ("CREATE", ddl.create),
     ("DROP", ddl.drop),
+    ("ALTER SYSTEM", control.alter_system),
     ("ALTER", ddl.alter),
     ("SHOW", control.show),
     ("DESCRIBE", control.describe),
@@ -100,6 +119,10 @@ _STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
     ("RECOVER", partial(control.bare, st.Recover)),
     ("CANCEL", control.cancel),
     ("DISCARD", control.discard),
+    ("CLOSE", control.close),
+    ("UNLISTEN", control.unlisten),
+    ("EXECUTE", control.execute),
+    ("DEALLOCATE", control.deallocate),
 )
 
 
@@ -109,6 +132,10 @@ def _statement(cursor: Cursor) -> st.Statement:
             return read(cursor)
     if cursor.match("EXPLAIN"):
         return _explain(cursor)
+    if cursor.match("PREPARE"):
+        return _prepare(cursor)
+    if control.is_promotion(cursor):
+        return control.promotion(cursor)
     if any(cursor.peek(word) for word in ("SELECT", "WITH", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE")):
         return _from_tree(cursor)
     for word in _REFUSED:
@@ -131,27 +158,51 @@ def _explain(cursor: Cursor) -> st.Statement:
     for word in ("ANALYZE", "VERBOSE"):
         if cursor.match(word):
             found[word.lower()] = "true"
+    return st.Explain(_inner(cursor), found)
+
+
+def _inner(cursor: Cursor) -> st.Statement:
+    """Read the statement that stands inside of another one, up to its end."""
     if cursor.token is None:
         cursor.fail()
     rest = cursor.rest()
     inner = _statement(Cursor(cursor.sql, rest))
-    return st.Explain(replace(inner, text=cursor.text_of(rest), position=rest[0].start + 1), found)
+    return _placed(inner, cursor.text_of(rest), rest[0].start + 1)
+
+
+def _prepare(cursor: Cursor) -> st.Statement:
+    if cursor.peek("TRANSACTION"):
+        cursor.refuse("two-phase commit")
+    name = cursor.identifier()
+    types: list[str | None] = []
+    if cursor.match("("):
+        while not types or cursor.match(","):
+            tokens = cursor.until(",")
+            unknown = len(tokens) == 1 and tokens[0].text.lower() == "unknown"
+            types.append(None if unknown else spark_type(parse_type_tokens(cursor.sql, tokens, cursor.token)))
+        cursor.expect(")")
+    cursor.expect("AS")
+    prepared = _inner(cursor)
+    if not isinstance(prepared, (st.Select, st.Insert, st.Update, st.Delete)):
+        raise SyntaxFault("only a query, INSERT, UPDATE or DELETE can be prepared", position=prepared.position)
+    return st.Prepare(name, tuple(types), prepared)
 
 
 def _from_tree(cursor: Cursor) -> st.Statement:
     tokens = cursor.rest()
-    tree = parse_statement_tokens(cursor.sql, tokens)
     text = cursor.text_of(tokens)
+    check_grammar(text, tokens[0].start)
+    tree, refused = parse_tokens(cursor.sql, tokens)
+    if isinstance(tree, (exp.Query, exp.Values)):
+        return st.Select(Query(tree, text, tokens[0].start, refused))
+    if refused is not None:
+        raise refused
     if isinstance(tree, exp.Insert):
-        return _insert(tree, text)
+        return _insert(tree, text, tokens[0].start)
     if isinstance(tree, exp.Update):
         return _update(tree, text)
     if isinstance(tree, exp.Delete):
         return _delete(tree, text)
-    if isinstance(tree, (exp.Query, exp.Values)):
-        if tree.args.get("into") is not None:
-            raise NotSupported("SELECT INTO is not supported", hint="Use CREATE TABLE ... AS.")
-        return st.Select(Query(tree, text))
     raise syntax_fault(cursor.sql, tokens[0])
 
 
@@ -166,7 +217,7 @@ def _table(node: exp.Expr) -> tuple[st.TableName, str | None]:
     return st.TableName(_name(schema) if schema is not None else None, _name(node.this)), label
 
 
-def _insert(tree: exp.Insert, text: str) -> st.Statement:
+def _insert(tree: exp.Insert, text: str, offset: int) -> st.Statement:
     target = tree.this
     columns: tuple[str, ...] = ()
     if isinstance(target, exp.Schema):
@@ -176,18 +227,13 @@ def _insert(tree: exp.Insert, text: str) -> st.Statement:
     source, conflict = tree.args.get("expression"), tree.args.get("conflict")
     if tree.args.get("with_") is not None and source is not None:
         source.set("with_", tree.args["with_"])
-    if conflict is not None and "NOTHING" not in conflict.sql().upper():
-        raise NotSupported(
-            "INSERT ... ON CONFLICT DO UPDATE is not supported",
-            hint="Declare the table with ON CONFLICT OVERWRITE or ON CONFLICT DO UPDATE IF NOT NULL.",
-        )
     plain = isinstance(source, exp.Values) and not any(
         source.args.get(k) for k in ("with_", "order", "limit", "offset")
     )
     return st.Insert(
         table,
         columns,
-        None if source is None or plain else Query(source, text),
+        None if source is None or plain else Query(source, text, offset, change=Change("insert", text)),
         Rows(source, text) if plain and isinstance(source, exp.Values) else None,
         returning_of(tree, table, alias),
         "ignore" if conflict is not None else None,
@@ -196,13 +242,13 @@ def _insert(tree: exp.Insert, text: str) -> st.Statement:
 
 def _where(tree: exp.Expr) -> Expression | None:
     where = tree.args.get("where")
-    return Expression(where.this.copy(), where.this.sql(dialect="risingwave")) if where is not None else None
+    return Expression(where.this.copy(), where.this.sql(dialect=Headrace)) if where is not None else None
 
 
 def _update(tree: exp.Update, text: str) -> st.Statement:
     table, alias = _table(tree.this)
     source = tree.args.get("from_")
-    sources = source.sql(dialect="risingwave").strip()[len("FROM ") :] if source is not None else None
+    sources = source.sql(dialect=Headrace).strip()[len("FROM ") :] if source is not None else None
     if tree.args.get("with_") is not None:
         raise NotSupported("WITH in UPDATE is not supported", hint="Use a subquery.")
     return st.Update(table, alias, assignments_of(tree, text), _where(tree), returning_of(tree, table, alias), sources)
@@ -211,7 +257,7 @@ def _update(tree: exp.Update, text: str) -> st.Statement:
 def _delete(tree: exp.Delete, text: str) -> st.Statement:
     table, alias = _table(tree.this)
     using = tree.args.get("using")
-    sources = ", ".join(item.sql(dialect="risingwave") for item in using) if using else None
+    sources = ", ".join(item.sql(dialect=Headrace) for item in using) if using else None
     if tree.args.get("with_") is not None:
         raise NotSupported("WITH in DELETE is not supported", hint="Use a subquery.")
     return st.Delete(table, alias, _where(tree), returning_of(tree, table, alias), sources)

@@ -6,8 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
-from headrace.sql.functions import Routine, called, put_functions
+from headrace.errors import HeadraceError
+from headrace.sql.binder.changes import Change
+from headrace.sql.binder.way import bound_text
+from headrace.sql.dialect import Headrace
+from headrace.sql.functions import Routine, called, check_known, put_functions
 from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
 from headrace.sql.statements import TableName
 from headrace.sql.transpile import Schema, is_proctime, to_spark_sql
@@ -19,11 +24,27 @@ Rename = Callable[[TableName], str]
 
 
 class Query:
-    """A query in the dialect; immutable. `text` is the source it came from."""
+    """A query in the dialect; immutable. `text` is the source it came from.
 
-    def __init__(self, tree: exp.Expr, text: str):
-        self._tree = normalize(tree)
+    `offset` is where that text stands in the script, in characters, if the query is what it says and nothing else; None
+    for a query that was made of parts. `refused` says why the older translation does not handle it. `change` says which
+    query of an INSERT, UPDATE or DELETE it is, if the text is that of one.
+    """
+
+    def __init__(
+        self, tree: exp.Expr, text: str, offset: int | None = None, refused: HeadraceError | None = None,
+        change: Change | None = None,
+    ):  # fmt: skip
+        try:
+            self._tree = normalize(tree)
+        except (HeadraceError, SqlglotError, ValueError, KeyError, AttributeError, TypeError):
+            if refused is not None:
+                raise refused from None
+            raise
         self.text = text
+        self.offset = offset
+        self.refused = refused
+        self.change = change
 
     def __repr__(self) -> str:
         return f"Query({self.text!r})"
@@ -52,15 +73,36 @@ class Query:
         return called(self._tree)
 
     def to_spark(
-        self, rename: Rename, schema: Schema | None = None, routines: Mapping[str, Routine] | None = None
-    ) -> str:
-        """Its Spark SQL text, every relation replaced by `rename`'s text and keeping its name as an alias.
+        self, rename: Rename, schema: Schema | None = None, routines: Mapping[str, Routine] | None = None,
+        *, typed: bool = True,
+    ) -> str:  # fmt: skip
+        """Its Spark SQL text, every relation replaced by `rename`'s text.
 
-        With `schema` (the columns of the relations it reads and their Spark types) rules that depend on types
-        apply: integer division, rounding casts, `date_trunc` on timestamps without zone, ...
+        With `schema` (the columns of the relations it reads and their Spark types) the binder makes it, if it knows
+        all of the query and `typed` allows it; else the rules of the translation that depend on types apply.
         """
+        if typed and schema is not None:
+            bound = self.bound(rename, schema, frozenset(routines or ()))
+            if bound is not None:
+                return bound
+        if self.refused is not None:
+            raise self.refused
         tree = self._tree.copy()
+        check_known(tree, routines or {})
         return to_spark_sql(put_functions(tree, routines) if routines else tree, rename, schema)
+
+    def bound(self, rename: Rename, schema: Schema, routines: frozenset[str] = frozenset()) -> str | None:
+        """Spark's text by the binder; None if that does not know all of the query."""
+        if self.offset is None:
+            return None
+        try:
+            text = self.text if self.change is None else self.change.text
+            return bound_text(text, schema, routines, rename, self.change)
+        except HeadraceError as error:
+            if error.position is not None:
+                substituted = self.change is not None and self.change.text != self.text
+                error.position = None if substituted else error.position + self.offset
+            raise
 
     @property
     def is_ordered(self) -> bool:
@@ -80,7 +122,7 @@ class Query:
         for table in iter_tables(self._tree):
             version = table.args.get("version")
             if version is not None and version.args.get("expression") is not None:
-                found[table_name(table)] = version.expression.sql(dialect="risingwave")
+                found[table_name(table)] = version.expression.sql(dialect=Headrace)
         return found
 
     def looked_up(self) -> set[TableName]:
@@ -120,4 +162,5 @@ class Expression:
 
     def to_spark(self) -> str:
         """Its Spark SQL text; columns keep their names."""
+        check_known(self._tree, {})
         return to_spark_sql(self.tree, str, None)

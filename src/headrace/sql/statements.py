@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from headrace.sql.dml import Assignment, Returning, Rows
@@ -48,19 +49,31 @@ class Watermark:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """Any statement: its source text, and the 1-based character position of that text in the script."""
+    """Any statement: its source text, and the 1-based character position of that text in the script.
+
+    Each class says whether it `writes`: changes what others can see, which a read-only transaction must not.
+    """
 
     text: str = field(default="", compare=False)
     position: int = field(default=1, compare=False)
+    parsed: str = field(default="", compare=False)
+    """What was parsed: the text, with values in the place of parameters."""
+    writes: ClassVar[bool]
+    words: ClassVar[str]
+    """What the kind of statement is called, for instance `CREATE TABLE`."""
+
+    def __init_subclass__(cls, *, writes: bool) -> None:
+        cls.writes = writes
+        cls.words = " ".join(re.findall("[A-Z][a-z]+", cls.__name__)).upper()
 
 
 @dataclass(frozen=True)
-class Empty(Statement):
+class Empty(Statement, writes=False):
     """Nothing between two semicolons."""
 
 
 @dataclass(frozen=True)
-class CreateTable(Statement):
+class CreateTable(Statement, writes=True):
     """`CREATE TABLE`; `on_conflict` is `overwrite`, `ignore`, `do update if not null` or None."""
 
     name: TableName
@@ -77,7 +90,7 @@ class CreateTable(Statement):
 
 
 @dataclass(frozen=True)
-class CreateSource(Statement):
+class CreateSource(Statement, writes=True):
     """`CREATE SOURCE`; without columns the connector infers them."""
 
     name: TableName
@@ -86,10 +99,12 @@ class CreateSource(Statement):
     watermark: Watermark | None = None
     primary_key: tuple[str, ...] = ()
     if_not_exists: bool = False
+    secrets: Mapping[str, TableName] = field(default_factory=dict)
+    """Options of which the value is a secret, and its name; none of them is among `options`."""
 
 
 @dataclass(frozen=True)
-class CreateSink(Statement):
+class CreateSink(Statement, writes=True):
     """`CREATE SINK name FROM relation | AS query WITH (...)`."""
 
     name: TableName
@@ -98,10 +113,12 @@ class CreateSink(Statement):
     options: Mapping[str, str]
     if_not_exists: bool = False
     emit_on_window_close: bool = False
+    secrets: Mapping[str, TableName] = field(default_factory=dict)
+    """As in `CreateSource`."""
 
 
 @dataclass(frozen=True)
-class CreateMaterializedView(Statement):
+class CreateMaterializedView(Statement, writes=True):
     """`CREATE MATERIALIZED VIEW`; `columns` rename the query's."""
 
     name: TableName
@@ -114,7 +131,7 @@ class CreateMaterializedView(Statement):
 
 
 @dataclass(frozen=True)
-class CreateView(Statement):
+class CreateView(Statement, writes=True):
     """`CREATE VIEW`."""
 
     name: TableName
@@ -126,7 +143,7 @@ class CreateView(Statement):
 
 
 @dataclass(frozen=True)
-class CreateIndex(Statement):
+class CreateIndex(Statement, writes=True):
     """`CREATE INDEX name ON table (columns) [INCLUDE (...)] [DISTRIBUTED BY (...)]`."""
 
     name: TableName
@@ -138,7 +155,7 @@ class CreateIndex(Statement):
 
 
 @dataclass(frozen=True)
-class CreateFunction(Statement):
+class CreateFunction(Statement, writes=True):
     """`CREATE FUNCTION | AGGREGATE name (arguments) RETURNS ... LANGUAGE ... AS body`.
 
     `arguments` are (name or None, Spark type); `table` are the columns of `RETURNS TABLE`, else `returns` is set.
@@ -159,7 +176,7 @@ class CreateFunction(Statement):
 
 
 @dataclass(frozen=True)
-class CreateSchema(Statement):
+class CreateSchema(Statement, writes=True):
     """`CREATE SCHEMA`."""
 
     name: str
@@ -167,7 +184,25 @@ class CreateSchema(Statement):
 
 
 @dataclass(frozen=True)
-class Drop(Statement):
+class CreateSecret(Statement, writes=True):
+    """`CREATE SECRET name WITH (backend = 'meta') AS 'value'`; its `text` has not the value."""
+
+    name: TableName
+    value: str = field(repr=False)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class AlterSecret(Statement, writes=True):
+    """`ALTER SECRET name AS 'value'`; its `text` has not the value."""
+
+    name: TableName
+    value: str = field(repr=False)
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class Drop(Statement, writes=True):
     """`DROP kind names`; `kind` is for instance `materialized view`. A schema's name stands in `TableName.name`."""
 
     kind: str
@@ -177,7 +212,7 @@ class Drop(Statement):
 
 
 @dataclass(frozen=True)
-class AlterJob(Statement):
+class AlterJob(Statement, writes=True):
     """`ALTER kind name` with an action: `pause`, `resume`, `set`, `rename`, `set schema` or `owner`.
 
     `options` belong to `set`; `target` is the new name, schema or owner.
@@ -192,7 +227,7 @@ class AlterJob(Statement):
 
 
 @dataclass(frozen=True)
-class AlterColumns(Statement):
+class AlterColumns(Statement, writes=True):
     """`ALTER TABLE | SOURCE name ADD COLUMN ... | DROP COLUMN ...`."""
 
     kind: str
@@ -203,7 +238,7 @@ class AlterColumns(Statement):
 
 
 @dataclass(frozen=True)
-class Insert(Statement):
+class Insert(Statement, writes=True):
     """`INSERT`; exactly one of `query` and `rows` is set, or neither for `DEFAULT VALUES`.
 
     Without a column list `columns` is empty. `on_conflict` is `ignore` for `ON CONFLICT DO NOTHING`.
@@ -225,7 +260,7 @@ class Insert(Statement):
 
 
 @dataclass(frozen=True)
-class Update(Statement):
+class Update(Statement, writes=True):
     """`UPDATE`; `sources` is the SQL text of its `FROM`."""
 
     table: TableName
@@ -252,7 +287,7 @@ class Update(Statement):
 
 
 @dataclass(frozen=True)
-class Delete(Statement):
+class Delete(Statement, writes=True):
     """`DELETE`; `sources` is the SQL text of its `USING`."""
 
     table: TableName
@@ -269,14 +304,14 @@ class Delete(Statement):
 
 
 @dataclass(frozen=True)
-class Select(Statement):
+class Select(Statement, writes=False):
     """Any query."""
 
     query: Query
 
 
 @dataclass(frozen=True)
-class Explain(Statement):
+class Explain(Statement, writes=False):
     """`EXPLAIN`; option names in lower case, a bare option is `true`."""
 
     statement: Statement
@@ -284,7 +319,7 @@ class Explain(Statement):
 
 
 @dataclass(frozen=True)
-class Show(Statement):
+class Show(Statement, writes=False):
     """`SHOW`: `what` is `tables`, `columns`, `create`, `all`, ... or `setting`.
 
     `name` is the relation, `setting` the setting's name, `kind` the object kind of `create`, `schema` that of
@@ -300,7 +335,7 @@ class Show(Statement):
 
 
 @dataclass(frozen=True)
-class Describe(Statement):
+class Describe(Statement, writes=False):
     """`DESCRIBE name`; `kind` is set for `DESCRIBE FUNCTION`."""
 
     name: TableName
@@ -308,22 +343,30 @@ class Describe(Statement):
 
 
 @dataclass(frozen=True)
-class Flush(Statement):
+class Flush(Statement, writes=False):
     """`FLUSH`."""
 
 
 @dataclass(frozen=True)
-class Wait(Statement):
+class Wait(Statement, writes=False):
     """`WAIT`."""
 
 
 @dataclass(frozen=True)
-class Recover(Statement):
+class Promote(Statement, writes=False):
+    """`SELECT pg_promote(wait, wait_seconds)`: let a standby take over."""
+
+    wait: bool = True
+    wait_s: int = 60
+
+
+@dataclass(frozen=True)
+class Recover(Statement, writes=False):
     """`RECOVER`."""
 
 
 @dataclass(frozen=True)
-class SetVariable(Statement):
+class SetVariable(Statement, writes=False):
     """`SET [LOCAL] name = value`; None stands for `DEFAULT`."""
 
     name: str
@@ -332,14 +375,22 @@ class SetVariable(Statement):
 
 
 @dataclass(frozen=True)
-class ResetVariable(Statement):
+class AlterSystem(Statement, writes=True):
+    """`ALTER SYSTEM SET name = value | RESET name | RESET ALL`; a value of None resets, a name of None all of them."""
+
+    name: str | None
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class ResetVariable(Statement, writes=False):
     """`RESET name`; None for `RESET ALL`."""
 
     name: str | None
 
 
 @dataclass(frozen=True)
-class Begin(Statement):
+class Begin(Statement, writes=False):
     """`BEGIN` or `START TRANSACTION`; modes are None where not given."""
 
     isolation: str | None = None
@@ -347,7 +398,7 @@ class Begin(Statement):
 
 
 @dataclass(frozen=True)
-class SetTransaction(Statement):
+class SetTransaction(Statement, writes=False):
     """`SET [SESSION CHARACTERISTICS AS] TRANSACTION`."""
 
     isolation: str | None = None
@@ -356,17 +407,17 @@ class SetTransaction(Statement):
 
 
 @dataclass(frozen=True)
-class Commit(Statement):
+class Commit(Statement, writes=False):
     """`COMMIT` or `END`."""
 
 
 @dataclass(frozen=True)
-class Rollback(Statement):
+class Rollback(Statement, writes=False):
     """`ROLLBACK` or `ABORT`."""
 
 
 @dataclass(frozen=True)
-class Savepoint(Statement):
+class Savepoint(Statement, writes=False):
     """`SAVEPOINT name`, `RELEASE [SAVEPOINT] name` or `ROLLBACK TO [SAVEPOINT] name`."""
 
     action: str
@@ -375,14 +426,50 @@ class Savepoint(Statement):
 
 
 @dataclass(frozen=True)
-class CancelJobs(Statement):
+class CancelJobs(Statement, writes=True):
     """`CANCEL JOBS 1, 2`."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Discard(Statement):
+class Discard(Statement, writes=False):
     """`DISCARD ALL | PLANS | SEQUENCES | TEMP`."""
 
     what: str
+
+
+@dataclass(frozen=True)
+class Prepare(Statement, writes=False):
+    """`PREPARE name [(types)] AS statement`; `types` are Spark's, None where the statement tells them."""
+
+    name: str
+    types: tuple[str | None, ...]
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class Execute(Statement, writes=False):
+    """`EXECUTE name [(values)]`; the values are text, or None for NULL."""
+
+    name: str
+    values: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Deallocate(Statement, writes=False):
+    """`DEALLOCATE [PREPARE] name`; None for `ALL`."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class CloseCursor(Statement, writes=False):
+    """`CLOSE name`; None for `ALL`. There are no cursors."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Unlisten(Statement, writes=False):
+    """`UNLISTEN channel | *`; nothing is ever listened to."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Final
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
@@ -13,9 +15,10 @@ from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.schema import MappingSchema
 
-from headrace.errors import NotSupported
+from headrace.errors import NotSupported, UndefinedTable
 from headrace.sql.datatypes import spark_type
-from headrace.sql.normalize import iter_tables, table_name
+from headrace.sql.law import position_of
+from headrace.sql.normalize import iter_tables, output_name, table_name
 from headrace.sql.rewrite import aggregates, scalars, times
 from headrace.sql.rewrite.build import Types
 from headrace.sql.statements import LOOKUP_SUFFIX, TableName
@@ -149,8 +152,78 @@ def is_proctime(version: exp.Expr | None) -> bool:
     return isinstance(time, exp.Anonymous) and str(time.name).lower() == "proctime"
 
 
+_CTE: Final = "__cte"
+"""What the names of users' CTEs end with in Spark's text, so that none of them hides a relation's internal name."""
+
+
+def _rename_ctes(tree: exp.Expr) -> None:
+    """Give every CTE a name of its own, which no relation has; the user's name still qualifies its columns."""
+    used: set[str] = set()
+    stack: list[tuple[exp.Expr, dict[str, str]]] = [(tree, {})]
+    while stack:
+        node, visible = stack.pop()
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not node.db:
+            _refer(node, visible.get(node.name))
+        with_ = node.args.get("with_")
+        if with_ is not None:
+            before = visible
+            for cte in with_.expressions:
+                name = _unused(cte.alias, used)
+                if not with_.args.get("recursive"):
+                    stack.append((cte.this, visible))
+                visible = {**visible, cte.alias: name}
+                cte.args["alias"].set("this", exp.to_identifier(name, quoted=True))
+            if with_.args.get("recursive"):
+                stack.extend((cte.this, {**before, **visible}) for cte in with_.expressions)
+        stack.extend((child, visible) for child in node.iter_expressions() if child is not with_)
+
+
+def _unused(name: str, used: set[str]) -> str:
+    found = next(n for n in (f"{name}{_CTE}{i or ''}" for i in count()) if n.casefold() not in used)
+    used.add(found.casefold())
+    return found
+
+
+def _refer(table: exp.Table, name: str | None) -> None:
+    """Make a table a reference to a CTE by its new name, if it is one."""
+    if name is None:
+        return
+    alias = table.args.get("alias") or exp.TableAlias()
+    if alias.args.get("this") is None:
+        alias.set("this", exp.to_identifier(table.name, quoted=True))
+    table.set("alias", alias)
+    table.set("this", exp.to_identifier(name, quoted=True))
+
+
+def _qualify_by_alias(tree: exp.Expr) -> None:
+    """Let columns be qualified by the relation's name alone. Refuses what could then mean another relation."""
+    qualified = [column for column in tree.find_all(exp.Column) if column.args.get("db") is not None]
+    if not qualified:
+        return
+    known: dict[str, set[str | None]] = {}
+    for table in iter_tables(tree):
+        known.setdefault(table.alias_or_name, set()).add(None if table.alias else table.db or "")
+    others = {s.alias for s in tree.find_all(exp.Subquery, exp.CTE, exp.Lateral, exp.Values) if s.alias}
+    for column in qualified:
+        schema, name = column.text("db"), column.table
+        found = known.get(name, set())
+        if len(found) > 1 or (found and (name in others or schema in known or schema in others)):
+            raise NotSupported(
+                f'"{schema}.{name}.{column.name}" is ambiguous', hint="Give the relation an alias.",
+                position=position_of(column),
+            )  # fmt: skip
+        if found - {schema, ""}:
+            raise UndefinedTable(
+                f'invalid reference to FROM-clause entry for table "{name}"', position=position_of(column)
+            )
+        if found:
+            column.set("db", None)
+        elif schema not in known and schema not in others:
+            raise UndefinedTable(f'missing FROM-clause entry for table "{schema}.{name}"', position=position_of(column))
+
+
 def _rename_tables(tree: exp.Expr, rename: Callable[[TableName], str]) -> None:
-    """Put `rename`'s text in place of every relation, and let columns be qualified by alias alone."""
+    """Put `rename`'s text in place of every relation."""
     for table in list(iter_tables(tree)):
         alias = table.args.get("alias") or exp.TableAlias()
         if alias.args.get("this") is None:
@@ -167,10 +240,27 @@ def _rename_tables(tree: exp.Expr, rename: Callable[[TableName], str]) -> None:
                 sample=table.args.get("sample"),
             )
         )
-    for column in tree.find_all(exp.Column):
-        if column.args.get("db") is not None:
-            column.set("db", None)
-            column.set("catalog", None)
+
+
+_SESSIONS = (exp.CurrentCatalog, exp.CurrentDatabase, exp.CurrentSchema, exp.CurrentSchemas, exp.CurrentUser,
+             exp.CurrentVersion, exp.SessionUser)  # fmt: skip
+
+
+def _refuse_what_is_left(tree: exp.Expr) -> None:
+    """Raises `NotSupported` for what should have become a value before."""
+    if tree.find(exp.Parameter) is not None:
+        raise NotSupported("a parameter has no value here", hint="Prepare the statement and execute it with values.")
+    session = tree.find(*_SESSIONS)
+    if session is not None:
+        raise NotSupported(
+            f"{output_name(session)} is not supported here", hint="Only a query by itself can ask about its session.",
+            position=position_of(session),
+        )  # fmt: skip
+    for array in tree.find_all(exp.Array):
+        if any(isinstance(item, exp.Query) for item in array.expressions):
+            raise NotSupported(
+                "ARRAY(query) is not supported", hint="Use array_agg in a subquery.", position=position_of(array)
+            )
 
 
 def to_spark_sql(tree: exp.Expr, rename: Callable[[TableName], str], schema: Schema | None) -> str:
@@ -178,15 +268,17 @@ def to_spark_sql(tree: exp.Expr, rename: Callable[[TableName], str], schema: Sch
 
     Raises `NotSupported` for what has no Spark form.
     """
-    if tree.find(exp.Parameter) is not None:
-        raise NotSupported("a parameter has no value here", hint="Prepare the statement and execute it with values.")
+    _refuse_what_is_left(tree)
     try:
         for table in iter_tables(tree):  # before the rules, which make the current time of PROCTIME()
             table.meta[_LOOKUP] = is_proctime(table.args.get("version"))
         types = infer_types(tree, schema)
         tree = apply_rules(tree, types)
+        _qualify_by_alias(tree)
         _rename_tables(tree, rename)
-        text: str = HeadraceSpark().generate(tree, copy=False, unsupported_level=ErrorLevel.IGNORE)
+        _rename_ctes(tree)
+        generator = HeadraceSpark().generator(comments=False, unsupported_level=ErrorLevel.IGNORE)
+        text: str = generator.generate(tree, copy=False)
         return text
     except RecursionError:
         raise NotSupported("the query is nested too deeply", hint="Split it with WITH or views.") from None

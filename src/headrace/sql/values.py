@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
@@ -47,8 +48,11 @@ def parse_text(text: str, type: str) -> Any:
     return _PARSERS[type](text, type) if type in _PARSERS else text
 
 
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII).fullmatch
+
+
 def _integer(text: str, type: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?\d+\s*", text, re.ASCII):
+    if not _WHOLE_NUMBER(text):
         raise _invalid(text, type)
     if len(text) > 60:
         raise NumericOutOfRange(f'value "{text}" is out of range for type {pg_type_text(type)}')
@@ -74,7 +78,7 @@ def _float(text: str, type: str) -> float:
     infinite = value in (float("inf"), float("-inf"))
     if infinite != ("inf" in text.lower()) or (not infinite and abs(value) >= limit):
         raise NumericOutOfRange(f'"{text}" is out of range for type {pg_type_text(type)}')
-    return value
+    return float(struct.unpack("f", struct.pack("f", value))[0]) if type == "float" else value
 
 
 def _decimal(text: str, type: str) -> Decimal:
@@ -159,7 +163,10 @@ def _offset(zone: str | None) -> dt.timedelta | None:
 
 def _timestamp(text: str, type: str) -> dt.datetime:
     moment, offset = _moment(text, type)
-    return (moment - (offset or dt.timedelta(0))).replace(tzinfo=dt.UTC)
+    try:
+        return (moment - (offset or dt.timedelta(0))).replace(tzinfo=dt.UTC)
+    except OverflowError:
+        raise InvalidDatetime(f'date/time field value out of range: "{text}"') from None
 
 
 def _array(text: str, type: str) -> list[Any]:

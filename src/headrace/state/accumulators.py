@@ -1,9 +1,10 @@
 """How accumulable aggregates are kept: what a row sends, which diff columns store it, and how the sums read.
 
-Every layout is exact under retraction: integers and decimals as limbs of 32 bits that add without overflow, doubles as
-double-double pairs (Dekker, "A floating-point technique for extending the available precision", 1971) beside separate
-counts of NaN, +Inf and -Inf. Minima and maxima accumulate only over input that is never retracted; otherwise ("least",
-"greatest") the values themselves are kept in order beside the sums, see `dataflow.operators.values`.
+Every layout is exact under retraction: integers and decimals as limbs of 32 bits, which carry where they are combined
+(`TableSchema.carries`), so that they add without overflow however many rows there are; doubles as
+numbers with as many bits as they need (`kernels.exact_sum`) beside separate counts of NaN, +Inf and -Inf. Minima and
+maxima accumulate only over input that is never retracted; otherwise ("least", "greatest") the values themselves are
+kept in order beside the sums, see `dataflow.operators.values`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import NumericOutOfRange
-from headrace.state.kernels.equality import fixed_width
+from headrace.state.kernels import checked, exact_sum
+from headrace.state.kernels.combine import LIMB_BITS, LIMB_MASK
+from headrace.state.kernels.equality import fixed_width, int64_values
 from headrace.state.schema import Combine
 
-_LIMB_BITS = 32
-_LIMB_MASK = (1 << _LIMB_BITS) - 1
 _DECIMAL_LIMBS = 4
 
 _WIRE: dict[str, tuple[str, ...]] = {
@@ -56,13 +57,12 @@ def state_diffs(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.
     if kind == "sum_decimal":
         return [add("n"), *(add(str(i)) for i in range(_DECIMAL_LIMBS))]
     if kind == "sum_float":
-        pair: list[tuple[pa.Field, Combine]] = [
-            (pa.field(f"{prefix}_x", pa.float64()), "twosum"),
-            (pa.field(f"{prefix}_x__lo", pa.float64()), "twosum"),
-        ]
-        return [*(add(s) for s in ("n", "nan", "pinf", "ninf")), *pair]
+        total = pa.field(f"{prefix}_x", exact_sum.EXACT_TYPE)
+        return [*(add(s) for s in ("n", "nan", "pinf", "ninf")), (total, "exact")]
     if kind in ("least", "greatest"):
         return []
+    if pa.types.is_floating(argument):  # Arrow's kernels pass over NaN, which is Spark's greatest number
+        raise ValueError(f"{kind} of {argument} cannot be accumulated; its values are kept in order")
     combine: Combine = "min" if kind == "min" else "max"
     return [(pa.field(f"{prefix}_m", argument), combine)]
 
@@ -73,9 +73,26 @@ def to_diffs(kind: str, wire: Sequence[pa.Array], weights: np.ndarray) -> list[p
         return _float_diffs(wire[0], weights)
     if kind == "sum_decimal":
         present = np.asarray(pc.is_valid(wire[0]))
-        limbs = _decimal_limbs(wire[0])
-        return [pa.array(np.where(present, weights, 0)), *(pa.array(limb * weights) for limb in limbs)]
+        limbs = _times(_decimal_limbs(wire[0]), weights)
+        return [pa.array(np.where(present, weights, 0)), *map(pa.array, limbs)]
+    if kind == "sum_wide":
+        return [wire[0], *map(pa.array, _normalized([int64_values(limb) for limb in wire[1:]]))]
     return list(wire)
+
+
+def _times(limbs: list[np.ndarray], weights: np.ndarray) -> list[np.ndarray]:
+    """Numbers times integers of any size. Raises `NumericOutOfRange` where the last limb would not hold the product."""
+    lower = ((weights & LIMB_MASK) ^ (1 << 31)) - (1 << 31)  # in [-2**31, 2**31), so that products with limbs fit
+    upper = (weights >> LIMB_BITS) + (lower < 0)
+    low = _normalized([limb * lower for limb in limbs])
+    if not upper.any():
+        return low
+    high = _normalized([limb * upper for limb in limbs])
+    found = _normalized([low[0], *(a + b for a, b in zip(low[1:], high[:-1]))])
+    # What is left of the highest limb belongs above the last one.
+    if np.any(abs(high[-1]) >= 1 << (LIMB_BITS - 3)):
+        raise NumericOutOfRange("[ARITHMETIC_OVERFLOW] a sum of decimals is out of range")
+    return [*found[:-1], found[-1] + (high[-1] << LIMB_BITS)]
 
 
 def from_values(kind: str, values: pa.Array, weights: np.ndarray) -> list[pa.Array]:
@@ -88,7 +105,7 @@ def from_values(kind: str, values: pa.Array, weights: np.ndarray) -> list[pa.Arr
     if kind == "sum_small":
         return [n, pa.array(np.asarray(values).astype(np.int64) * weights)]
     words = fixed_width(values).reshape(len(values), values.type.bit_width // 64)[:, 0].view(np.int64)
-    return [n, pa.array((words & _LIMB_MASK) * weights), pa.array((words >> _LIMB_BITS) * weights)]
+    return [n, pa.array((words & LIMB_MASK) * weights), pa.array((words >> LIMB_BITS) * weights)]
 
 
 def _float_diffs(values: pa.Array, weights: np.ndarray) -> list[pa.Array]:
@@ -101,8 +118,8 @@ def _float_diffs(values: pa.Array, weights: np.ndarray) -> list[pa.Array]:
         np.where(np.isposinf(x), weights, 0),
         np.where(np.isneginf(x), weights, 0),
     ]
-    scaled = np.where(finite, x, 0.0) * weights
-    return [*(pa.array(c.astype(np.int64)) for c in counts), pa.array(scaled), pa.array(np.zeros(len(scaled)))]
+    total = exact_sum.products(np.where(present & finite, x, 0.0), weights)
+    return [*(pa.array(c.astype(np.int64)) for c in counts), total]
 
 
 def _decimal_limbs(values: pa.Array) -> list[np.ndarray]:
@@ -122,6 +139,9 @@ def counted(kind: str, diffs: Sequence[pa.Array]) -> pa.Array:
 
 def read(kind: str, diffs: Sequence[pa.Array], result: pa.DataType) -> pa.Array:
     """The accumulated value of every row in the type asked for; null where no row counted.
+
+    A sum of doubles is the double nearest to the exact sum: it does not depend on the order of addition. In its place
+    `diffs` may have what it was rounded to already.
 
     Raises `NumericOutOfRange` where a sum does not fit the type.
     """
@@ -146,7 +166,7 @@ def _nulled(values: np.ndarray, count: np.ndarray) -> pa.Array:
 
 def _read_float(diffs: Sequence[pa.Array], count: np.ndarray) -> pa.Array:
     nan, pinf, ninf = (np.asarray(d) for d in diffs[1:4])
-    total = np.asarray(diffs[4]) + np.asarray(diffs[5])
+    total = np.asarray(diffs[4]) if pa.types.is_float64(diffs[4].type) else exact_sum.rounded(diffs[4])
     total = np.where(pinf > 0, np.inf, np.where(ninf > 0, -np.inf, total))
     total = np.where((nan > 0) | ((pinf > 0) & (ninf > 0)), np.nan, total)
     return _nulled(total, count)
@@ -158,19 +178,19 @@ def _normalized(limbs: list[np.ndarray]) -> list[np.ndarray]:
     carry = np.zeros(len(limbs[0]), dtype=np.int64)
     for limb in limbs[:-1]:
         total = limb + carry
-        out.append(total & _LIMB_MASK)
-        carry = total >> _LIMB_BITS
-    return [*out, limbs[-1] + carry]
+        out.append(total & LIMB_MASK)
+        carry = total >> LIMB_BITS
+    return [*out, checked.plus(limbs[-1], carry)]
 
 
 def _read_long(limbs: list[np.ndarray], count: np.ndarray, result: pa.DataType) -> pa.Array:
     low, high = limbs
     if pa.types.is_floating(result):
-        return _nulled(high.astype(np.float64) * float(1 << _LIMB_BITS) + low, count)
-    half = 1 << (_LIMB_BITS - 1)
+        return _nulled(high.astype(np.float64) * float(1 << LIMB_BITS) + low, count)
+    half = 1 << (LIMB_BITS - 1)
     if np.any((high < -half) | (high >= half)):
         raise NumericOutOfRange("[ARITHMETIC_OVERFLOW] a sum of bigint values is out of range")
-    return _nulled((high << _LIMB_BITS) | low, count)
+    return _nulled((high << LIMB_BITS) | low, count)
 
 
 def _read_decimal(limbs: list[np.ndarray], count: np.ndarray, result: pa.DataType) -> pa.Array:
@@ -179,10 +199,10 @@ def _read_decimal(limbs: list[np.ndarray], count: np.ndarray, result: pa.DataTyp
         words[:, i] = limb
     top = limbs[-1]
     for i in range(len(limbs) - 1, _DECIMAL_LIMBS - 1):  # sign extension
-        words[:, i] = top & _LIMB_MASK
-        top = top >> _LIMB_BITS
+        words[:, i] = top & LIMB_MASK
+        top = top >> LIMB_BITS
     words[:, -1] = top
-    half = 1 << (_LIMB_BITS - 1)
+    half = 1 << (LIMB_BITS - 1)
     if np.any((top < -half) | (top >= half)) or _beyond_decimal(words):
         raise NumericOutOfRange("[ARITHMETIC_OVERFLOW] a sum of decimals is out of range")
     packed = np.ascontiguousarray(words.astype(np.uint32, casting="unsafe"))
@@ -194,8 +214,8 @@ def _read_decimal(limbs: list[np.ndarray], count: np.ndarray, result: pa.DataTyp
 def _beyond_decimal(words: np.ndarray) -> bool:
     """Whether a 128-bit number, as four limbs in a row, has more than 38 digits."""
     bound = 10**38
-    low = (words[:, 0] | (words[:, 1] << _LIMB_BITS)).astype(np.uint64)
-    high = words[:, 2] | (words[:, 3] << _LIMB_BITS)
+    low = (words[:, 0] | (words[:, 1] << LIMB_BITS)).astype(np.uint64)
+    high = words[:, 2] | (words[:, 3] << LIMB_BITS)
     above = (high > bound >> 64) | ((high == bound >> 64) & (low >= np.uint64(bound & (2**64 - 1))))
     below = (high < -bound >> 64) | ((high == -bound >> 64) & (low <= np.uint64(-bound & (2**64 - 1))))
     return bool(np.any(above | below))

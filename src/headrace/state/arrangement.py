@@ -19,6 +19,9 @@ from headrace.state.watermark import alive, expired_runs, may_expire
 
 CHUNK_ROWS = 262_144
 """Rows that a scan holds in memory at a time, about."""
+LOOK_ROWS = 1024
+"""Rows of each run that are looked at together for the first one that is there."""
+_MOST_QUOTA = 1 << 60
 FIRST_ROWS = 8
 """Rows of a key that are read from each run, at least, when its first are looked for; more in every further try."""
 
@@ -79,7 +82,10 @@ class Arrangement:
         return sum(r.rows for r in self.refs)
 
     def fetch(self, keys: Ints) -> pa.RecordBatch:
-        """The rows whose `__k` is among `keys` (sorted, unique), consolidated, sorted by `__k`, `__h`."""
+        """The rows whose `__k` is among `keys` (sorted, unique), consolidated, sorted by `__k`, `__h`.
+
+        Raises `OutOfBudget` where their texts are too large for one batch.
+        """
         low = np.searchsorted(keys, [r.k_min for r in self.refs])
         high = np.searchsorted(keys, [r.k_max for r in self.refs], side="right")
         within = [i for i in range(len(self.refs)) if low[i] < high[i]]
@@ -136,7 +142,7 @@ class Arrangement:
             keep = leading(place, h, units, need[left][place]) & done[place]
             found.append(_where(rows, keep))
             left = left[~done]
-            quota[left] *= 4
+            quota[left] = np.minimum(quota[left], _MOST_QUOTA) * 4
         rows = concat(found, self._stored)
         return sort_rows(rows, self.schema) if len(found) > 1 else rows
 
@@ -205,6 +211,22 @@ class Arrangement:
             batch = consolidate(concat(rows, self._stored), self.schema)
             if batch.num_rows:
                 yield batch
+
+    def lowest_key(self, k_from: int, look_rows: int = LOOK_ROWS) -> int | None:
+        """The lowest `__k`, not below `k_from`, that has a row; None where there is none.
+
+        Costs a binary search in each run, and what is read: about `look_rows` rows of each run, more only where these
+        have been taken back.
+        """
+        while left := spans(self._cache.get_all(self._root, list(self.refs)), k_from, None):
+            cut = [s.run.point_at(s.start + look_rows)[0] for s in left if len(s) > look_rows]
+            k_to = min(cut) + 1 if cut else None
+            for rows in self.scan(k_from, k_to):
+                return int(int64_values(rows.column(0))[0])
+            if k_to is None:
+                return None
+            k_from, look_rows = k_to, look_rows * 4
+        return None
 
     def log(
         self,

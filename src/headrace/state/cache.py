@@ -6,12 +6,13 @@ import fcntl
 import hashlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headrace.errors import CorruptObject
+from headrace.errors import CorruptObject, StorageError
 from headrace.state.iopool import IoMetrics
 from headrace.state.objects import map_object, storage_errors
 
@@ -29,14 +30,19 @@ class SectionCache:
     who have mapped it. What is put in must have been verified.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], limit_bytes: int, metrics: IoMetrics) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], limit_bytes: int, metrics: IoMetrics, *, private: bool = False
+    ) -> None:
         self._folder = Path(directory)
         self._limit = limit_bytes
         self._metrics = metrics
+        self._private = private
+        """Whether the directory is in a place where anybody may make one of its name."""
 
     def map(self, key: str, length: int) -> memoryview | None:
         """The section, mapped, and marked as used now; None if it is not there, or not of that length."""
         try:
+            self._check()
             view = map_object(self._folder, _name(key), 0, length)
             os.utime(self._folder / _name(key))
         except (CorruptObject, FileNotFoundError):
@@ -52,8 +58,24 @@ class SectionCache:
     def temporary(self) -> Path:
         """A name, free and in the cache's directory, for a file to be admitted."""
         with storage_errors("caching", str(self._folder)):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._prepare()
         return self._folder / f".{secrets.token_hex(8)}.tmp"
+
+    def _prepare(self) -> None:
+        """Make the directory, or find out that it is not to be trusted."""
+        self._folder.mkdir(mode=0o700 if self._private else 0o777, parents=True, exist_ok=True)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises `StorageError` for a private directory that others could have put, or could put, something into."""
+        if not self._private:
+            return
+        found = os.lstat(self._folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise StorageError(
+                f"the cache directory {self._folder} is no directory that only this user may write to",
+                hint="remove it, or give another one as cache_dir",
+            )
 
     def admit(self, key: str, temporary: Path) -> None:
         """Take in a file that holds all of a section. One that is larger than the whole cache is dropped."""
@@ -96,7 +118,7 @@ class SectionCache:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Exclusive among all processes and threads; gives the descriptor of the locked file."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._prepare()
         fd = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Walking several runs side by side in key order, a bounded number of rows at a time."""
+"""Walking several runs side by side in key order, a bounded number of rows and bytes at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.state.kernels import sizes
 from headrace.state.kernels.equality import Ints
 from headrace.state.run import Point, Run
 from headrace.state.schema import RunRef
@@ -25,6 +26,11 @@ class Span:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows take."""
+        return sum(batch.nbytes for batch in self.run.slices(self.start, self.stop))
 
 
 def overlaps(ref: RunRef, k_from: int, k_to: int | None) -> bool:
@@ -46,20 +52,47 @@ def spans(runs: Sequence[Run], k_from: int, k_to: int | None) -> list[Span]:
 
 
 def chunks(whole: Sequence[Span], chunk_rows: int) -> Iterator[list[Span]]:
-    """Cut the spans at common places, in order, so that each part holds about `chunk_rows` rows.
+    """Cut the spans at common places, in order, so that each part holds about `chunk_rows` rows, or `CHUNK_BYTES`.
 
-    A part exceeds that by at most one index stride per run. Rows with equal (`__k`, `__h`) are in one part.
+    A part exceeds the first by at most one index stride per run, and the other only where its rows are equal in
+    (`__k`, `__h`): these are in one part.
     """
-    starts = [s.start for s in whole]
+    left = list(whole)
     for cut in _cuts(whole, chunk_rows):
-        stops = [min(max(s.run.lower_bound(cut), s.start), s.stop) for s in whole]
-        part = [Span(s.run, a, b) for s, a, b in zip(whole, starts, stops, strict=True) if a < b]
-        starts = stops
-        if part:
-            yield part
-    part = [Span(s.run, a, s.stop) for s, a in zip(whole, starts, strict=True) if a < s.stop]
-    if part:
+        part, left = _split(left, cut)
+        yield from _bounded(part, sizes.CHUNK_BYTES)
+    yield from _bounded(left, sizes.CHUNK_BYTES)
+
+
+def _split(part: Sequence[Span], cut: Point) -> tuple[list[Span], list[Span]]:
+    """What lies before a place and what does not, without empty spans."""
+    stops = [min(max(s.run.lower_bound(cut), s.start), s.stop) for s in part]
+    before = [Span(s.run, s.start, stop) for s, stop in zip(part, stops, strict=True) if s.start < stop]
+    return before, [Span(s.run, stop, s.stop) for s, stop in zip(part, stops, strict=True) if stop < s.stop]
+
+
+def _bounded(part: list[Span], most_bytes: int) -> Iterator[list[Span]]:
+    """A part, cut in the middle as long as it is too large."""
+    left = [part] if part else []
+    while left:
+        part = left.pop()
+        if sum(s.run.stored_bytes(s.start, s.stop) for s in part) > most_bytes:
+            taken = [s.nbytes for s in part]
+            halves = _halves(part, part[int(np.argmax(taken))]) if sum(taken) > most_bytes else None
+            if halves is not None:
+                left += reversed(halves)
+                continue
         yield part
+
+
+def _halves(part: list[Span], largest: Span) -> tuple[list[Span], list[Span]] | None:
+    """A part in two, at about the middle of one of its spans; None where all rows of that are at one place."""
+    middle = largest.run.point_at(largest.start + len(largest) // 2)
+    for cut in (middle, (*middle[:-1], middle[-1] + 1)):
+        before, rest = _split(part, cut)
+        if before and rest:
+            return before, rest
+    return None
 
 
 def _cuts(whole: Sequence[Span], chunk_rows: int) -> list[Point]:

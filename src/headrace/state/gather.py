@@ -14,30 +14,41 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.kernels.equality import Bools, Ints
-from headrace.state.kernels.order import expand_ranges
+from headrace.state.kernels.order import expand_ranges, joined
+from headrace.state.kernels.sizes import check_column
 
 Positions = tuple[Ints, Ints]
 """Rows, counted from the start of the run, and the batches that they lie in."""
 
+COPIED_BYTES = 8 << 20
+"""Bytes of texts that are fetched by their positions; more are copied text by text."""
 _ABSENT = -(2**62)
 """Stands for the place of a buffer that a batch does not have."""
 
 
 class RowAccess:
-    """The columns of a run's batches, all of `batch_rows` rows but the last, in one mapping of their bytes."""
+    """The columns of a run's batches in one mapping of their bytes.
 
-    def __init__(self, view: memoryview, batches: Sequence[pa.RecordBatch], batch_rows: int) -> None:
+    `starts` are the batches' first rows; `batch_rows` is the number of rows of all but the last, where they agree.
+    """
+
+    def __init__(
+        self, view: memoryview, batches: Sequence[pa.RecordBatch], starts: Ints, batch_rows: int | None
+    ) -> None:
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(view, dtype=np.uint8)
         self._start = self._bytes.ctypes.data
         self._batches = batches
         self._batch_rows = batch_rows
-        self._first_rows = np.arange(len(batches), dtype=np.int64) * batch_rows
+        self._first_rows = starts
         self._gatherers: dict[int, Callable[[Positions], pa.Array]] = {}
         self._k = self._words(0)
 
     def positions(self, rows: Ints) -> Positions:
         """Rows with the batches that they lie in."""
-        return rows, rows // self._batch_rows
+        return rows, self._batch_of(rows)
+
+    def _batch_of(self, rows: Ints) -> Ints:
+        return batch_numbers(rows, self._first_rows, self._batch_rows)
 
     def gather(self, column: int, at: Positions) -> pa.Array:
         """The values of a column at some rows."""
@@ -74,7 +85,7 @@ class RowAccess:
         found = block * stride
         limit = np.minimum(found + stride, rows)
         base, words = self._k
-        base = base[found // self._batch_rows] - 1
+        base = base[self._batch_of(found)] - 1
         step = 1 << (stride.bit_length() - 1)
         while step:
             next_ = np.minimum(found + step, limit)
@@ -84,7 +95,7 @@ class RowAccess:
 
     def _k_at(self, rows: Ints) -> Ints:
         base, words = self._k
-        return words[base[rows // self._batch_rows] + rows]
+        return words[base[self._batch_of(rows)] + rows]
 
     def _words(self, column: int) -> tuple[Ints, npt.NDArray[Any]]:
         """For a column of fixed width: where row 0 would lie if it were in a batch, for each batch; and the mapping.
@@ -167,12 +178,21 @@ class RowAccess:
             start = offsets[places].astype(np.int64)
             length = offsets[places + 1] - start
             ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(length)))
-            if ends[-1] > np.iinfo(offset_type).max:
-                raise pa.ArrowInvalid("a column of strings beyond 2 GiB")
-            content = self._bytes[expand_ranges(data[batch] + start, length)]
+            check_column(int(ends[-1]), self._batches[0].schema.names[column])
+            content = self._ranges(data[batch] + start, length, ends)
             return [pa.py_buffer(ends.astype(offset_type)), pa.py_buffer(content)]
 
         return values
+
+    def _ranges(self, start: Ints, length: Ints, ends: Ints) -> npt.NDArray[np.uint8]:
+        """The bytes of some ranges of the mapping; `ends` is where they begin and end in the result."""
+        if ends[-1] <= COPIED_BYTES:
+            return self._bytes[expand_ranges(start, length)]
+        # A position for each byte would take many times the room of the bytes.
+        content = np.empty(int(ends[-1]), dtype=np.uint8)
+        for begin, n, to in zip(start.tolist(), length.tolist(), ends.tolist(), strict=False):
+            content[to : to + n] = self._bytes[begin : begin + n]
+        return content
 
     def _taken(self, column: int, at: Positions) -> pa.Array:
         """Batch by batch, for types that are not laid out plainly."""
@@ -183,7 +203,14 @@ class RowAccess:
             for part, part_of in zip(np.split(rows, cuts), np.split(batch, cuts))
             if len(part)
         ]
-        return pa.concat_arrays(parts) if parts else self._batches[0].column(column).slice(0, 0)
+        return joined(parts, self._batches[0].schema.names[column]) if parts else self._batches[0].column(column)[:0]
+
+
+def batch_numbers(rows: Ints, starts: Ints, batch_rows: int | None) -> Ints:
+    """The batches that rows lie in; `batch_rows` is the number of rows of all but the last, where they agree."""
+    if batch_rows is not None:
+        return rows // batch_rows
+    return np.searchsorted(starts, rows, side="right").astype(np.int64, copy=False) - 1
 
 
 def _packed(bits: Bools) -> pa.Buffer:

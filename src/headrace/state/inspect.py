@@ -44,7 +44,7 @@ def _contradictions(run: Run, schema: TableSchema, newest_epoch: int) -> Iterato
         first = tuple(int(k[0]) for k in keys)
         if not _ascending(keys) or (last is not None and first < last):
             yield f"batch {i} is not sorted"
-        if rows != i * run.batch_rows:
+        if rows != int(run.starts[i]):
             yield f"batch {i} starts at row {rows}"
         if int(run.batch_first_k[i]) != first[0]:
             yield f"the index is wrong about batch {i}"

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.state.arrangement import CHUNK_ROWS, with_epochs
 from headrace.state.cursor import K_LOWEST, Span, chunks, overlaps, spans
 from headrace.state.kernels import concat, consolidate, int64_values
+from headrace.state.kernels.sizes import overflows_named
 from headrace.state.run import Run, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
@@ -22,6 +23,10 @@ FAN_IN = 8
 """Runs of one size tier that are merged together, and the ratio of size between tiers."""
 TIER_BYTES = 1 << 20
 """Size below which a run is in tier 0; tier t ends at `TIER_BYTES * FAN_IN**t`."""
+SMALL_BYTES = 4 << 20
+"""Input of a merge up to which it reads more runs than it otherwise may: many small writes make many small runs."""
+SMALL_RUNS = 1_000
+"""Runs that a merge reads, at most, however small they are."""
 _PART = re.compile(r"(.*)\.p\d+\.run$")
 MAX_RUNS = 48
 """Runs of a table beyond which the smallest are merged whatever their tiers."""
@@ -68,8 +73,15 @@ def levels(refs: Sequence[RunRef]) -> list[list[RunRef]]:
 
 
 def first_levels(refs: Sequence[RunRef], most: int) -> list[RunRef]:
-    """As many of the runs as make up `most` of their `levels`."""
-    return [ref for level in levels(refs)[:most] for ref in level]
+    """As many of the runs as make up `most` of their `levels`; more where they are small."""
+    found: list[RunRef] = []
+    size = 0
+    for number, level in enumerate(levels(refs)):
+        size += _size(level)
+        if (number >= most and size > SMALL_BYTES) or number >= SMALL_RUNS:
+            break
+        found += level
+    return found
 
 
 def _size(refs: Sequence[RunRef]) -> int:
@@ -147,8 +159,8 @@ def merge(
 
     Rows at or below `safe_epoch` are combined to one epoch, the highest merged that is not above it; rows above
     keep theirs. Rows whose diffs come to zero are dropped, and so are those whose event time is below `watermark`.
-    Every input's checksums are verified as it is read. Memory is bounded by about `chunk_rows` rows. Raises
-    `CorruptObject`, `DiskFull`, `StorageError`.
+    Every input's checksums are verified as it is read. Memory is bounded by about `chunk_rows` rows, or `CHUNK_BYTES`.
+    Raises `CorruptObject`, `DiskFull`, `StorageError`, `OutOfBudget` for equal rows that are too large together.
     """
     if len({r.table_id for r in refs}) != 1:
         raise ValueError("only runs of one table can be merged")
@@ -158,7 +170,8 @@ def merge(
     epoch = floor if highest <= safe_epoch else None
     parts = chunks(spans(runs, k_from, k_to), chunk_rows)
     batches = _merged(parts, schema, floor, watermark, keep_epochs=epoch is None)
-    written = write_run(root, out_path, [Section(refs[0].table_id, schema, batches, epoch)], fsync=fsync)
+    with overflows_named(f"merging {len(refs)} runs of state table {refs[0].table_id}"):
+        written = write_run(root, out_path, [Section(refs[0].table_id, schema, batches, epoch)], fsync=fsync)
     return written[0] if written else None
 
 

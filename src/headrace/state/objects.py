@@ -1,4 +1,7 @@
-"""Objects on local disk: written under a temporary name, made durable, then named; mapped for reading."""
+"""Objects on local disk: written under a temporary name, made durable, then named; mapped for reading.
+
+A name is given by a link, which fails where there is one already: of two writers of one name only one succeeds.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.errors import CorruptObject, DiskFull, StorageError
+from headrace.errors import CorruptObject, DiskFull, ObjectMissing, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What filesystems without links answer."""
+_durable: set[tuple[str, int]] = set()
+"""Directories, with their inodes, whose entries this process knows to be on the disk."""
+_DURABLE_AT_MOST = 1024
+"""Every attempt at an epoch has a directory of its own: what is known of older ones is forgotten."""
 _FLUSH_BYTES = 1 << 20
 _LARGE_BYTES = 64 << 10
 """Pieces from this size on are handed over as they are: gathering them would copy them twice."""
@@ -96,18 +105,28 @@ class ObjectWriter:
         self._temporary = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.tmp")
         self._fsync = fsync
         self._pending = bytearray()
+        self._root = Path(root)
+        self._named = False
         with storage_errors("writing", path):
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._fd: int | None = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            self._fd: int | None = self._open()
 
     def __enter__(self) -> ObjectWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._fd is not None:
-            self._close()
+        self._close()
+        if not self._named:
             with suppress(OSError):
                 os.unlink(self._temporary)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        make_directory(self._target.parent)
+        try:
+            return os.open(self._temporary, flags, 0o644)
+        except FileNotFoundError:  # an empty directory was tidied away just now
+            make_directory(self._target.parent)
+            return os.open(self._temporary, flags, 0o644)
 
     def write(self, data: Any) -> int:
         """Append bytes, or anything with the buffer protocol; returns their number."""
@@ -132,17 +151,20 @@ class ObjectWriter:
         return Extent(self._start, self.position - self._start)
 
     def commit(self) -> None:
-        """Make the object durable and give it its name. The name must be free."""
-        if self._target.exists():
-            raise StorageError(f"object {self.path} exists already")
+        """Make the object durable and give it its name. The name must be free: `StorageError` where it is not."""
         self._flush()
         with storage_errors("writing", self.path):
             if self._fsync:
                 os.fsync(self._file)
             self._close()
-            os.rename(self._temporary, self._target)
+            try:
+                _give_name(self._temporary, self._target)
+            except FileExistsError as error:
+                raise StorageError(f"object {self.path} exists already") from error
+            self._named = True
             if self._fsync:
                 _sync_directory(self._target.parent)
+                _sync_entries(self._target.parent, self._root)
 
     @property
     def _file(self) -> int:
@@ -165,10 +187,70 @@ class ObjectWriter:
             os.close(fd)
 
 
+def _give_name(temporary: Path, target: Path) -> None:
+    """Let a finished file have its name. Raises `FileExistsError` where that is taken."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # An empty file takes the name first. Whoever ends here leaves it, and nothing ever refers to it.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        os.rename(temporary, target)
+        return
+    with suppress(OSError):  # the object has its name: vacuum removes the other one
+        os.unlink(temporary)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it that are missing."""
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        make_directory(directory.parent)
+        make_directory(directory)
+        return
+    with suppress(FileNotFoundError):
+        _durable.discard(_identity(directory))
+
+
+def _identity(directory: Path) -> tuple[str, int]:
+    return str(directory), os.stat(directory).st_ino
+
+
+def _sync_entries(directory: Path, root: Path) -> None:
+    """Make sure that a directory, and those between it and the root, are found again after a power failure.
+
+    That they existed already says nothing: another writer may have made them and not come to this point yet.
+    """
+    found = []
+    while directory not in (root, directory.parent) and (identity := _identity(directory)) not in _durable:
+        _sync_directory(directory.parent)
+        found.append(identity)
+        directory = directory.parent
+    if len(_durable) >= _DURABLE_AT_MOST:
+        _durable.clear()
+    _durable.update(found)  # only now: whoever finds one does not look further up
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make a directory that is found again after a power failure. Raises `OSError`."""
+    directory = directory.absolute()
+    make_directory(directory)
+    for parent in directory.parents:
+        with suppress(PermissionError):  # what may not be read was not made here
+            _sync_directory(parent)
+
+
 def _sync_directory(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which is how a file system says that its directories need no such thing
+            raise
     finally:
         os.close(fd)
 
@@ -181,7 +263,7 @@ def map_object(root: str | os.PathLike[str], path: str, offset: int, length: int
     try:
         fd = os.open(Path(root) / path, os.O_RDONLY)
     except FileNotFoundError as error:
-        raise CorruptObject(f"object {path} is missing") from error
+        raise ObjectMissing(f"object {path} is missing") from error
     except OSError as error:
         raise StorageError(f"reading object {path} failed: {error.strerror}") from error
     try:
@@ -196,6 +278,47 @@ def map_object(root: str | os.PathLike[str], path: str, offset: int, length: int
     finally:
         os.close(fd)
     return memoryview(mapped)[skip : skip + length]
+
+
+def sync_object(root: str | os.PathLike[str], path: str) -> None:
+    """Force an object that was written without that to the disk, with its name.
+
+    Raises `CorruptObject` where there is none, `StorageError`.
+    """
+    target = Path(root) / path
+    with storage_errors("syncing", path):
+        try:
+            fd = os.open(target, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"object {path} is missing") from error
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        for directory in (target.parent, *target.parent.parents):
+            _sync_directory(directory)
+            if directory == Path(root):
+                break
+
+
+def restore_object(root: str | os.PathLike[str], path: str, content: bytes) -> bool:
+    """Make an object what it was, and durable, if it was lost or damaged; returns whether it was.
+
+    Raises `DiskFull`, `StorageError`.
+    """
+    target = Path(root) / path
+    with storage_errors("restoring", path):
+        try:
+            lost = target.read_bytes() != content
+        except FileNotFoundError:
+            lost = True
+        if lost:
+            target.unlink(missing_ok=True)
+    if lost:
+        with ObjectWriter(root, path) as out:
+            out.write(content)
+            out.commit()
+    return lost
 
 
 def list_objects(root: str | os.PathLike[str], prefix: str = "") -> Iterator[StoredObject]:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from headrace.errors import CorruptObject, DiskFull, StorageError
+from headrace.errors import CorruptObject, DiskFull, ObjectMissing, StorageError
 from headrace.state.cache import SectionCache
 from headrace.state.iopool import IoPool
 from headrace.state.objects import Extent, map_object, storage_errors
 from headrace.state.schema import RunRef
-from headrace.state.transport import Transport
+from headrace.state.transport import LARGEST_REQUEST_BYTES, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 CODEC = "zstd"
-SINGLE_PUT_BYTES = 64 << 20
+SINGLE_PUT_BYTES = LARGEST_REQUEST_BYTES
 """Objects up to this size go up in one request, which checks that the name is free; larger ones in parts."""
 GET_BYTES = 16 << 20
 """Larger sections come down in parts of this size, several at a time."""
+PARTS_AHEAD = 4
+"""Parts of a section that are held in memory or on their way; each is let go of as it is unpacked."""
 _COPY_BYTES = 1 << 20
 
 
 class RemoteSections:
     """Writes and reads sections of one remote store."""
 
-    def __init__(self, url: str, transport: Transport, pool: IoPool, cache_dir: str, cache_bytes: int) -> None:
+    def __init__(self, url: str, transport: Transport, pool: IoPool, cache: SectionCache) -> None:
         self._url = url
         self._transport = transport
         self._pool = pool
-        self.cache = SectionCache(cache_dir, cache_bytes, pool.metrics)
+        self.cache = cache
 
     def create(self, path: str) -> Upload:
         """A new object."""
@@ -64,11 +67,10 @@ class RemoteSections:
             return self._download(ref, check)
 
     def _download(self, ref: RunRef, check: Callable[[memoryview], None]) -> memoryview:
-        data = self._get(ref)
         temporary = self.cache.temporary()
         try:
             with storage_errors("caching", ref.path), open(temporary, "xb") as file:
-                _unpack(ref, data, file)
+                _unpack(ref, self._parts(ref), file)
             view = map_object(temporary.parent, temporary.name, 0, ref.length)
             check(view)
             self.cache.admit(self.key(ref.path, ref.offset), temporary)
@@ -76,25 +78,26 @@ class RemoteSections:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _get(self, ref: RunRef) -> Any:
-        """The section's bytes as they are stored."""
+    def _parts(self, ref: RunRef) -> Iterator[Any]:
+        """The section's bytes as they are stored, in order. At most `PARTS_AHEAD` parts are held or on their way."""
         length = ref.length if ref.packed is None else ref.packed
-        waiting = []
-        for start in range(0, length, GET_BYTES):
-            offset, count = ref.offset + start, min(GET_BYTES, length - start)
-            call = _getter(self._transport, ref.path, offset, count)
-            waiting.append(self._pool.start(f"reading object {ref.path}", call))
-        try:
-            parts = [wait() for wait in waiting]
-        except FileNotFoundError as error:
-            raise CorruptObject(f"object {ref.path} is missing", detail=f"in {self._url}") from error
-        found = sum(len(p) for p in parts)
-        self._pool.metrics.add(bytes_read=found)
-        if found != length:
-            raise CorruptObject(
-                f"object {ref.path} is truncated", detail=f"{found} bytes at {ref.offset} where {length} are needed"
-            )
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        counts = [min(GET_BYTES, length - start) for start in range(0, length, GET_BYTES)]
+        waiting: deque[Callable[[], Any]] = deque()
+        for i, count in enumerate(counts):
+            for n in range(i + len(waiting), min(i + PARTS_AHEAD, len(counts))):
+                call = _getter(self._transport, ref.path, ref.offset + n * GET_BYTES, counts[n])
+                waiting.append(self._pool.start(f"reading object {ref.path}", call, size_bytes=counts[n]))
+            try:
+                part = waiting.popleft()()
+            except FileNotFoundError as error:
+                raise ObjectMissing(f"object {ref.path} is missing", detail=f"in {self._url}") from error
+            self._pool.metrics.add(bytes_read=len(part))
+            if len(part) != count:
+                found = i * GET_BYTES + len(part)
+                raise CorruptObject(
+                    f"object {ref.path} is truncated", detail=f"{found} bytes at {ref.offset} where {length} are needed"
+                )
+            yield part
 
     def put(self, path: str, body: tempfile.SpooledTemporaryFile[bytes], size: int) -> None:
         """Upload an object. Raises `StorageError` if there is one of that name."""
@@ -104,9 +107,11 @@ class RemoteSections:
             # An upload in parts cannot ask for a free name. It is atomic all the same, and no name is used twice.
             if self._exists(path):
                 raise exists
-            self._pool.run(f"writing object {path}", lambda: _put_parts(self._transport, path, body))
+            doing = f"writing object {path}"
+            self._pool.run(doing, lambda: _put_parts(self._transport, path, body), size_bytes=size)
         else:
             data = body.read()
+            body.close()  # so that it is not held twice
             tries = 0
 
             def call() -> None:
@@ -115,7 +120,7 @@ class RemoteSections:
                 self._transport.put(path, data, create=True)
 
             try:
-                self._pool.run(f"writing object {path}", call)
+                self._pool.run(f"writing object {path}", call, size_bytes=size)
             except FileExistsError as error:
                 # After a try whose answer was lost the object may be ours.
                 if tries == 1 or not self._holds(path, data):
@@ -229,14 +234,35 @@ def _put_parts(transport: Transport, path: str, body: tempfile.SpooledTemporaryF
     transport.put(path, cast(BinaryIO, body), create=False)
 
 
-def _unpack(ref: RunRef, data: Any, file: BinaryIO) -> None:
+class _Parts:
+    """Parts of a section one after another, as a file for Arrow to read."""
+
+    closed = False
+
+    def __init__(self, parts: Iterator[Any]) -> None:
+        self._parts = parts
+        self._left = memoryview(b"")
+
+    def read(self, count: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        if not len(self._left):
+            self._left = memoryview(next(self._parts, b""))
+        piece, self._left = self._left[:count], self._left[count:]
+        return bytes(piece)
+
+    def close(self) -> None:
+        pass
+
+
+def _unpack(ref: RunRef, parts: Iterator[Any], file: BinaryIO) -> None:
     """Write out a section as it was before it was packed. Raises `CorruptObject` if that is not what it holds."""
     if ref.packed is None:
-        file.write(data)
+        for part in parts:
+            file.write(part)
         return
     left = ref.length
     try:
-        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), CODEC) as unpacker:
+        with pa.CompressedInputStream(pa.PythonFile(_Parts(parts), mode="r"), CODEC) as unpacker:
             while piece := unpacker.read(_COPY_BYTES):
                 left -= len(piece)
                 if left < 0:

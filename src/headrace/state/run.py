@@ -2,13 +2,16 @@
 
 An object holds one or more sections, each the rows of one state table. A section starts at a multiple of 64 bytes:
 
-    Arrow IPC file        record batches of exactly `batch_rows` rows, the last one smaller; uncompressed
+    Arrow IPC file        record batches of exactly `batch_rows` rows, the last one smaller; uncompressed. Where these
+                          would be too large they have fewer, always a multiple of `index_stride` but for the last
     padding to 8 bytes
     sparse index          int64 (`__k`[, `__h`]) of every `index_stride`-th row, from row 0
     key filter            Bloom filters of the batches' keys, see `kernels/bloom.py`; none in a small run
     description           JSON: table, rows, range of epochs, keys and event times, batch_rows, index_stride, bytes of
-                          the key filter, and `blocks`: for each batch where its bytes end and their CRC-32
-    tail (32 bytes)       lengths of the above, CRC-32 of all bytes that are in no block, magic number
+                          the key filter, and `blocks`: for each batch where its bytes end and their CRC-32; with
+                          batches of different sizes `starts`: the first row of each
+    tail (32 bytes)       lengths of the above, CRC-32 of all bytes that are in no block, magic number, which tells
+                          whether there are `starts`
 
 So the catalog, which knows the last checksum, vouches for the description, and that for every batch. What a batch is
 read for is never looked at before its bytes are found to be right: once in each process, when it is first touched.
@@ -33,11 +36,12 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from headrace.errors import CorruptObject
-from headrace.state.gather import RowAccess
+from headrace.state.gather import RowAccess, batch_numbers
 from headrace.state.kernels import concat, conform, int64_values
 from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
+from headrace.state.kernels.sizes import overflows_named, row_bytes
 from headrace.state.objects import ObjectSink
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
@@ -45,12 +49,16 @@ from headrace.state.watermark import time_range
 
 RUN_BATCH_ROWS = 65_536
 """Rows per record batch of a run."""
+RUN_BATCH_BYTES = 64 << 20
+"""Bytes of a batch beyond which it has fewer rows."""
 INDEX_STRIDE = 256
 """Rows per entry of the sparse index; divides `RUN_BATCH_ROWS`. Few, so that a look-up touches few bytes between."""
 FILTER_MIN_ROWS = 4_096
 """Rows below which a run has no key filter: looking for the keys themselves costs no more."""
 
 _MAGIC = b"HEADRUN3"
+_MAGIC_STARTS = b"HEADRUN4"
+"""Of runs whose batches differ in size: whoever does not know of these must not read them."""
 _LENGTHS = struct.Struct("<QIII")
 _TAIL = struct.Struct("<QIIII8s")
 _CHECKED_TAIL = _TAIL.size - _LENGTHS.size
@@ -93,23 +101,40 @@ def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool
 
 
 def _rechunk(section: Section) -> Iterator[pa.RecordBatch]:
-    """The section's rows in batches of exactly `RUN_BATCH_ROWS`, but for the last."""
+    """The section's rows in batches of exactly `RUN_BATCH_ROWS`, but for the last, and fewer where they are large.
+
+    Raises `OutOfBudget` for `INDEX_STRIDE` rows that together are too large for one batch.
+    """
     schema = section.schema.arrow(with_epoch=section.epoch is None)
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for given in section.batches:
         batch = conform(given, schema)
         start = 0
         while start < batch.num_rows:
             part = batch.slice(start, RUN_BATCH_ROWS - rows)
+            nbytes = part.nbytes
+            full = rows + part.num_rows == RUN_BATCH_ROWS
+            if size + nbytes > RUN_BATCH_BYTES:
+                fits = rows + int(np.searchsorted(np.cumsum(row_bytes(part)), RUN_BATCH_BYTES - size, side="right"))
+                end = max(fits // INDEX_STRIDE, rows // INDEX_STRIDE + 1) * INDEX_STRIDE
+                if end < rows + part.num_rows:
+                    part, full = part.slice(0, end - rows), True
+                    nbytes = part.nbytes
             start += part.num_rows
             rows += part.num_rows
+            size += nbytes
             held.append(part)
-            if rows == RUN_BATCH_ROWS:
-                yield concat(held, schema)
-                held, rows = [], 0
+            if full:
+                yield _together(held, section)
+                held, rows, size = [], 0, 0
     if held:
-        yield concat(held, schema)
+        yield _together(held, section)
+
+
+def _together(parts: list[pa.RecordBatch], section: Section) -> pa.RecordBatch:
+    with overflows_named(f"{sum(p.num_rows for p in parts)} rows of state table {section.table_id}"):
+        return concat(parts, parts[0].schema)
 
 
 class _SectionWriter:
@@ -124,6 +149,7 @@ class _SectionWriter:
         self._crc = 0
         self._blocks: list[tuple[int, int]] = []
         self._rows = 0
+        self._starts: list[int] = []
         self._index: list[Ints] = []
         self._filters: list[Words] = []
         self._last: Point | None = None
@@ -149,6 +175,7 @@ class _SectionWriter:
         self._last = tuple(int(key[-1]) for key in keys)
         self._index.append(np.column_stack([key[::INDEX_STRIDE] for key in keys]))
         self._filters.append(filter_words(keys[0]))
+        self._starts.append(self._rows)
         self._rows += batch.num_rows
         self._times.append(time_range([batch], self._section.schema))
         if self._section.epoch is None:
@@ -174,11 +201,16 @@ class _SectionWriter:
         self.write(index.tobytes())
         self.write(keys)
         facts = self._facts(index)
-        layout = {"batch_rows": RUN_BATCH_ROWS, "index_stride": INDEX_STRIDE, "filter_bytes": len(keys)}
+        layout: dict[str, Any] = {
+            "batch_rows": RUN_BATCH_ROWS, "index_stride": INDEX_STRIDE, "filter_bytes": len(keys)
+        }  # fmt: skip
+        magic = _MAGIC
+        if self._starts != list(range(0, self._rows, RUN_BATCH_ROWS)):
+            layout["starts"], magic = self._starts, _MAGIC_STARTS
         description = json.dumps({**facts, **layout, "blocks": self._blocks}).encode()
         self.write(description)
         self.write(_LENGTHS.pack(body, len(index), index.shape[1], len(description)))
-        self._out.write(struct.pack("<I8s", self._crc, _MAGIC))
+        self._out.write(struct.pack("<I8s", self._crc, magic))
         extent = self._out.end()
         return RunRef(
             path=self._out.path,
@@ -231,7 +263,7 @@ class Run:
         index_start = body + -body % 8
         filter_start = index_start + entries * columns * 8
         description_start = len(view) - _TAIL.size - described
-        if magic != _MAGIC or filter_start > description_start:
+        if magic not in (_MAGIC, _MAGIC_STARTS) or filter_start > description_start:
             raise CorruptObject(f"object {ref.path} does not hold a run at byte {ref.offset}")
         if ref.crc32 is not None and ref.crc32 != self._crc:
             raise CorruptObject(f"object {ref.path} holds another run than expected at byte {ref.offset}")
@@ -239,7 +271,11 @@ class Run:
             description = json.loads(bytes(view[description_start : description_start + described]))
             self._blocks: list[tuple[int, int]] = [(int(end), int(crc)) for end, crc in description["blocks"]]
             self.index_stride: int = description["index_stride"]
-            self.batch_rows: int = description["batch_rows"]
+            rows: int = description["batch_rows"]
+            starts = description["starts"] if magic == _MAGIC_STARTS else range(0, rows * len(self._blocks), rows)
+            self.starts: Ints = np.array(starts, dtype=np.int64)
+            """The first row of each batch."""
+            self._batch_rows = rows if magic == _MAGIC else None
             described_from = self._blocks[-1][0]
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
@@ -256,7 +292,9 @@ class Run:
         except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
             raise CorruptObject(f"object {ref.path} is damaged", detail=str(error)) from error
         self._block_first_k = np.ascontiguousarray(self.index[:, 0])
-        self.batch_first_k: Ints = self._block_first_k[:: self.batch_rows // self.index_stride].copy()
+        if len(self.starts) != self._reader.num_record_batches or (self.starts % self.index_stride).any():
+            raise CorruptObject(f"object {ref.path} is damaged", detail="its batches are not those described")
+        self.batch_first_k: Ints = self._block_first_k[self.starts // self.index_stride]
         """`__k` of the first row of every batch."""
         self._access: RowAccess | None = None
         self._batches: list[pa.RecordBatch | None] = [None] * self._reader.num_record_batches
@@ -370,8 +408,23 @@ class Run:
         for i in range(self.batch_count):
             k = self.k(i)
             place = np.minimum(np.searchsorted(keys, k), len(keys) - 1)
-            found.append(np.flatnonzero(keys[place] == k) + i * self.batch_rows)
+            found.append(np.flatnonzero(keys[place] == k) + self.starts[i])
         return np.concatenate(found)
+
+    def places(self, k: int, most: int) -> list[tuple[int, int]] | None:
+        """The batches of the rows with a `__k`, and where they are in them; None if they are more than some."""
+        found: list[tuple[int, int]] = []
+        for i in range(max(bisect_left(self.batch_first_k, k) - 1, 0), self.batch_count):
+            keys = self.k(i).data
+            at, end = bisect_left(keys, k), len(keys)
+            while at < end and keys[at] == k:
+                if len(found) == most:
+                    return None
+                found.append((i, at))
+                at += 1
+            if at < end:
+                break
+        return found
 
     def gather(self, column: int, rows: Ints) -> pa.Array:
         """The values of one column at these positions."""
@@ -380,7 +433,7 @@ class Run:
 
     def check(self, rows: Ints) -> None:
         """Make sure of the batches that these rows are in, before they are read through `access`."""
-        self._check(rows // self.batch_rows)
+        self._check(batch_numbers(rows, self.starts, self._batch_rows))
 
     @property
     def access(self) -> RowAccess:
@@ -388,7 +441,7 @@ class Run:
         if self._access is None:
             batches = [self._unchecked(i) for i in range(self.batch_count)]
             try:
-                self._access = RowAccess(self._view, batches, self.batch_rows)
+                self._access = RowAccess(self._view, batches, self.starts, self._batch_rows)
             except pa.ArrowInvalid as error:
                 raise CorruptObject(f"object {self.ref.path} is damaged", detail=str(error)) from error
         return self._access
@@ -400,10 +453,16 @@ class Run:
             return 0
         low = (blocks - 1) * self.index_stride
         high = min(blocks * self.index_stride, self.ref.rows)
-        return bisect_left(range(self.ref.rows), point, low + 1, high, key=self._point)
+        return bisect_left(range(self.ref.rows), point, low + 1, high, key=self.point_at)
 
-    def _point(self, row: int) -> Point:
-        i, j = divmod(row, self.batch_rows)
+    def _place(self, row: int) -> tuple[int, int]:
+        """The batch of a row, and where it is there."""
+        i = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return i, row - int(self.starts[i])
+
+    def point_at(self, row: int) -> Point:
+        """Where a row is in the order."""
+        i, j = self._place(row)
         k = int(self.k(i)[j])
         return (k,) if self.index.shape[1] == 1 else (k, int(int64_values(self.batch(i).column(1))[j]))
 
@@ -438,10 +497,16 @@ class Run:
     def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Rows `start` to `stop`, exclusive, as views of the batches."""
         while start < stop:
-            i, j = divmod(start, self.batch_rows)
-            count = min(stop - start, self.batch_rows - j)
-            yield self.batch(i).slice(j, count)
+            i, j = self._place(start)
+            batch = self.batch(i)
+            count = min(stop - start, batch.num_rows - j)
+            yield batch.slice(j, count)
             start += count
+
+    def stored_bytes(self, start: int, stop: int) -> int:
+        """Bytes of the batches that hold rows `start` to `stop`, exclusive: at least what these rows take."""
+        (low, _), (high, _) = self._place(start), self._place(stop - 1)
+        return self._blocks[high][0] - (self._blocks[low - 1][0] if low else 0)
 
 
 class RunCache:

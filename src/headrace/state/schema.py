@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+import re
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -18,10 +21,10 @@ W = "__w"
 
 ROWS = "view/rows"
 """The state table that holds a relation's rows, of views and tables alike."""
-LO_SUFFIX = "__lo"
-"""What the name of the low half of a "twosum" pair ends with."""
 
-Combine = Literal["add", "min", "max", "twosum"]
+Combine = Literal["add", "min", "max", "exact"]
+
+_LIMB = re.compile(r"(.*)_(\d)")
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,12 @@ class TableSchema:
     """Columns of an arrangement, in stored order: `__k`, [`__h`], key, value, diffs, [`__e`].
 
     Rows equal in key and value are one row, whose diffs combine: "add" sums int64, "min"/"max" keep the
-    extremum (null is neutral), "twosum" marks two consecutive double columns `X` and `X__lo` that are
-    accumulated together as one double-double. In a schema with "add" diffs a row is gone when all its sums, "add"
-    and "twosum", are zero; doubles that did not cancel exactly can keep a row whose counts are zero, which readers
-    take as absent. "min" and "max" cannot take anything back: they are for rows that are never retracted.
+    extremum (null is neutral), "exact" sums doubles without rounding, in the form of `kernels.exact_sum` (null is
+    zero). In a schema with "add" diffs a row is gone when all its sums, "add" and "exact", are zero. "min" and "max"
+    cannot take anything back: they are for rows that are never retracted.
+
+    Neighbouring "add" diffs `<name>_0`, `<name>_1` ... are the limbs of one number, lowest first: when rows are
+    combined, what of a limb is above its lowest 32 bits goes to the next one, so that no limb but the last ever grows.
 
     `expires` names a key or value column, a timestamp or int64 of Unix microseconds, or as `column.field` such a field
     of a struct: rows whose time lies below the table's watermark do not matter any more, are skipped by every read and
@@ -47,6 +52,18 @@ class TableSchema:
     def __post_init__(self) -> None:
         if self.expires is not None and self.expires.partition(".")[0] not in [f.name for f in self.data_fields]:
             raise ValueError(f"no key or value column {self.expires} whose rows could expire")
+
+    @property
+    def combinable(self) -> bool:
+        """Whether this version knows how all its diffs combine: of a table that an earlier one wrote it may not."""
+        return all(how in get_args(Combine) for _, how in self.diffs)
+
+    @cached_property
+    def carries(self) -> tuple[int, ...]:
+        """Which diffs are limbs that have another one above them."""
+        limbs = [_LIMB.fullmatch(f.name) if how == "add" else None for f, how in self.diffs]
+        pairs = enumerate(pairwise(limbs))
+        return tuple(i for i, (a, b) in pairs if a and b and (a[1], int(a[2]) + 1) == (b[1], int(b[2])))
 
     @property
     def has_row_hash(self) -> bool:
@@ -117,9 +134,12 @@ class RunRef:
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON scalars."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _REF_NAMES}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunRef:
         """The inverse of `to_json`."""
         return cls(**data)
+
+
+_REF_NAMES = tuple(f.name for f in fields(RunRef))

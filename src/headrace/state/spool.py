@@ -136,6 +136,7 @@ def _described(table_id: int, schema: TableSchema) -> pa.Schema:
         "key": len(schema.key),
         "value": len(schema.value),
         "how": [h for _, h in schema.diffs],
+        "expires": schema.expires,
     }
     return schema.arrow().with_metadata({_LAYOUT: json.dumps(layout).encode()})
 
@@ -148,7 +149,7 @@ def _section(path: Path, epoch: int) -> Section:
     start = 2 if layout["value"] else 1
     middle, end = start + layout["key"], start + layout["key"] + layout["value"]
     diffs = tuple(zip(fields[end:], layout["how"], strict=True))
-    schema = TableSchema(tuple(fields[start:middle]), tuple(fields[middle:end]), diffs)
+    schema = TableSchema(tuple(fields[start:middle]), tuple(fields[middle:end]), diffs, layout["expires"])
     return Section(layout["table"], schema, read_rows(path), epoch)
 
 
@@ -161,6 +162,15 @@ def forget_attempt(root: str | os.PathLike[str], attempt: str) -> None:
         return
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_earlier(root: str | os.PathLike[str], attempt: str) -> None:
+    """Delete what earlier attempts of the same job have left on this host: of one job never two are under way."""
+    job = attempt.partition("-")[0] + "-"
+    with suppress(OSError):
+        for name in os.listdir(root):
+            if name != attempt and name.startswith(job):
+                shutil.rmtree(Path(root) / name, ignore_errors=True)
 
 
 def forget_leftovers(root: str | os.PathLike[str], alive: Collection[str] = (), *, older_than_s: float = 0.0) -> int:

@@ -8,22 +8,38 @@ and mapped from there.
 from __future__ import annotations
 
 import os
+import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter, StorageError
+from headrace.state.cache import SectionCache
 from headrace.state.iopool import IoMetrics, IoPool
-from headrace.state.objects import ObjectSink, ObjectWriter, StoredObject, delete_object, list_objects, map_object
+from headrace.state.objects import (
+    ObjectSink,
+    ObjectWriter,
+    StoredObject,
+    delete_object,
+    list_objects,
+    map_object,
+    prepare_directory,
+    storage_errors,
+)
 from headrace.state.remote import RemoteSections
 from headrace.state.schema import RunRef
 from headrace.state.transport import Transport, open_transport
 
+ONE_STORE = "put the state in an object store, or in a directory that all hosts have mounted at the same place"
+"""What to do where hosts do not see the same store."""
+SMALL_BYTES = 1 << 16
+"""Bytes of what `get` reads, at most."""
 LIST_DEADLINE_MS = 3_600_000
 """Listing a large store takes many requests in turn."""
 
@@ -46,6 +62,9 @@ class StoreRoot:
     """Requests under way at once per process."""
     timeout_ms: int = 30_000
     """A single request is given up after this time, and tried again."""
+    proof: str = ""
+    """An object that the server has put there: a process on another host has to see it before it does anything else,
+    see `proof`. Empty if all processes run on one host."""
 
     @property
     def is_local(self) -> bool:
@@ -113,6 +132,12 @@ class ObjectStore(Protocol):
     def head(self, path: str) -> StoredObject | None:
         """What is known of an object; None if there is none."""
 
+    def put(self, path: str, data: bytes) -> None:
+        """Store a small object as it is. Raises `StorageError` if there is one of that name."""
+
+    def get(self, path: str) -> bytes | None:
+        """A small object as it is; None if there is none."""
+
     def delete(self, path: str) -> None:
         """Remove an object; nothing where there is none."""
 
@@ -149,6 +174,13 @@ class _Store:
         except FileNotFoundError:
             return None
 
+    def get(self, path: str) -> bytes | None:
+        """See `ObjectStore`."""
+        try:
+            return bytes(self.pool.run(f"reading object {path}", lambda: self.transport.get(path, 0, SMALL_BYTES)))
+        except FileNotFoundError:
+            return None
+
     def delete(self, path: str) -> None:
         """See `ObjectStore`."""
         self.pool.run(f"deleting object {path}", lambda: self.transport.delete(path))
@@ -160,13 +192,37 @@ class LocalStore(_Store):
     def prepare(self) -> None:
         """See `ObjectStore`."""
         try:
-            Path(self.root).mkdir(parents=True, exist_ok=True)
+            prepare_directory(Path(self.root))
         except OSError as error:
             raise StorageError(f"cannot make the directory {self.root.url}: {error.strerror}") from error
 
     def create(self, path: str, *, fsync: bool = True) -> ObjectSink:
         """See `ObjectStore`."""
         return ObjectWriter(self.root, path, fsync=fsync)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `ObjectStore`."""
+        with ObjectWriter(self.root, path) as writer:
+            writer.write(data)
+            writer.commit()
+
+    def head(self, path: str) -> StoredObject | None:
+        """See `ObjectStore`. Unlike obstore it leaves a directory that is not there as it is."""
+        with storage_errors("looking for", path):
+            try:
+                found = os.stat(Path(self.root) / path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return StoredObject(path, found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+
+    def get(self, path: str) -> bytes | None:
+        """See `ObjectStore`."""
+        with storage_errors("reading", path):
+            try:
+                with open(Path(self.root) / path, "rb") as file:
+                    return file.read(SMALL_BYTES)
+            except FileNotFoundError:
+                return None
 
     def open(self, ref: RunRef, check: Check) -> memoryview:
         """See `ObjectStore`."""
@@ -213,7 +269,8 @@ class RemoteStore(_Store):
         super().__init__(root, pool, transport)
         self.transport  # noqa: B018  # a wrong URL or option is reported here, not by the first task
         cache_dir = root.cache_dir or os.path.join(tempfile.gettempdir(), f"headrace-cache-{os.getuid()}")
-        self._sections = RemoteSections(root.url, self.transport, self.pool, cache_dir, root.cache_bytes)
+        cache = SectionCache(cache_dir, root.cache_bytes, self.metrics, private=not root.cache_dir)
+        self._sections = RemoteSections(root.url, self.transport, self.pool, cache)
 
     def prepare(self) -> None:
         """See `ObjectStore`."""
@@ -222,6 +279,12 @@ class RemoteStore(_Store):
     def create(self, path: str, *, fsync: bool = True) -> ObjectSink:
         """See `ObjectStore`; an object store is durable by itself."""
         return self._sections.create(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `ObjectStore`."""
+        with tempfile.SpooledTemporaryFile(SMALL_BYTES) as body:
+            body.write(data)
+            self._sections.put(path, body, len(data))
 
     def open(self, ref: RunRef, check: Check) -> memoryview:
         """See `ObjectStore`."""
@@ -247,6 +310,15 @@ def store_of(root: Root) -> ObjectStore:
 
 @lru_cache(maxsize=64)
 def _opened(root: StoreRoot) -> ObjectStore:
+    if root.proof:
+        found = _opened(replace(root, proof=""))
+        if found.head(root.proof) is None:
+            host = socket.gethostname()
+            raise StorageError(
+                f"host {host} does not see the server's object {root.proof} in the state store {root.url}",
+                hint=ONE_STORE,
+            )
+        return found
     if not root.is_local:
         return RemoteStore(root)
     if "://" in root.url and urlsplit(root.url).netloc not in ("", "localhost"):

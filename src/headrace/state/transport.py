@@ -5,6 +5,7 @@ Errors are those of Python: `FileNotFoundError`, `FileExistsError`, `ConnectionE
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter
+from headrace.state.iopool import LEAST_BYTES_PER_S
 from headrace.state.objects import StoredObject
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """What may be set, per scheme. Credentials are not among it: they come from the environment and are stored nowhere."""
 
+SMALL_REQUEST_BYTES = 1 << 20
+"""Requests that move more have more time."""
+LARGEST_REQUEST_BYTES = 64 << 20
+"""No request moves more."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _TRY_AGAIN = (408, 425, 429)
 _RANGE_NOT_SATISFIABLE = 416
@@ -63,13 +69,20 @@ def open_transport(url: str, options: Mapping[str, str], timeout_ms: int) -> Tra
     if scheme == "file":
         return Obstore(store.LocalStore(unquote(urlsplit(url).path), mkdir=True))
     config: dict[str, Any] = dict(options)
-    client = {"timeout": timedelta(milliseconds=timeout_ms), "allow_http": config.pop("allow_http", "") == "true"}
-    try:
+    # The library reads the others of its variables by itself.
+    allow_http = config.pop("allow_http", os.environ.get("AWS_ALLOW_HTTP", "")) == "true"
+
+    def made(timeout: timedelta) -> Any:
+        client = {"timeout": timeout, "allow_http": allow_http}
         # Retries are counted, spread and bounded by the I/O pool.
-        made = store.from_url(url, config=config, client_options=client, retry_config={"max_retries": 0})
+        return store.from_url(url, config=config, client_options=client, retry_config={"max_retries": 0})
+
+    timeout = timedelta(milliseconds=timeout_ms)
+    patient = timeout + timedelta(seconds=LARGEST_REQUEST_BYTES / LEAST_BYTES_PER_S)
+    try:
+        return Obstore(made(timeout), made(patient))
     except (ValueError, TypeError, exceptions.BaseError) as error:
         raise InvalidParameter(f"cannot open the object store {url}: {str(error).splitlines()[0]}") from error
-    return Obstore(made)
 
 
 def _check(scheme: str, url: str, options: Mapping[str, str]) -> None:
@@ -97,10 +110,18 @@ def _memory(url: str) -> Any:
 
 
 class Obstore:
-    """A transport over one of obstore's stores."""
+    """A transport over one of obstore's stores.
 
-    def __init__(self, store: Any) -> None:
+    A client has one time-out for all its requests, body included. So large ones go through another client, with more.
+    """
+
+    def __init__(self, store: Any, patient: Any = None) -> None:
         self._store = store
+        self._patient = store if patient is None else patient
+
+    def _for(self, size_bytes: int | None) -> Any:
+        """The client for a request that moves so many bytes; None where they are many."""
+        return self._store if size_bytes is not None and size_bytes <= SMALL_REQUEST_BYTES else self._patient
 
     def put(self, path: str, data: bytes | BinaryIO, *, create: bool) -> None:
         """See `Transport`."""
@@ -108,14 +129,17 @@ class Obstore:
 
         # Obstore's local store knows "create" too, but no store compares tags on every kind: nothing relies on that.
         mode = "create" if create else "overwrite"
-        _request(partial(obstore.put, self._store, path, data, mode=mode, use_multipart=not create))
+        store = self._for(len(data) if isinstance(data, bytes) else None)
+        _request(partial(obstore.put, store, path, data, mode=mode, use_multipart=not create))
 
     def get(self, path: str, offset: int, length: int) -> Any:
         """See `Transport`."""
         import obstore
 
         try:
-            return memoryview(_request(partial(obstore.get_range, self._store, path, start=offset, length=length)))
+            return memoryview(
+                _request(partial(obstore.get_range, self._for(length), path, start=offset, length=length))
+            )
         except _OutOfRange:
             return memoryview(b"")
 

@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged
+from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged, neutral
 from headrace.dataflow.operators.pairs import fetched, take_or_null
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.state import accumulators
-from headrace.state.kernels import consolidate, rows_equal
-from headrace.state.kernels.combine import add_double_double
+from headrace.state.kernels import checked, consolidate, exact_sum, rows_equal
 from headrace.state.schema import TableSchema
 
 _Part = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]
@@ -28,8 +27,7 @@ class AggregateStage(Labelled, Keyed):
 
     Beside it there is a table for each kind of distinct values, and one for each extremum of changing values.
 
-    A sum of doubles may differ in its last bits between the order in which it grew and that in which its runs are read.
-    So that the very row is taken back that was put out, its bits are kept beside the sum.
+    What is read of the sums depends on nothing but the rows, so that the very row is taken back that was put out.
     """
 
     operator: str
@@ -68,15 +66,12 @@ class AggregateStage(Labelled, Keyed):
         after: Columns = {}
         for field, how in self.schema.diffs:
             self._combine(field.name, how, before, delta, after)
-        for s in self.sums:
-            if s.shown is not None:
-                after[s.shown] = _bits(self._total(s, after), int64(after["__w"]) > 0)
         for i, o in enumerate(self._ordered):
             change = merged(o.schema, [p[2][i] for p in parts])
             before[o.wire], after[o.wire] = o.versions(task, delta, change)
             writes.append((o.table, o.schema, change))
         yield from self._changes(delta, before, after, first)
-        task.write([("groups", self.schema, self._settled(delta, before, after)), *writes])
+        task.write([("groups", self.schema, consolidate(delta, self.schema)), *writes])
 
     @property
     def _ordered(self) -> list[Ordered]:
@@ -93,60 +88,38 @@ class AggregateStage(Labelled, Keyed):
         """The group of a global aggregate without any rows."""
         arrays = [pa.array([0], pa.int64())]
         for field, how in self.schema.diffs:
-            arrays.append(pa.array([None if how in ("min", "max") else 0], field.type))
+            arrays.append(neutral(field.type, how, 1))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow())
 
     def _before(self, old: pa.RecordBatch, found: np.ndarray) -> Columns:
         columns = {}
         for field, how in self.schema.diffs:
             values = take_or_null(old.column(field.name), found)
-            columns[field.name] = values if how in ("min", "max") else pc.fill_null(values, 0)
+            columns[field.name] = pc.fill_null(values, 0) if how == "add" else values
         return columns
 
     def _combine(self, name: str, how: str, before: Columns, delta: pa.RecordBatch, after: Columns) -> None:
-        if name in after:
-            return
         if how == "add":
-            after[name] = pa.array(int64(before[name]) + int64(delta.column(name)))
-        elif how == "twosum":
-            low = f"{name}__lo"
-            high_sum, low_sum = add_double_double(
-                *(np.asarray(c) for c in (before[name], before[low], delta.column(name), delta.column(low)))
-            )
-            after[name], after[low] = pa.array(high_sum), pa.array(low_sum)
+            what = checked.ROWS if name == "__w" else checked.SUMS
+            after[name] = pa.array(checked.plus(int64(before[name]), int64(delta.column(name)), what))
+        elif how == "exact":
+            after[name] = pa.array(exact_sum.rounded_totals(before[name], delta.column(name)))
         else:
             kind = before[name].type
             plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind  # the kernels know no zones
             pick = pc.min_element_wise if how == "min" else pc.max_element_wise
             after[name] = pick(before[name].cast(plain), delta.column(name).cast(plain)).cast(kind)
 
-    def _settled(self, delta: pa.RecordBatch, before: Columns, after: Columns) -> pa.RecordBatch:
-        """What to store: a group that vanished takes its rounding residue with it."""
-        gone = int64(after["__w"]) == 0
-        shown = {s.shown for s in self.sums}
-        arrays = []
-        for field in delta.schema:
-            column = delta.column(field.name)
-            if field.name in shown:
-                column = pa.array(int64(after[field.name]) - int64(before[field.name]))
-            elif field.type == pa.float64() and field.name in before and gone.any():
-                column = pa.array(np.where(gone, -np.asarray(before[field.name]), np.asarray(column)))
-            arrays.append(column)
-        return consolidate(pa.RecordBatch.from_arrays(arrays, schema=delta.schema), self.schema)
-
     def _total(self, s: Sum, diffs: Columns) -> pa.Array:
         if s.ordered is not None:
             return diffs[s.ordered.wire]
         return accumulators.read(s.kind, [diffs[n] for n in s.diffs], s.result_type)
 
-    def _values(self, diffs: Columns, *, shown: bool) -> list[pa.Array]:
-        """Sums and counts by the diffs; with `shown`, sums of doubles as they were put out."""
+    def _values(self, diffs: Columns) -> list[pa.Array]:
+        """Sums and counts by the diffs."""
         values = []
         for s in self.sums:
-            total = self._total(s, diffs)
-            if shown and s.shown is not None:
-                total = pc.if_else(pc.is_valid(total), pa.array(int64(diffs[s.shown]).view(np.float64)), total)
-            values.append(total)
+            values.append(self._total(s, diffs))
             if s.with_count:
                 values.append(accumulators.counted(s.kind, [diffs[n] for n in s.diffs]))
         return values
@@ -155,7 +128,7 @@ class AggregateStage(Labelled, Keyed):
         n = delta.num_rows
         was = np.full(n, not first) if self.is_global else int64(before["__w"]) > 0
         now = np.ones(n, dtype=bool) if self.is_global else int64(after["__w"]) > 0
-        old_values, new_values = self._values(before, shown=True), self._values(after, shown=False)
+        old_values, new_values = self._values(before), self._values(after)
         everyone = np.arange(n)
         same = was & now
         if old_values:
@@ -167,9 +140,3 @@ class AggregateStage(Labelled, Keyed):
             weights = pa.array(np.full(len(rows), weight, dtype=np.int64))
             batch = pa.RecordBatch.from_arrays([*columns, weights], schema=self.output)
             yield from sliced(batch)
-
-
-def _bits(totals: pa.Array, there: np.ndarray) -> pa.Array:
-    """The bits of doubles as integers; 0 for null, and for groups that are gone."""
-    bits = np.asarray(pc.fill_null(totals, 0.0)).view(np.int64)
-    return pa.array(np.where(there & np.asarray(pc.is_valid(totals)), bits, 0))

@@ -14,7 +14,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from headrace.dataflow.operators.task import OUTPUT_ROWS
+from headrace.state.kernels.copies import piece_rows, repeated
+
 WEIGHT, SIDE = "__w", "__side"
+Split = Callable[[Any], tuple[Any, np.ndarray]]
+"""From a batch to its rows and their weights."""
+Take = Callable[[Any, np.ndarray], Any]
+"""The rows at some positions."""
 
 
 def loaded(command: bytes) -> Callable[..., Any]:
@@ -28,31 +35,52 @@ def loaded(command: bytes) -> Callable[..., Any]:
 class _Signed:
     """Splits weighted batches by sign: an iterator over inserted rows, which sets removed ones aside."""
 
-    def __init__(self, batches: Iterator[Any], split: Callable[[Any], tuple[Any, Any]]):
+    def __init__(self, batches: Iterator[Any], split: Split, take: Take):
         self._batches = batches
         self._split = split
-        self.removed: list[Any] = []
+        self._take = take
+        self._removed: list[tuple[Any, np.ndarray]] = []
+        self.stopped = False
+        """Nobody wants more of the inserted rows."""
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
-            inserted, removed = self._split(batch)
-            if len(removed):
-                self.removed.append(removed)
-            if len(inserted):
-                yield inserted
+            rows, weights = self._split(batch)
+            if (weights < 0).any():
+                gone = np.flatnonzero(weights < 0)
+                self._removed.append((self._take(rows, gone), -weights[gone]))
+            if not self.stopped:
+                yield from self._copies(rows, weights)
+
+    def removed(self) -> Iterator[Any]:
+        """The rows that were set aside."""
+        for rows, counts in self._removed:
+            yield from self._copies(rows, counts)
+
+    def _copies(self, rows: Any, counts: np.ndarray) -> Iterator[Any]:
+        """Each row as often as its count says, some at a time."""
+        arrow = isinstance(rows, pa.RecordBatch)  # frames hold long values once, however many rows have them
+        for at in repeated(counts, piece_rows(rows, OUTPUT_ROWS) if arrow else OUTPUT_ROWS):
+            yield self._take(rows, at)
+            if self.stopped:
+                return
 
 
-def _run(function: Callable[..., Any], batches: Iterator[Any], split: Any, weigh: Any) -> Iterator[Any]:
-    signed = _Signed(batches, split)
+def _run(function: Callable[..., Any], batches: Iterator[Any], split: Split, take: Take, weigh: Any) -> Iterator[Any]:
+    signed = _Signed(batches, split, take)
     inserted = iter(signed)
     first = next(inserted, None)
     if first is not None:
         for made in function(_chained(first, inserted)):
             yield from weigh(made, 1)
+        signed.stopped = True
         for _ in inserted:  # a function that stops early must not hide what is removed
             pass
-    if signed.removed:
-        for made in function(iter(signed.removed)):
+        signed.stopped = False
+    removed = signed.removed()
+    first = next(removed, None)
+    if first is not None:
+        for made in function(_chained(first, removed)):
             yield from weigh(made, -1)
 
 
@@ -61,26 +89,21 @@ def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _positions(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows to insert and which to remove, each as often as its weight says."""
-    rows = np.arange(len(weights))
-    return np.repeat(rows, np.maximum(weights, 0)), np.repeat(rows, np.maximum(-weights, 0))
-
-
 def map_frames(command: bytes, names: Sequence[str]) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
     """`mapInPandas` over rows whose last column is their weight; `names` are the columns of its result."""
 
-    def split(batch: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-        inserted, removed = _positions(batch.iloc[:, -1].to_numpy())
-        rows = batch.iloc[:, :-1]
-        return rows.iloc[inserted].reset_index(drop=True), rows.iloc[removed].reset_index(drop=True)
+    def split(batch: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+        return batch.iloc[:, :-1], batch.iloc[:, -1].to_numpy()
+
+    def take(rows: pd.DataFrame, at: np.ndarray) -> pd.DataFrame:
+        return rows.iloc[at].reset_index(drop=True)
 
     def weigh(made: pd.DataFrame, sign: int) -> Iterator[pd.DataFrame]:
         if len(made):
             yield _tagged(made, names, WEIGHT, sign)
 
     def run(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        yield from _run(loaded(command), batches, split, weigh)
+        yield from _run(loaded(command), batches, split, take, weigh)
 
     return run
 
@@ -88,17 +111,19 @@ def map_frames(command: bytes, names: Sequence[str]) -> Callable[[Iterator[pd.Da
 def map_batches(command: bytes, names: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """`mapInArrow` over rows whose last column is their weight; `names` are the columns of its result."""
 
-    def split(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        inserted, removed = _positions(np.asarray(batch.column(batch.num_columns - 1)))
+    def split(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
         rows = batch.select(list(range(batch.num_columns - 1)))
-        return rows.take(pa.array(inserted)), rows.take(pa.array(removed))
+        return rows, np.asarray(batch.column(batch.num_columns - 1))
+
+    def take(rows: pa.RecordBatch, at: np.ndarray) -> pa.RecordBatch:
+        return rows.take(pa.array(at))
 
     def weigh(made: pa.RecordBatch, sign: int) -> Iterator[pa.RecordBatch]:
         if made.num_rows:
             yield _tagged_arrow(made, names, WEIGHT, pa.array(np.full(made.num_rows, sign, dtype=np.int64)))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _run(loaded(command), batches, split, weigh)
+        yield from _run(loaded(command), batches, split, take, weigh)
 
     return run
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, sliced, state_batch
+from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.kernels import concat, consolidate
 from headrace.state.schema import TableSchema
@@ -43,13 +43,25 @@ class WindowCloseStage(Labelled, Keyed):
         below_us = task.params.closed_us
         if below_us is not None:
             closed, delta = self._split(delta, below_us)
-            waited = [part for i in slices for part in self._closing(task.arrangement(TABLE, self.schema), i, below_us)]
-            done = consolidate(concat([*waited, closed], delta.schema), self.schema)
+            table = task.arrangement(TABLE, self.schema)
+            waited = (part for i in sorted(slices) for part in self._closing(table, i, below_us))
             names = [f.name for f in self.schema.key]
-            for part in sliced(done):
+            for part in (p for done in self._together(waited, closed) for p in sliced(done)):
                 arrays = [part.column(n) for n in [*names, "__w"]]
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.output)
         task.write([(TABLE, self.schema, delta)])
+
+    def _together(self, waited: Iterator[pa.RecordBatch], closed: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows that have waited, in order of `__k`, combined with those that have just come, a part at a time."""
+        assert not self.schema.has_row_hash, "else parts might share a key"
+        k, start = int64(closed.column("__k")), 0
+        for part in waited:
+            if part.num_rows:
+                last = int64(part.column("__k"))[-1]
+                end = max(start, int(np.searchsorted(k, last, side="right")))
+                yield consolidate(concat([part, closed.slice(start, end - start)], closed.schema), self.schema)
+                start = end
+        yield closed.slice(start)
 
     def _closing(self, table: Arrangement, i: int, below_us: int) -> Iterator[pa.RecordBatch]:
         """The rows of a slice of the state that lie below the watermark now. Runs without any are not read."""

@@ -29,7 +29,7 @@ class CombineStage(Unkeyed, Labelled):
     sums: tuple[str, ...]
     """Columns of type int64 without nulls."""
     extremes: tuple[tuple[str, str], ...]
-    """Columns, with `min` or `max`."""
+    """Columns, with `min` or `max`; none of floating point, of which Arrow passes over NaN."""
     output: pa.Schema
     role = "combine"
 

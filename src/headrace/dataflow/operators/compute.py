@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -50,23 +50,27 @@ class ComputeStage(Unkeyed, Labelled):
         """Compute every batch. Raises `NotVectorized` where it is not sure to do what Spark does."""
         for batch in batches:
             try:
-                found = self._computed(batch)
+                found = computed(self.steps, Rows.of(batch.columns, batch.num_rows), self.output)
             except Exception as error:  # of whatever kind: Spark gives the verdict
                 raise NotVectorized(f"{type(error).__name__}: {error}".splitlines()[0]) from error
             if found.num_rows:
                 yield found
 
-    def _computed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = Rows.of(batch.columns, batch.num_rows)
-        for step in self.steps:
-            match step:
-                case Where(condition):
-                    rows = rows.where(condition)
-                case Select(columns):
-                    rows = rows.select(columns)
-                case Multiply(projections):
-                    rows = rows.multiply(projections)
-            if not rows.length:
-                return pa.RecordBatch.from_pylist([], self.output)
-        found = [rows.column(i) for i in range(len(self.output))]
-        return pa.RecordBatch.from_arrays(found, schema=self.output)
+
+def computed(steps: Sequence[Step], rows: Rows, output: pa.Schema) -> pa.RecordBatch:
+    """What steps, one after the other, make of rows: columns as `output` says.
+
+    Raises what is raised for values of which a kernel is not sure.
+    """
+    for step in steps:
+        match step:
+            case Where(condition):
+                rows = rows.where(condition)
+            case Select(columns):
+                rows = rows.select(columns)
+            case Multiply(projections):
+                rows = rows.multiply(projections)
+        if not rows.length:
+            return pa.RecordBatch.from_pylist([], output)
+    found = [rows.column(i) for i in range(len(output))]
+    return pa.RecordBatch.from_arrays(found, schema=output)

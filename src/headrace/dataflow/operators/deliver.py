@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.common.columns import Column
 from headrace.common.faults import fault_point
+from headrace.connectors.confidential import hiding
 from headrace.connectors.sinks import WEIGHT_COLUMN, SinkPosition, drops_retractions, open_sink
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 
@@ -28,13 +29,15 @@ class DeliverStage(Labelled, Unkeyed):
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the task's slice of the epoch."""
         position = SinkPosition(task.params.from_epoch, task.params.to_epoch, task.partition, task.params.attempt)
-        options = dict(self.options)
+        secrets = task.params.sink_secrets
+        options = {**dict(self.options), **secrets}
         if drops_retractions(options):
             batches = (batch.filter(pc.greater(batch.column(WEIGHT_COLUMN), 0)) for batch in batches)
-        sink = open_sink(options, self.columns)
-        fault_point("sink.commit.before")
-        task.rows_out = sink.write(position, map(self._change, batches))
-        fault_point("sink.commit.after")
+        with hiding([*secrets.values()]):
+            sink = open_sink(options, self.columns)
+            fault_point("sink.commit.before")
+            task.rows_out = sink.write(position, map(self._change, batches))
+            fault_point("sink.commit.after")
         yield from ()
 
     def _change(self, batch: pa.RecordBatch) -> pa.RecordBatch:

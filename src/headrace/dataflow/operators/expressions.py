@@ -27,6 +27,7 @@ DAY_US = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """Days from the epoch to 0001-01-01 and to 9999-12-31: outside of them calendars and formats differ."""
+_FIRST_US = -(1 << 63)
 _TABLE_AT_MOST = 100_000
 """Different texts of times that are made for one batch."""
 
@@ -42,12 +43,18 @@ class Column:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal:
-    """A constant."""
+    """A constant. Equal to another only if nothing tells them apart: 0.0 is not -0.0, and True is not 1."""
 
     value: Any
     type: pa.DataType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and (repr(self.value), self.type) == (repr(other.value), other.type)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.type))
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Call:
     arguments: tuple[Expression, ...]
     type: pa.DataType
     options: tuple[Any, ...] = ()
+    """Texts, whole numbers and types, which are alike if they are equal."""
 
 
 Expression: TypeAlias = Column | Literal | Call
@@ -127,6 +135,20 @@ def _equal_or_both_null(a: Value, b: Value) -> Value:
     return pc.coalesce(pc.equal(a, b), pc.and_(pc.is_null(a), pc.is_null(b)))
 
 
+def _equal_float(a: Value, b: Value) -> Value:
+    """As Spark has it, NaN equals itself, and -0.0 equals 0.0."""
+    return pc.or_(pc.equal(a, b), pc.and_(pc.is_nan(a), pc.is_nan(b)))
+
+
+def _less_float(a: Value, b: Value) -> Value:
+    """As Spark has it, NaN is above all numbers."""
+    return pc.or_(pc.less(a, b), pc.and_(pc.invert(pc.is_nan(a)), pc.is_nan(b)))
+
+
+def _same_float(a: Value, b: Value) -> Value:
+    return pc.coalesce(_equal_float(a, b), pc.and_(pc.is_null(a), pc.is_null(b)))
+
+
 def _is_in(a: Value, *values: Any) -> Value:
     found = pc.is_in(a, value_set=pa.array(values, a.type))
     return pc.if_else(pc.is_valid(a), found, pa.scalar(None, pa.bool_()))
@@ -148,6 +170,13 @@ def _to(a: Value, kind: pa.DataType) -> Value:
         a = pc.cast(a, pa.timestamp("us"))
     # From integers to floating point both round to the nearest; Arrow's check would refuse those that do not fit.
     return pc.cast(a, kind, safe=not pa.types.is_floating(kind))
+
+
+def _narrowed(a: Value, kind: pa.DataType) -> Value:
+    """Whole numbers and decimals in a type that may be too narrow for them: Arrow raises if it is."""
+    if pa.types.is_integer(a.type) and pa.types.is_decimal(kind):
+        a = pc.cast(a, pa.decimal128(19, 0))
+    return pc.cast(a, kind)
 
 
 def _ratio(a: Value, b: Value) -> Value:
@@ -224,7 +253,12 @@ def _part_of_day(a: Value, unit_us: int, units: int) -> pa.Array:
 
 
 def _truncated(a: Value, unit_us: int) -> pa.Array:
-    return _of_ints(a, lambda us: us - us % unit_us).cast(a.type)
+    def begun(us: Ints) -> Ints:
+        if us.min(initial=0) < _FIRST_US + unit_us:
+            raise Doubt("a unit that begins before all times")
+        return us - us % unit_us
+
+    return _of_ints(a, begun).cast(a.type)
 
 
 def _shifted(a: Value, by_us: int) -> Value:
@@ -295,6 +329,12 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "greater": pc.greater,
     "greater_equal": pc.greater_equal,
     "equal_or_both_null": _equal_or_both_null,
+    "equal_float": _equal_float,
+    "less_float": _less_float,
+    "less_equal_float": lambda a, b: pc.invert(_less_float(b, a)),
+    "greater_float": lambda a, b: _less_float(b, a),
+    "greater_equal_float": lambda a, b: pc.invert(_less_float(a, b)),
+    "equal_or_both_null_float": _same_float,
     "and": pc.and_kleene,
     "or": pc.or_kleene,
     "not": pc.invert,
@@ -313,6 +353,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "remainder": pc.remainder,
     "quotient": pc.divide,
     "cast": _to,
+    "narrowed": _narrowed,
     "length": pc.utf8_length,
     "lower": lambda a: pc.ascii_lower(_ascii(a)),
     "upper": lambda a: pc.ascii_upper(_ascii(a)),

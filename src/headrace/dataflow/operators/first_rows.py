@@ -9,12 +9,14 @@ import pyarrow as pa
 
 from headrace.dataflow.operators.task import int64
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import concat, consolidate, rows_equal, sort_rows, stable_order
+from headrace.state.kernels import checked, concat, consolidate, joined, rows_equal, sort_rows, stable_order
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order_code import counted_units, leading
 from headrace.state.schema import TableSchema
 
 _ALL = np.iinfo(np.int64).max
+_MOST = 1 << 61
+"""More rows than `counted_units` lets a group have."""
 
 
 def first_versions(
@@ -31,6 +33,8 @@ def first_versions(
     keys = np.unique(owner_k)
     removed = np.zeros(len(keys), dtype=np.int64)
     weights = int64(delta.column("__w"))
+    checked.as_bigint(4 * checked.count(-weights), checked.ROWS)  # so that no sum below wraps
+    need = min(need, _MOST)
     np.add.at(removed, np.searchsorted(keys, int64(delta.column("__k"))), np.maximum(-weights, 0))
     wanted = need + removed
     rows = table.first_rows(keys, wanted, by_code=by_code)
@@ -67,7 +71,7 @@ def _leading(rows: pa.RecordBatch, keys: Ints, need: Ints, schema: TableSchema, 
 def shared_keys(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> Ints:
     """Every `__k` under which the batches have rows of different keys."""
     k = np.concatenate([int64(b.column("__k")) for b in batches])
-    columns = [pa.concat_arrays([b.column(f.name) for b in batches]) for f in schema.key]
+    columns = [joined([b.column(f.name) for b in batches], f.name) for f in schema.key]
     order = stable_order([k])
     return np.unique(keys_shared(k[order], order, columns))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.dataflow.operators.pairs import lookup
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
@@ -45,11 +44,6 @@ class Sum:
     def diffs(self) -> list[str]:
         """Names of its diff columns."""
         return [f.name for f, _ in accumulators.state_diffs(self.kind, self.argument_type, self.prefix)]
-
-    @property
-    def shown(self) -> str | None:
-        """The diff column with the bits of the sum as it was last put out."""
-        return f"{self.prefix}_out" if self.kind == "sum_float" else None
 
 
 @dataclass(frozen=True)
@@ -129,8 +123,7 @@ class GroupChanges:
         n = len(columns["__k"])
         for field, how in self.schema.diffs:
             if field.name not in columns:
-                nothing = pa.nulls(n, field.type)
-                columns[field.name] = nothing if how in ("min", "max") else pc.fill_null(nothing, 0)
+                columns[field.name] = neutral(field.type, how, n)
         return state_batch(self.schema, columns)
 
 
@@ -165,6 +158,11 @@ class DistinctStage(Keyed, Labelled):
         task.write(writes)
 
 
+def neutral(kind: pa.DataType, how: str, n: int) -> pa.Array:
+    """Values of a diff that change nothing."""
+    return pa.array(np.zeros(n, dtype=np.int64)) if how == "add" else pa.nulls(n, kind)
+
+
 def merged(schema: TableSchema, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The changes of one table of values together."""
     if len(parts) == 1:
@@ -172,4 +170,4 @@ def merged(schema: TableSchema, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return consolidate(concat(parts, schema.arrow()), schema) if parts else empty(schema.arrow())
 
 
-__all__ = ["DistinctStage", "GroupChanges", "Sum", "Write", "merged"]
+__all__ = ["DistinctStage", "GroupChanges", "Sum", "Write", "merged", "neutral"]

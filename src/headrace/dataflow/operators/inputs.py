@@ -15,7 +15,8 @@ from headrace.dataflow.operators.spill import WORKING_FACTOR
 from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task, Unkeyed
 from headrace.dataflow.params import END_OF_KEYS, SourceInput, TableInput
 from headrace.state.arrangement import Arrangement, slice_bounds
-from headrace.state.kernels import concat, consolidate
+from headrace.state.kernels import concat, consolidate, sizes
+from headrace.state.kernels.copies import copies
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
 from headrace.state.watermark import not_below, times_us
@@ -91,15 +92,15 @@ class InputStage(Labelled, Unkeyed):
 
     def _pieces(self, table: TableInput, memory_bytes: int) -> int:
         """In how many ranges of keys to read a slice of the change, so that each fits into the memory of a task."""
-        if not memory_bytes:
-            return 1
-        size = sum(r.length for r in table.refs) * WORKING_FACTOR // self.parallelism
-        return min(1 + size // memory_bytes, PIECES_AT_MOST)
+        size = sum(r.length for r in table.refs) // self.parallelism
+        by_memory = size * WORKING_FACTOR // memory_bytes if memory_bytes else 0
+        return min(1 + max(by_memory, size // sizes.INPUT_BYTES), PIECES_AT_MOST)
 
     def _source(self, task: Task, source: SourceInput, i: int) -> Iterator[pa.RecordBatch]:
         columns = [Column(name, kind) for name, kind in source.columns]
         wanted = self.names if self.late is None or self.late in self.names else (*self.names, self.late)
-        reader = open_source(source.options, columns).only(wanted)
+        secrets = (lambda: source.secrets) if source.secrets else None
+        reader = open_source(source.options, columns, secrets).only(wanted)
         below_us = source.below_us or (None,) * len(source.tasks)
         for n in range(i, len(source.tasks), self.parallelism):
             for found in reader.read(source.tasks[n]):
@@ -165,16 +166,21 @@ class SnapshotScan:
 
     def slice(self, i: int) -> Iterator[pa.RecordBatch]:
         """The rows of slice `i`, in batches of bounded size."""
-        arrangement = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
-        for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
+        for rows in self.stored(i):
             yield from self.expanded(rows)
 
+    def stored(self, i: int) -> Iterator[pa.RecordBatch]:
+        """Slice `i` as it is stored: each row once, and in the last column how often it is there."""
+        arrangement = Arrangement(self.schema, self.refs, self.root, as_of=self.as_of)
+        for rows in arrangement.scan(*slice_bounds(i, self.parallelism)):
+            yield self.named(rows)
+
+    def named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of stored rows, and their weights."""
+        return rows.select([*self.names, "__w"])
+
     def expanded(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The columns of stored rows, each row as often as its weight says."""
-        weights = np.asarray(rows.column("__w"))
-        columns = rows.select(self.names) if self.names else rows.select([])
-        if len(weights) and (weights.min() != 1 or weights.max() != 1):
-            columns = columns.take(pa.array(np.repeat(np.arange(len(weights)), np.maximum(weights, 0))))
-        for start in range(0, columns.num_rows, OUTPUT_ROWS):
-            part = columns.slice(start, OUTPUT_ROWS)
-            yield pa.RecordBatch.from_arrays(part.columns, schema=self.output)
+        """Each row as often as it is there, in batches of bounded size."""
+        width = rows.num_columns - 1
+        for part in copies(rows, np.asarray(rows.column(width)), OUTPUT_ROWS):
+            yield pa.RecordBatch.from_arrays(part.columns[:width], schema=self.output)

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.dataflow.operators.pairs import Ints, matching_pairs
+from headrace.dataflow.operators.pairs import Ints, in_pieces, matching_pairs
 from headrace.dataflow.operators.shared import SharedRows, row_hashes, unique
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, collect, int64, sliced, state_batch
-from headrace.state.kernels import concat, consolidate
+from headrace.state.kernels import checked, concat, consolidate
 from headrace.state.schema import TableSchema
 
 PAIR, LEFT, RIGHT = 0, 1, 2
@@ -125,11 +125,12 @@ class JoinStage(Labelled, Keyed):
         left_keys = [left.column(f.name) for f in self.left.schema.key]
         right_keys = [right.column(f.name) for f in self.right.schema.key]
         left_w, right_w = int64(left.column("__w")), int64(right.column("__w"))
-        for li, ri in matching_pairs(int64(left.column("__k")), left_keys, int64(right.column("__k")), right_keys):
+        pairs = matching_pairs(int64(left.column("__k")), left_keys, int64(right.column("__k")), right_keys)
+        for li, ri in in_pieces(pairs, left, right):
             lt, rt = pa.array(li), pa.array(ri)
             columns = [left.column(f.name).take(lt) for f in self.left.schema.value]
             columns += [right.column(f.name).take(rt) for f in self.right.schema.value]
-            yield self._batch(columns, left_w[li] * right_w[ri], PAIR)
+            yield self._batch(columns, checked.times(left_w[li], right_w[ri]), PAIR)
 
     def _preserved(self, rows: pa.RecordBatch, side: Side, tag: int) -> Iterator[pa.RecordBatch]:
         for part in sliced(rows):

@@ -17,7 +17,7 @@ from headrace.dataflow.operators.spill import Account
 from headrace.dataflow.operators.task import GATHER_ROWS, Keyed, Labelled, Task, Unkeyed, int64, state_batch
 from headrace.errors import HeadraceError
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import concat, consolidate, in_row_order, negated, stable_order, take
+from headrace.state.kernels import concat, consolidate, in_row_order, joined, negated, sizes, stable_order, take
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.order_code import counted_units, leading
@@ -54,12 +54,12 @@ class LeadingStage(Labelled, Keyed):
             return None
         if any(int64(b.column("__w")).min() < 0 for b in batches):
             raise HeadraceError(f"operator {self.operator} was told to remove a row of an input that only grows")
-        codes = pa.concat_arrays([self.first.codes(b) for b in batches])
+        codes = joined([self.first.codes(b) for b in batches], "__h")
         keys = [_column(batches, f.name) for f in self.schema.key]
         k, weights = (int64(_column(batches, name)) for name in ("__k", "__w"))
         keep, order = first_of(k, weights, int64(codes), keys, self.first)
         kept = [b.select([n for n in self.schema.arrow().names if n != "__h"]) for b in _filtered(batches, keep)]
-        delta = pa.concat_batches(kept)
+        delta = concat(kept, kept[0].schema)
         columns = dict(zip(delta.schema.names, delta.columns))
         columns["__h"] = codes.filter(pa.array(keep))
         delta = state_batch(self.schema, columns)
@@ -84,14 +84,16 @@ class FirstOfInputStage(Unkeyed, Labelled):
         """The first rows of all that there is room for, and so on."""
         account = Account(task.memory)
         held: list[pa.RecordBatch] = []
-        rows = 0
+        rows = nbytes = 0
         try:
             for batch in batches:
                 held.append(batch)
                 rows += batch.num_rows
-                if rows >= GATHER_ROWS or (task.params.memory_bytes and not account.take(batch)):
+                nbytes += batch.nbytes
+                full = rows >= GATHER_ROWS or nbytes >= sizes.CHUNK_BYTES
+                if full or (task.params.memory_bytes and not account.take(batch)):
                     yield from self._first(held)
-                    held, rows = [], 0
+                    held, rows, nbytes = [], 0, 0
                     account.release()
             yield from self._first(held)
         finally:
@@ -187,7 +189,7 @@ def _starts(k: Ints) -> Bools:
 
 
 def _column(batches: Sequence[pa.RecordBatch], name: str) -> pa.Array:
-    return pa.concat_arrays([b.column(name) for b in batches])
+    return joined([b.column(name) for b in batches], name)
 
 
 def _filtered(batches: Sequence[pa.RecordBatch], keep: Bools) -> Iterator[pa.RecordBatch]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.dataflow.operators.pairs import Ints, matching_pairs, take_or_null
+from headrace.dataflow.operators.pairs import Ints, in_pieces, matching_pairs, take_or_null
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed, int64
 from headrace.state.arrangement import Arrangement
+from headrace.state.kernels import checked
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
 
@@ -44,9 +45,10 @@ class LookupStage(Labelled, Unkeyed):
             rows = table.fetch(np.unique(hashes))
             alone = np.ones(batch.num_rows, dtype=np.bool_)
             k, found = int64(rows.column("__k")), [rows.column(f.name) for f in fields]
-            for li, ri in matching_pairs(hashes, keys, k, found):
-                alone[present[li]] = False
-                yield self._batch(batch, present[li], rows, ri)
+            matching = ((present[li], ri) for li, ri in matching_pairs(hashes, keys, k, found))
+            for at, ri in in_pieces(matching, batch, rows):
+                alone[at] = False
+                yield self._batch(batch, at, rows, ri)
             if self.outer and alone.any():
                 at = np.flatnonzero(alone)
                 yield self._batch(batch, at, rows, np.full(len(at), -1))
@@ -57,7 +59,7 @@ class LookupStage(Labelled, Unkeyed):
         own = [batch.column(len(self.schema.key) + i).take(input_rows) for i in range(self.width)]
         other = [take_or_null(rows.column(name), found) for name in self.names]
         times = int64(rows.column("__w"))[found] if len(rows) else np.ones(len(at), dtype=np.int64)
-        weights = int64(batch.column("__w"))[at] * np.where(matched, times, 1)
+        weights = checked.times(int64(batch.column("__w"))[at], np.where(matched, times, 1))
         arrays = [*own, *other, pa.array(matched), pa.array(weights)]
         arrays = [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, self.output)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)

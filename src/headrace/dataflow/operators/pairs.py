@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import int64_values, rows_equal
+from headrace.state.kernels import int64_values, rows_equal, sizes
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,6 +39,24 @@ def matching_pairs(
                 li, ri = li[equal], ri[equal]
         if len(li):
             yield li, ri
+
+
+def in_pieces(
+    pairs: Iterator[tuple[Ints, Ints]], left: pa.RecordBatch, right: pa.RecordBatch
+) -> Iterator[tuple[Ints, Ints]]:
+    """Pairs of rows of two batches in pieces that take about `CHUNK_BYTES` when they are made; -1 for no row."""
+    most = left.nbytes + right.nbytes
+    each: tuple[Ints, Ints] | None = None
+    for li, ri in pairs:
+        if len(li) * most <= sizes.CHUNK_BYTES:  # no row takes more than all
+            yield li, ri
+            continue
+        if each is None:
+            each = sizes.row_bytes(left), np.append(sizes.row_bytes(right), 0)
+        begin = 0
+        for end in sizes.cut_rows(each[0][li] + each[1][ri], sizes.CHUNK_BYTES):
+            yield li[begin:end], ri[begin:end]
+            begin = end
 
 
 def lookup(left_k: Ints, left_keys: Sequence[pa.Array], right_k: Ints, right_keys: Sequence[pa.Array]) -> Ints:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT
 from headrace.dataflow.operators.pairs import fetched
 from headrace.dataflow.operators.task import Keyed, Task, chunks, collect, int64, state_batch
-from headrace.state.kernels import consolidate
+from headrace.state.kernels import checked, consolidate, sizes
 from headrace.state.schema import TableSchema
 
 DONE = 3
@@ -78,7 +78,8 @@ class PreserveStage(Keyed):
             return np.where(found >= 0, values[found], 0) if len(values) else np.zeros(len(found), dtype=np.int64)
 
         w_old, m_old = before("__w"), before("matches")
-        w_new, m_new = w_old + int64(delta.column("__w")), m_old + int64(delta.column("matches"))
+        w_new = checked.plus(w_old, int64(delta.column("__w")), checked.ROWS)
+        m_new = checked.plus(m_old, int64(delta.column("matches")), checked.ROWS)
         unmatched = w_new * (m_new == 0) - w_old * (m_old == 0)
         matched = w_new * (m_new != 0) - w_old * (m_old != 0)
         if self.mode in ("outer", "anti"):
@@ -103,7 +104,8 @@ class PreserveStage(Keyed):
             arrays = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in self.output]
             return pa.RecordBatch.from_arrays(arrays, schema=self.output)
 
-        yield from chunks(len(changed), make)
+        large = rows.nbytes > sizes.CHUNK_BYTES
+        yield from chunks(len(changed), make, sizes.row_bytes(rows) if large else None)
 
 
 __all__ = ["DONE", "LEFT", "PAIR", "RIGHT", "Mode", "PreserveStage"]

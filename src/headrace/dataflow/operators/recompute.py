@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.dataflow.operators.first_rows import first_versions
-from headrace.dataflow.operators.task import Keyed, Labelled, Task, chunks, collect, int64, state_batch
+from headrace.dataflow.operators.task import OUTPUT_ROWS, Keyed, Labelled, Task, collect, int64, state_batch
 from headrace.errors import HeadraceError
 from headrace.state.kernels import concat, consolidate, in_row_order, negated
+from headrace.state.kernels.copies import piece_rows, repeated
 from headrace.state.kernels.order_code import SortKey, order_codes
 from headrace.state.schema import TableSchema
 
@@ -123,15 +124,12 @@ def versions(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a state table at some places as output rows of a side, each as often as it is there."""
     weights = int64(rows.column("__w"))[places]
-    positions = places if (weights == 1).all() else np.repeat(places, weights)
     columns = [rows.column(f.name) for f in schema.value]
     marked = "__row" in output.names
-
-    def make(s: slice) -> pa.RecordBatch:
-        at = pa.array(positions[s])
+    most = piece_rows(rows.select([f.name for f in schema.value]), OUTPUT_ROWS)
+    for positions in repeated(weights, most):
+        at = pa.array(places[positions])
         arrays = [*(c.take(at) for c in columns), pa.array(np.full(len(at), side, dtype=np.int32))]
         if marked:
             arrays.append(pa.array(np.ones(len(at), dtype=bool)))
-        return pa.RecordBatch.from_arrays(arrays, schema=output)
-
-    yield from chunks(len(positions), make)
+        yield pa.RecordBatch.from_arrays(arrays, schema=output)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, as_type, collect, int64, sliced, state_batch
 from headrace.errors import HeadraceError, InvalidDatetime
 from headrace.state.arrangement import Arrangement
-from headrace.state.kernels import concat, consolidate, group_rows, stable_order
+from headrace.state.kernels import checked, concat, consolidate, group_rows, stable_order
 from headrace.state.kernels.equality import Bools, Ints
 from headrace.state.schema import TableSchema
 
@@ -139,7 +139,7 @@ class SessionStage(Labelled, Keyed):
         if len(places) and all(name.startswith("k") for name in self.columns):
             whose, start = group[places], session[0][places]
             first = np.flatnonzero(np.append(True, (whose[1:] != whose[:-1]) | (start[1:] != start[:-1])))
-            places, weights = places[first], np.add.reduceat(weights, first)
+            places, weights = places[first], checked.sums(weights, first, what=checked.ROWS)
         part = rows.take(pa.array(places))
         columns = [part.column(name) for name in self.columns]
         columns += [pa.array(values) for values in (session[0][places], session[1][places], weights)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,12 +13,14 @@ import pyarrow as pa
 from headrace.common.faults import fault_point
 from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.operators.spill import run_bounded
-from headrace.dataflow.params import EpochParams, decode, property_of
+from headrace.dataflow.params import EpochParams, decode, property_of, secrets_property_of
+from headrace.errors import OutOfBudget
 from headrace.state.arrangement import Arrangement
+from headrace.state.kernels import concat, sizes
 from headrace.state.memory import MemoryController
 from headrace.state.run import OPEN_RUNS, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
-from headrace.state.spool import TaskSpool
+from headrace.state.spool import TaskSpool, forget_earlier
 from headrace.state.stores import store_of
 
 OUTPUT_ROWS = 65_536
@@ -25,21 +29,30 @@ GATHER_ROWS = 1_048_576
 """Rows that a stage which can reduce its input takes in before it does."""
 
 
+_WORTH_SPOOLING = 8
+"""Rows that wait for the end of their task give way to input of so many times their size, and no more."""
+
+
 class Worker:
     """What the stages share that run in one Python worker for one Spark task: the epoch, its spool, its memory."""
 
-    def __init__(self, view: int, stage: str) -> None:
+    def __init__(self, view: int, stage: str, key: bytes = b"") -> None:
+        """`key` opens what is sent of secrets."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "operators run inside Spark tasks"
         text = context.getLocalProperty(property_of(view))
         assert text is not None, "the epoch's parameters travel as a local property"
-        self.params: EpochParams = decode(text)
+        self.params: EpochParams = decode(text).with_secrets(context.getLocalProperty(secrets_property_of(view)), key)
         self.partition = self.params.partition_of(stage, int(context.partitionId()))
-        self.attempt_number = int(context.attemptNumber())
-        # All Python workers of one Spark task see the same task attempt id.
-        self.spool = TaskSpool(self.params.spool_root, self.params.attempt, int(context.taskAttemptId()))
+        # Of this try alone, and higher than that of any before; all Python workers of the Spark task see the same one.
+        # Spark's attemptNumber starts again at 0 when a stage is retried, while tries of before may still be at work:
+        # two of them must not write one object.
+        self.attempt_number = int(context.taskAttemptId())
+        if self.params.on_other_hosts:
+            _forget_earlier(self.params.spool_root, self.params.attempt)
+        self.spool = TaskSpool(self.params.spool_root, self.params.attempt, self.attempt_number)
         self.memory = MemoryController(self.params.memory_bytes)
         self.buffer = Buffer(self.spool, self.memory if self.params.memory_bytes else None)
         OPEN_RUNS.tidy(self.params.root, {s.table_id: s.refs for s in self.params.state.values()})
@@ -81,6 +94,13 @@ class Buffer:
                 self._spool.append(stage, table_id, schema, batch)
         self._flushed = self._flushed or bool(self._held)
         self.clear()
+
+    def make_room(self, nbytes: int) -> bool:
+        """Spool what is held if that helps somebody who needs so many bytes of the task's memory; whether it has."""
+        if not self._bytes or self._bytes * _WORTH_SPOOLING < nbytes:
+            return False
+        self.flush()
+        return True
 
     def clear(self) -> None:
         """Let go of what is held."""
@@ -140,6 +160,10 @@ class Task:
                 table_id = self.params.state[f"{self.operator}/{name}"].table_id
                 self._worker.buffer.add(self.label, table_id, schema, batch)
                 self.rows_written += batch.num_rows
+
+    def make_room(self, nbytes: int) -> bool:
+        """Let go of memory that rows on their way to the spool hold; whether there is more of it now."""
+        return self._worker.buffer.make_room(nbytes)
 
     def acknowledgement(self) -> dict[str, Any]:
         """What the coordinator learns of a stage that has come to its end in one task."""
@@ -243,17 +267,23 @@ class Stage(Protocol):
         ...
 
 
+@lru_cache(maxsize=16)
+def _forget_earlier(spool: Path, attempt: str) -> None:
+    """Once for each attempt that a process works for."""
+    forget_earlier(spool, attempt)
+
+
 def run_stages(
-    view: int, stages: Sequence[Stage], acknowledge: Any, batches: Iterator[pa.RecordBatch]
+    view: int, key: bytes, stages: Sequence[Stage], acknowledge: Any, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The function that `mapInArrow` calls: one stage, or several that follow each other without Spark in between.
 
-    The epoch's parameters are those of `view` (see `property_of`). What the stages write goes into one object together
-    with what earlier Python workers of the same Spark task have spooled. If there is a later one it is spooled for that
-    one: `EpochParams.inner` tells.
+    The epoch's parameters are those of `view` (see `property_of`), with the values of secrets under `key`. What the
+    stages write goes into one object together with what earlier Python workers of the same Spark task have spooled. If
+    there is a later one it is spooled for that one: `EpochParams.inner` tells.
     """
     last = stages[-1].label
-    worker = Worker(view, last)
+    worker = Worker(view, last, key)
     params = worker.params
     inner = last in params.inner and any(stage.writes for stage in stages)
     if inner:
@@ -261,7 +291,8 @@ def run_stages(
     tasks = [Task(stage.operator, stage.label, worker) for stage in stages]
     with Reports(params.progress, params.attempt, params.to_epoch, tasks) as reports:
         for stage, task in zip(stages, tasks):
-            batches = _leaving(task, run_bounded(stage, task, _counted(task, batches, reports.look)))
+            found = named(task.operator, run_bounded(stage, task, _counted(task, batches, reports.look)))
+            batches = _leaving(task, found)
         yield from batches
         acknowledgements = [task.acknowledgement() for task in tasks]
         if inner:
@@ -290,6 +321,18 @@ def _upload(worker: Worker, label: str) -> list[RunRef]:
     return refs
 
 
+def named(operator: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What an operator puts out; what is too large for it is an `OutOfBudget` that names it."""
+    try:
+        with sizes.overflows_named(f"operator {operator}"):
+            yield from batches
+    except OutOfBudget as error:
+        # Errors of the stages below pass through here as well, with the names of theirs.
+        while isinstance(error.__cause__, OutOfBudget) and error.__cause__.message.startswith("operator "):
+            error = error.__cause__
+        raise error from error.__cause__
+
+
 def _leaving(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         task.rows_out += batch.num_rows
@@ -305,38 +348,44 @@ def _counted(task: Task, batches: Iterator[pa.RecordBatch], look: Callable[[], N
 
 
 def collect(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """All input of a task as one batch; None where there was none."""
+    """All input of a task as one batch; None where there was none. Raises `OutOfBudget` where it is too large."""
     found = list(batches)
-    if not found:
-        return None
-    if len(found) == 1:
-        return found[0]
-    return pa.concat_batches(found)
+    return concat(found, found[0].schema) if found else None
 
 
 def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All input of a task as batches of about `GATHER_ROWS`, none of them empty: one, in most epochs."""
+    """All input of a task as batches of about `GATHER_ROWS`, or `CHUNK_BYTES`; none empty, and one in most epochs."""
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = nbytes = 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
-        if rows >= GATHER_ROWS:
-            yield pa.concat_batches(held)
-            held, rows = [], 0
+        nbytes += batch.nbytes
+        if rows >= GATHER_ROWS or nbytes >= sizes.CHUNK_BYTES:
+            yield concat(held, batch.schema)
+            held, rows, nbytes = [], 0, 0
     if held:
-        yield held[0] if len(held) == 1 else pa.concat_batches(held)
+        yield concat(held, held[0].schema)
 
 
-def chunks(length: int, make: Callable[[slice], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of bounded size for `length` rows."""
+def chunks(
+    length: int, make: Callable[[slice], pa.RecordBatch], each_bytes: np.ndarray | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of bounded size for `length` rows; `each_bytes` says how large each is, where some may be large."""
     for start in range(0, length, OUTPUT_ROWS):
-        yield make(slice(start, min(start + OUTPUT_ROWS, length)))
+        stop = min(start + OUTPUT_ROWS, length)
+        if each_bytes is None:
+            yield make(slice(start, stop))
+            continue
+        begin = start
+        for n in sizes.cut_rows(each_bytes[start:stop], sizes.CHUNK_BYTES):
+            yield make(slice(begin, start + n))
+            begin = start + n
 
 
 def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in pieces of bounded size."""
-    return chunks(batch.num_rows, lambda s: batch.slice(s.start, s.stop - s.start))
+    return sizes.pieces(batch, OUTPUT_ROWS, sizes.CHUNK_BYTES)
 
 
 def int64(array: pa.Array) -> np.ndarray:

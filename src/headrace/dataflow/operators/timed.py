@@ -15,15 +15,12 @@ import pyarrow as pa
 
 from headrace.common.shifts import ALWAYS, NEVER, Ints, Shift, first_at_least, now_us
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, Unkeyed, collect, int64, sliced, state_batch
-from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import consolidate
 from headrace.state.schema import TableSchema
 
 TABLE = "rows"
 OUT = "__o"
 """The weight of a row in the operator's output, beside its weight in the state."""
-LOOK_ROWS = 1024
-"""Rows that are looked at together for the next one that is due."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,8 @@ class TimeBound:
 
     def times(self, rows: pa.RecordBatch) -> Ints:
         """The first current time at which the bound is reached, for each row."""
-        return first_at_least(self.shift, int64(rows.column(self.name)) + self.late)
+        times = int64(rows.column(self.name))
+        return first_at_least(self.shift, np.minimum(times, NEVER - self.late) + self.late)
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class PlaceStage(Unkeyed, Labelled):
         """The i-th slice of the stored rows that have become due since the last epoch; the first also looks ahead."""
         table = task.arrangement(TABLE, self.schema)
         if i == 0:
-            task.next_due(_first_due(table, now))
+            task.next_due(table.lowest_key(now + 1))
         if not task.params.from_epoch or not table.refs:
             return
         low = max(now_us(task.params.from_epoch) + 1, min(r.k_min for r in table.refs))
@@ -139,11 +137,3 @@ class KeepStage(Labelled, Keyed):
         come = int64(rows.column("__k"))[int64(rows.column("__w")) > 0]
         task.next_due(int(come.min()) if len(come) else None)
         task.write([(TABLE, self.schema, rows)])
-
-
-def _first_due(table: Arrangement, now: int) -> int | None:
-    """The earliest time after `now` at which a stored row is due."""
-    for rows in table.scan(now + 1, chunk_rows=LOOK_ROWS):
-        if rows.num_rows:
-            return int(int64(rows.column("__k"))[0])
-    return None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.dataflow.operators.first_rows import first_versions
 from headrace.dataflow.operators.pairs import fetched, lookup
 from headrace.dataflow.operators.task import Task, int64, state_batch
-from headrace.state.kernels import consolidate, extrema
+from headrace.state.kernels import checked, consolidate, extrema
 from headrace.state.kernels.equality import Bools, Ints, validity
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.kernels.order_code import SortKey, order_codes
@@ -106,7 +106,7 @@ class Distinct:
         for field, _ in self.schema.diffs:
             before = np.zeros(delta.num_rows, dtype=np.int64)
             before[known] = int64(old.column(field.name))[found[known]]
-            after = before + int64(delta.column(field.name))
+            after = checked.plus(before, int64(delta.column(field.name)), checked.ROWS)
             signs[field.name] = (after > 0).astype(np.int64) - (before > 0).astype(np.int64)
             moved |= signs[field.name] != 0
         changed = np.flatnonzero(moved)

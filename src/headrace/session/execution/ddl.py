@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors.base import infer_columns, open_source
-from headrace.connectors.sinks import drops_retractions, open_sink
+from headrace.connectors import sinks
+from headrace.connectors.base import check_secret_options, infer_columns, open_source
+from headrace.connectors.confidential import hiding
+from headrace.connectors.sinks import drops_retractions
 from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.options import on_error
 from headrace.errors import (
     DatatypeMismatch,
     DependentObjectsExist,
@@ -29,10 +34,10 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import routines, sharing, unaligned
+from headrace.session.execution import routines, secrets, sharing, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, kind_name, label, quoted
+from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
@@ -45,9 +50,9 @@ if TYPE_CHECKING:
 
 def create_table(session: Session, statement: st.CreateTable) -> Result:
     """CREATE TABLE, also from a query."""
-    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE TABLE")
-    if taken is not None:
-        return taken
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE TABLE")
+    if found is not None:
+        return found
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
@@ -62,7 +67,8 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
         "on_conflict": statement.on_conflict or "overwrite",
         "defaults": {c.name: c.default for c in statement.columns if c.default is not None},
     }
-    session.database.coordinator.create_relation(
+    coordinator = session.database.coordinator
+    table_id = coordinator.create_relation(
         _record(session, "table", statement.name, columns, statement.text, statement.primary_key, {}, (), payload)
     )
     if statement.query is None:
@@ -70,7 +76,12 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     from headrace.session.execution.dml import insert
 
     made = st.Insert(statement.name, (), query=statement.query, text=statement.text)
-    count = insert(session, made).tag.rsplit(" ", 1)[-1]
+    try:
+        count = insert(session, made).tag.rsplit(" ", 1)[-1]
+    except BaseException:
+        with suppress(HeadraceError):  # others may have built on it, or dropped it
+            coordinator.drop([table_id])
+        raise
     return Result(f"SELECT {count}")
 
 
@@ -114,18 +125,19 @@ def _columns(columns: Iterable[ResultColumn], names: Sequence[str] | None = None
 
 def create_source(session: Session, statement: st.CreateSource) -> Result:
     """CREATE SOURCE; the connector checks its options."""
-    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE SOURCE")
-    if taken is not None:
-        return taken
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE SOURCE")
+    if found is not None:
+        return found
     if any(c.generated is not None for c in statement.columns):
         raise NotSupported("generated columns", hint="compute them in a view")
-    options = dict(statement.options)
-    columns = _declared(statement.columns) or tuple(infer_columns(options))
-    open_source(options, columns).start_offsets()
-    payload = _watermark(statement.watermark, columns)
-    session.database.coordinator.create_relation(
-        _record(session, "source", statement.name, columns, statement.text, (), options, (), payload)
-    )
+    options, named = dict(statement.options), secrets.named(session, statement)
+    check_secret_options(options, named)
+    values = session.database.coordinator.secrets(named)
+    columns = _declared(statement.columns) or tuple(infer_columns(options, values))
+    open_source(options, columns, values).start_offsets()
+    payload, needed = _watermark(statement.watermark, columns), secrets.dependencies(named)
+    record = _record(session, "source", statement.name, columns, statement.text, (), options, needed, payload)
+    session.database.coordinator.create_relation(replace(record, secrets=named))
     return Result("CREATE SOURCE")
 
 
@@ -152,13 +164,13 @@ def create_view(session: Session, statement: st.CreateView) -> Result:
     """CREATE VIEW: its query is put in place of its name."""
     if statement.or_replace or statement.temporary:
         raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
-    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
-    if taken is not None:
-        return taken
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
+    if found is not None:
+        return found
     names = session.names()
-    bound = Bound(session.localized(statement.query), names)
+    bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
     columns = _columns(describe(session, bound), statement.columns)
-    payload = {"query": statement.query.text, "search_path": list(names.search_path)}
+    payload = {"query": statement.query.text, "search_path": list(names.search_path), TYPED: bound.typed}
     session.database.coordinator.create_relation(
         _record(session, "view", statement.name, columns, statement.text, (), {}, bound.dependencies(), payload)
     )
@@ -170,9 +182,9 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
     tag = "CREATE MATERIALIZED VIEW"
     if statement.or_replace:
         raise NotSupported("OR REPLACE", hint="drop the view first")
-    taken = _taken(session, statement.name, statement.if_not_exists, tag)
-    if taken is not None:
-        return taken
+    found = taken(session, statement.name, statement.if_not_exists, tag)
+    if found is not None:
+        return found
     bound = Bound(session.localized(statement.query), session.names())
     text = planned_text(bound, statement.columns)
     options = dict(statement.options)
@@ -194,21 +206,23 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
 
 def create_sink(session: Session, statement: st.CreateSink) -> Result:
     """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
-    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
-    if taken is not None:
-        return taken
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
+    if found is not None:
+        return found
     bound = sink_query(session, statement)
     text, options = planned_text(bound, None), dict(statement.options)
     payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
-    create_planned(session, statement.name, text, payload, statement.text, options, bound.dependencies(), "sink")
+    named = secrets.named(session, statement)
+    needed = (*bound.dependencies(), *secrets.dependencies(named))
+    create_planned(session, statement.name, text, payload, statement.text, options, needed, "sink", named)
     return Result("CREATE SINK")
 
 
 def create_index(session: Session, statement: st.CreateIndex) -> Result:
     """CREATE INDEX: a job that keeps columns of a table or view by some of them; waits as for a view."""
-    taken = _taken(session, statement.name, statement.if_not_exists, "CREATE INDEX")
-    if taken is not None:
-        return taken
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE INDEX")
+    if found is not None:
+        return found
     target = session.names().get(statement.table)
     if target.kind not in ("table", "materialized_view"):
         raise WrongObjectType(
@@ -269,18 +283,22 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 def create_planned(
     session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
     options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
+    named: Mapping[str, int] | None = None,
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
     database = session.database
     closing = bool(payload.get(ON_WINDOW_CLOSE))
+    confidential = dict(named or {})
 
     def planned(arrangements: frozenset[int]) -> ViewPlan:
-        plan = session.planner.plan(query, on_window_close=closing, arrangements=arrangements)
+        plan = session.planner.plan(
+            query, on_window_close=closing, arrangements=arrangements, on_error=on_error(options)
+        )
         if kind == "index":
             return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
         if kind == "sink":
             plan = plan.into(options)
-            open_sink(options, plan.columns)
+            _try_sink(session, options, plan, confidential)
             _check_append_only(plan)
         return plan
 
@@ -290,17 +308,26 @@ def create_planned(
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = {**payload, "append_only": plan.append_only}
         record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
-        view_id = database.coordinator.create_view(record, plan)
+        view_id = database.coordinator.create_view(replace(record, secrets=confidential), plan)
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
     return view_id
+
+
+def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:
+    """Open a sink to see whether its options are right. Raises `InvalidParameter`."""
+    sinks.check_secret_options(options, named)
+    values = session.database.coordinator.secrets(named)
+    opened = {} if values is None else dict(values())
+    with hiding([*opened.values()]):
+        sinks.open_sink({**options, **opened}, plan.columns)
 
 
 def _wait(session: Session, view_id: int) -> None:
     """Wait until the view is filled. What fails or is cancelled meanwhile leaves no view behind."""
     coordinator = session.database.coordinator
     try:
-        session.wait(lambda: coordinator.wait_created(view_id, None))
+        session.wait(lambda check: coordinator.wait_created(view_id, check=check))
     except (JobFailed, QueryCanceled):
         coordinator.drop([view_id])
         raise
@@ -317,16 +344,19 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
     return Result("CREATE SCHEMA")
 
 
-def _taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Result | None:
+def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Result | None:
+    """The result of a CREATE of what is there already; None where it is not. Raises `DuplicateTable`."""
     schema = name.schema or session.names().schema
     state = session.database.catalog.state
     if name.schema and schema != "public" and state.object_named("", schema) is None:
         raise UndefinedObject(f'schema "{schema}" does not exist', sqlstate="3F000")
     if state.object_named(schema, name.name) is None:
         return None
+    what, error = ("secret", DuplicateObject) if tag == "CREATE SECRET" else ("relation", DuplicateTable)
     if tolerated:
-        return Result(tag, notices=[Notice(f'relation "{name.name}" already exists, skipping', "NOTICE", "42P07")])
-    raise DuplicateTable(f'relation "{name.name}" already exists')
+        text = f'{what} "{name.name}" already exists, skipping'
+        return Result(tag, notices=[Notice(text, "NOTICE", error.sqlstate)])
+    raise error(f'{what} "{name.name}" already exists')
 
 
 def _record(
@@ -373,7 +403,7 @@ def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | Non
         return session.database.catalog.state.object_named("", name.name)
     if kind == "aggregate":
         kind = "function"
-    if kind.replace(" ", "_") not in ("table", "source", "materialized_view", "view", "sink", "index", "function"):
+    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret"):
         raise NotSupported(f"DROP {kind.upper()}")
     found = session.names().find(name)
     if found is not None and kind_name(found) != kind:
@@ -402,6 +432,8 @@ def _missing(kind: str, name: TableName) -> HeadraceError:
         return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
     if kind in ("function", "aggregate"):
         return UndefinedFunction(f'{kind} "{name}" does not exist')
+    if kind == "secret":
+        return UndefinedObject(f'secret "{name}" does not exist')
     return UndefinedTable(f'{kind} "{name}" does not exist')
 
 
@@ -477,5 +509,5 @@ def _left_behind(session: Session, record: ObjectRecord) -> list[Notice]:
 
 __all__ = [
     "alter", "create_index", "create_materialized_view", "create_planned", "create_schema", "create_sink",
-    "create_source", "create_table", "create_view", "drop", "planned_text", "sink_query",
+    "create_source", "create_table", "create_view", "drop", "planned_text", "sink_query", "taken",
 ]  # fmt: skip

@@ -3,81 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
-from headrace.coordinator.changes import TableChange
+from headrace.coordinator.watermarks import declared
+from headrace.coordinator.writes.layout import Key
+from headrace.coordinator.writes.requests import WriteResult
+from headrace.coordinator.writes.requests import Written as Runs
 from headrace.errors import (
-    DatatypeMismatch,
-    HeadraceError,
-    NotNullViolation,
     NotSupported,
-    StatementError,
     SyntaxFault,
-    UndefinedColumn,
-    WrongObjectType,
 )
 from headrace.session.engine import columns_of, stream
-from headrace.session.execution.select import compute
+from headrace.session.execution.assignment import assigned
+from headrace.session.execution.kernels import ROWS_AT_MOST, Wanted, rows_by_kernels, rows_of
+from headrace.session.execution.large_writes import delete_large, insert_large, update_large
+from headrace.session.execution.row_writes import key_wanted, plan_rows, run_plan
+from headrace.session.execution.select import compute, describe
 from headrace.session.execution.simple import constant_value
-from headrace.session.names import Bound, kind_name, label, null_relation
-from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.execution.targets import check_not_null, ignores, plain_items, target_columns, target_table
+from headrace.session.names import Bound, label, null_relation
+from headrace.session.result import Result, ResultColumn
+from headrace.session.transactions import Transaction, Written, late_rows, run_writing
 from headrace.sql import statements as st
 from headrace.sql.dml import DEFAULT, Returning, delete_query, update_query
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
+from headrace.state.changes import Delta, TableChange
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-
-
-def target_table(session: Session, name: TableName, verb: str) -> ObjectRecord:
-    """The table to write to. Raises `WrongObjectType` for anything else."""
-    record = session.names().get(name)
-    if record.kind != "table":
-        raise WrongObjectType(
-            f'cannot {verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
-        )
-    return record
-
-
-def target_columns(record: ObjectRecord, names: Sequence[str]) -> list[Column]:
-    """The columns of an INSERT's column list; all without one."""
-    by_name = {c.name: c for c in record.columns}
-    for name in names:
-        if name not in by_name:
-            raise UndefinedColumn(f'column "{name}" of relation "{label(record)}" does not exist')
-        if list(names).count(name) > 1:
-            raise StatementError(f'column "{name}" specified more than once', sqlstate="42701")
-    return [by_name[n] for n in names] if names else list(record.columns)
-
 
 def insert(session: Session, statement: st.Insert) -> Result:
     """INSERT of rows or of a query's result."""
+    plan = plan_rows(session, statement)
+    if plan is not None:
+        return run_plan(session, plan)
     record = target_table(session, statement.table, "insert into")
-    targets = target_columns(record, statement.columns)
-    rows = _insert_rows(session, record, targets, statement)
-    check_not_null(record, rows)
-    conflict = statement.on_conflict or str(record.payload.get("on_conflict", "overwrite"))
-    change = TableChange(inserts=_batch(rows), on_conflict="ignore" if conflict == "ignore" else "overwrite")
-    count = rows.num_rows
-    result = returning(session, statement.returning, statement.table, record, rows, f"INSERT 0 {count}")
-    written = session.write(record, change)
-    if written is not None and conflict == "ignore":
-        result.tag = f"INSERT 0 {written.inserted}"
-    if written is not None and written.late:
-        result.tag = f"INSERT 0 {written.inserted}"
-        text = f"{written.late} rows were left out: the watermark of the table had passed them"
-        result.notices.append(Notice(text))
-    return result
+    columns = target_columns(record, statement.columns)
+    ignore = ignores(record, statement)
+
+    def run(transaction: Transaction) -> tuple[Result, Written | None]:
+        if statement.query is not None and statement.returning is None and declared(record) is None:
+            written = _insert_large(
+                session, transaction, record, columns, statement.query, bool(statement.columns), ignore
+            )
+            return Result(f"INSERT 0 {written.inserted}"), None
+        rows = _insert_rows(session, record, columns, statement)
+        check_not_null(record, rows)
+        changes = [TableChange(b, None, "ignore" if ignore else "overwrite") for b in _batches(rows)]
+        if transaction.implicit and not (ignore and statement.returning is not None):
+            for change in changes:
+                transaction.work.defer(record.id, change)
+            result = returning(session, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}")
+            return result, lambda outcome: _tell_inserted(result, outcome, ignore)
+        deltas = [transaction.work.change(record.id, change) for change in changes]
+        if ignore:
+            rows = _inserted(record, deltas)
+        return returning(session, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}"), None
+
+    return run_writing(session, run)
+
+
+def _insert_large(
+    session: Session, transaction: Transaction, record: ObjectRecord, columns: Sequence[Column], query: Query,
+    listed: bool, ignore: bool,
+) -> Runs:  # fmt: skip
+    bound = Bound(session.localized(query), session.names())
+    width = len(describe(session, bound))
+    _check_width(width, len(columns), listed)
+    given = {c.name for c in columns[:width]}
+    defaults = {
+        c.name: pa.array([default_value(session, record, c)], arrow_type(c.type))
+        for c in record.columns if c.name not in given
+    }  # fmt: skip
+    return insert_large(session, transaction, record, columns[:width], bound, defaults, ignore=ignore)
+
+
+def _check_width(width: int, columns: int, listed: bool) -> None:
+    """Raise `SyntaxFault` where a query has another number of columns than are to be filled."""
+    if width > columns:
+        raise SyntaxFault("INSERT has more expressions than target columns")
+    if listed and width < columns:
+        raise SyntaxFault("INSERT has more target columns than expressions")
+
+
+def _tell_inserted(result: Result, outcome: WriteResult, ignore: bool) -> None:
+    """Put what the commit has found into the result of an INSERT."""
+    if ignore or outcome.late:
+        result.tag = f"INSERT 0 {outcome.inserted}"
+    result.notices += late_rows(outcome)
+
+
+def _inserted(record: ObjectRecord, deltas: Sequence[Delta]) -> pa.Table:
+    """The rows that changes have added."""
+    schema = _schema(record)
+    added = [d.rows.filter(pc.greater(d.rows.column("__w"), 0)).select(schema.names) for d in deltas]
+    return pa.Table.from_batches([pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in added], schema)
 
 
 def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Column], statement: st.Insert) -> pa.Table:
@@ -121,7 +151,7 @@ def default_value(session: Session, record: ObjectRecord, column: Column) -> obj
         return value
     query = session.localized(parse_query(f"SELECT {text}"))
     bound = Bound(query, session.names())
-    table = compute(session, bound, lambda found, inner: _assigned(found, inner, [column]))
+    table = rows_of(session, Wanted(bound, [column], lambda found, inner: assigned(found, inner, [column])))
     return table.column(0)[0].as_py()
 
 
@@ -129,18 +159,13 @@ def _from_query(
     session: Session, record: ObjectRecord, targets: Sequence[Column], query: Query, exact: bool = False
 ) -> pa.Table:
     bound = Bound(session.localized(query), session.names())
-    width: list[int] = []
 
     def wrap(found: list[ResultColumn], text: str) -> str:
-        if len(found) > len(targets):
-            raise SyntaxFault("INSERT has more expressions than target columns")
-        if exact and len(found) < len(targets):
-            raise SyntaxFault("INSERT has more target columns than expressions")
-        width.append(len(found))
-        return _assigned(found, text, targets)
+        _check_width(len(found), len(targets), exact)
+        return assigned(found, text, targets)
 
-    computed = compute(session, bound, wrap)
-    at = {c.name: i for i, c in enumerate(targets[: width[0]])}
+    computed = rows_of(session, Wanted(bound, targets, wrap, exact=exact))
+    at = {c.name: i for i, c in enumerate(targets[: computed.num_columns])}
     arrays = []
     for column in record.columns:
         kind = arrow_type(column.type)
@@ -151,32 +176,11 @@ def _from_query(
     return pa.Table.from_arrays(arrays, schema=_schema(record))
 
 
-def _assigned(found: Sequence[ResultColumn], text: str, targets: Sequence[Column]) -> str:
-    """Spark SQL around a query that casts its columns to those of a table, as an assignment does."""
-    names = ", ".join(f"`c{i}`" for i in range(len(found)))
-    items = [f"{assignment(f'`c{i}`', c.type, t)} AS `c{i}`" for i, (c, t) in enumerate(zip(found, targets))]
-    return f"SELECT {', '.join(items)} FROM ({text}) AS __rows({names})"
-
-
-def assignment(expression: str, source: str, target: Column) -> str:
-    """Spark SQL that stores a value of one type in a column of another; raises `DatatypeMismatch`."""
-    if source == target.type:
-        return expression
-    scalar = not source.startswith(("array<", "struct<", "map<"))
-    if (source == "boolean") != (target.type == "boolean") and not {source, target.type} & {"string", "void"}:
-        raise DatatypeMismatch(
-            f'column "{target.name}" is of type {target.type} but expression is of type {source}',
-            hint="You will need to rewrite or cast the expression.",
-        )
-    if scalar and target.type in _WHOLE and source in ("float", "double"):
-        expression = f"RINT({expression})"
-    elif scalar and target.type in _WHOLE and source.startswith("decimal"):
-        expression = f"ROUND({expression})"
-    return f"CAST({expression} AS {target.type})"
-
-
 def update(session: Session, statement: st.Update) -> Result:
     """UPDATE: the rows are found by a query, then replaced."""
+    plan = plan_rows(session, statement)
+    if plan is not None:
+        return run_plan(session, plan)
     record = target_table(session, statement.table, "update")
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
@@ -184,28 +188,66 @@ def update(session: Session, statement: st.Update) -> Result:
     query = update_query(statement, names, record.payload.get("defaults", {}))
     assigned = [a.column for a in statement.assignments]
     targets = [*record.columns, *(by_name[n] for n in assigned)]
-    with session.database.writing(record.id):
-        found = _affected(session, record, query, targets, statement.sources is not None)
+
+    joined = statement.sources is not None
+    key = key_wanted(session, record, statement)
+
+    def run(transaction: Transaction) -> tuple[Result, Written | None]:
+        bound = _bound(session, record, query, joined)
+        found = _affected(session, transaction, record, _assigned_to(targets, bound, key), statement)
+        if found is None:
+            written = update_large(session, transaction, record, targets, bound, joined=joined)
+            return Result(f"UPDATE {written.deleted}"), None
         old = _named(record, found.columns[: len(names)])
         new_columns = dict(zip(names, old.columns)) | dict(zip(assigned, found.columns[len(names) :]))
         new = _named(record, [new_columns[n] for n in names])
         check_not_null(record, new)
-        result = returning(session, statement.returning, statement.table, record, new, f"UPDATE {new.num_rows}")
-        session.write(record, TableChange(inserts=_batch(new), deletes=_batch(old)))
-    return result
+        moved = any(name in record.primary_key for name in assigned)
+        _replace(transaction, record, old, new, "refuse" if moved else "overwrite")
+        return returning(session, statement.returning, statement.table, record, new, f"UPDATE {new.num_rows}"), None
+
+    return run_writing(session, run)
 
 
 def delete(session: Session, statement: st.Delete) -> Result:
     """DELETE: the rows are found by a query, then taken back."""
+    plan = plan_rows(session, statement)
+    if plan is not None:
+        return run_plan(session, plan)
     record = target_table(session, statement.table, "delete from")
     _refuse_append_only(record, "DELETE")
     query = delete_query(statement, [c.name for c in record.columns])
-    with session.database.writing(record.id):
-        found = _affected(session, record, query, record.columns, statement.sources is not None)
+
+    joined = statement.sources is not None
+    key = key_wanted(session, record, statement)
+
+    def run(transaction: Transaction) -> tuple[Result, Written | None]:
+        bound = _bound(session, record, query, joined)
+        found = _affected(session, transaction, record, _assigned_to(record.columns, bound, key), statement)
+        if found is None:
+            written = delete_large(session, transaction, record, bound, joined=joined)
+            return Result(f"DELETE {written.deleted}"), None
         old = _named(record, found.columns)
-        result = returning(session, statement.returning, statement.table, record, old, f"DELETE {old.num_rows}")
-        session.write(record, TableChange(deletes=_batch(old)))
-    return result
+        _replace(transaction, record, old, None)
+        return returning(session, statement.returning, statement.table, record, old, f"DELETE {old.num_rows}"), None
+
+    return run_writing(session, run)
+
+
+def _replace(
+    transaction: Transaction, record: ObjectRecord, old: pa.Table, new: pa.Table | None,
+    on_conflict: Literal["overwrite", "refuse"] = "overwrite",
+) -> None:  # fmt: skip
+    """Take rows back and put others in their place; all go before any comes, should there be several batches."""
+    gone, come = _batches(old), [] if new is None else _batches(new)
+    if len(gone) <= 1 and len(come) <= 1:
+        if gone:
+            transaction.work.change(record.id, TableChange(come[0] if come else None, gone[0], on_conflict))
+        return
+    for batch in gone:
+        transaction.work.change(record.id, TableChange(deletes=batch))
+    for batch in come:
+        transaction.work.change(record.id, TableChange(inserts=batch, on_conflict=on_conflict))
 
 
 def _refuse_append_only(record: ObjectRecord, verb: str) -> None:
@@ -213,23 +255,49 @@ def _refuse_append_only(record: ObjectRecord, verb: str) -> None:
         raise NotSupported(f'{verb} on the append-only table "{label(record)}"', hint="declare it without APPEND ONLY")
 
 
-def _affected(
-    session: Session, record: ObjectRecord, query: Query, targets: Sequence[Column], joined: bool
-) -> pa.Table:
+def _is_large(transaction: Transaction, record: ObjectRecord, wanted: Returning | None) -> bool:
+    """Whether a change of a table's rows is left to Spark's tasks. What RETURNING shows comes through the server."""
+    return wanted is None and transaction.work.stored_rows(record.id) > ROWS_AT_MOST
+
+
+def _bound(session: Session, record: ObjectRecord, query: Query, joined: bool) -> Bound:
     if joined and not record.primary_key:
         raise NotSupported("UPDATE ... FROM and DELETE ... USING on a table without a primary key")
     bound = Bound(session.localized(query), session.names())
-    found = compute(session, bound, lambda columns, text: _assigned(columns, text, targets))
-    if not joined:
-        return found
-    # A row that several source rows match is changed once.
-    keys = [i for i, c in enumerate(record.columns) if c.name in record.primary_key]
-    seen: set[tuple[object, ...]] = set()
-    keep = []
-    for row in zip(*(found.column(i).to_pylist() for i in keys)):
-        keep.append(row not in seen)
-        seen.add(row)
-    return found.filter(pa.array(keep, pa.bool_()))
+    if any(inner.as_of() for inner in bound.queries()):
+        raise NotSupported(
+            "FOR SYSTEM_TIME AS OF in UPDATE and DELETE",
+            hint="they change the newest rows; INSERT ... SELECT may read others",
+        )
+    return bound
+
+
+def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> Wanted:
+    return Wanted(bound, targets, lambda columns, text: assigned(columns, text, targets), key)
+
+
+def _affected(
+    session: Session, transaction: Transaction, record: ObjectRecord, wanted: Wanted, statement: st.Update | st.Delete
+) -> pa.Table | None:  # fmt: skip
+    """The rows that a statement changes; None where they are so many that they are left to Spark's tasks."""
+    large = _is_large(transaction, record, statement.returning)
+    if statement.sources is None and (wanted.key is not None or not large):
+        found = rows_by_kernels(session, wanted)
+        if found is not None:
+            return found
+    if large:
+        return None
+    found = compute(session, wanted.bound, wanted.wrap)
+    return found if statement.sources is None else _first_of_each(found, record)
+
+
+def _first_of_each(found: pa.Table, record: ObjectRecord) -> pa.Table:
+    """One row for each primary key: a row that several source rows match is changed once."""
+    keys = [found.column(i) for i, c in enumerate(record.columns) if c.name in record.primary_key]
+    names = [f"k{i}" for i in range(len(keys))]
+    numbered = pa.Table.from_arrays([*keys, pa.array(np.arange(found.num_rows))], names=[*names, "at"])
+    firsts = numbered.group_by(names, use_threads=False).aggregate([("at", "min")]).column("at_min")
+    return found.take(firsts.combine_chunks().sort())
 
 
 def _schema(record: ObjectRecord) -> pa.Schema:
@@ -241,21 +309,9 @@ def _named(record: ObjectRecord, columns: Sequence[pa.ChunkedArray]) -> pa.Table
     return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, schema)], schema=schema)
 
 
-def _batch(rows: pa.Table) -> pa.RecordBatch | None:
-    return rows.combine_chunks().to_batches()[0] if rows.num_rows else None
-
-
-def check_not_null(record: ObjectRecord, rows: pa.Table) -> None:
-    """Raise `NotNullViolation` for a null in a column that may not hold it."""
-    for column in record.columns:
-        found = rows.column(column.name)
-        if (not column.nullable or column.name in record.primary_key) and found.null_count:
-            at = pc.index(pc.is_null(found), True).as_py()
-            row = ", ".join("null" if v is None else str(v) for v in rows.slice(at, 1).to_pylist()[0].values())
-            raise NotNullViolation(
-                f'null value in column "{column.name}" of relation "{label(record)}" violates not-null constraint',
-                detail=f"Failing row contains ({row}).",
-            )
+def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
+    """The rows in as few batches as they fit into: more than one where their strings exceed 2 GiB."""
+    return [batch for batch in rows.combine_chunks().to_batches() if batch.num_rows]
 
 
 def returning(
@@ -264,7 +320,7 @@ def returning(
     """The result of a statement that changed `rows`."""
     if wanted is None:
         return Result(tag)
-    plain = _plain_items(wanted, record)
+    plain = plain_items(wanted, record)
     if plain is not None:
         types = {c.name: c.type for c in record.columns}
         columns = [ResultColumn(label, types[column]) for column, label in plain]
@@ -282,35 +338,13 @@ def returning(
 
 def returning_columns(session: Session, wanted: Returning, record: ObjectRecord, name: TableName) -> list[ResultColumn]:
     """The columns of a RETURNING list."""
-    plain = _plain_items(wanted, record)
+    plain = plain_items(wanted, record)
     if plain is not None:
         types = {c.name: c.type for c in record.columns}
         return [ResultColumn(label, types[column]) for column, label in plain]
     schema = {name: {c.name: c.type for c in record.columns}}
     with session.jobs.running(wanted.text):
         return session.database.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema))
-
-
-def _plain_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str, str]] | None:
-    """(column, label) of a list that is nothing but columns."""
-    text = wanted.text.strip()
-    try:
-        tree = parse_query(
-            "SELECT " + (text[len("RETURNING") :] if text.upper().startswith("RETURNING") else text)
-        ).tree
-    except HeadraceError:
-        return None
-    names = [c.name for c in record.columns]
-    found: list[tuple[str, str]] = []
-    for item in tree.expressions:
-        inner = item.this if isinstance(item, exp.Alias) else item
-        if isinstance(inner, exp.Star) and not any(inner.args.values()):
-            found += [(n, n) for n in names]
-        elif isinstance(inner, exp.Column) and inner.name in names and isinstance(inner.this, exp.Identifier):
-            found.append((inner.name, item.alias_or_name))
-        else:
-            return None
-    return found
 
 
 def parameter_targets(record: ObjectRecord, statement: st.Insert) -> dict[int, str]:

@@ -42,8 +42,8 @@ class KeyScan:
         """Columns of the rows."""
         return self.scan.output
 
-    def slice(self, i: int) -> Iterator[pa.RecordBatch]:
-        """The rows, in batches of bounded size."""
+    def stored(self, i: int) -> Iterator[pa.RecordBatch]:
+        """The rows, each once, and in the last column how often it is there."""
         schema, root = self.table.schema, self.scan.root
         key = [pa.array([self.equal[f.name]], f.type) for f in schema.key]
         found = Arrangement(schema, self.table.refs, root, as_of=self.table.as_of).fetch(hash_columns(key))
@@ -52,7 +52,11 @@ class KeyScan:
             log = Arrangement(self.later.schema, self.later.refs, root, as_of=self.later.as_of)
             for batch in log.log(self.table.as_of, self.later.as_of):
                 parts.append(self._kept(self._equal(batch)))
-        yield from self.scan.expanded(consolidate(concat(parts, found.schema), schema))
+        yield self.scan.named(consolidate(concat(parts, found.schema), schema))
+
+    def expanded(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Each row as often as it is there, in batches of bounded size."""
+        return self.scan.expanded(rows)
 
     def _equal(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Those rows that have the values."""
@@ -84,6 +88,8 @@ def key_scan(
     scan = session.database.engine.scan(own, names)
     if target.primary_key and set(target.primary_key) <= set(equal):
         return KeyScan(scan, own, equal)
+    if session.has_changed(target.id):
+        return None  # an index does not know what the transaction has written
     wanted = {*names, *equal}
     for index in session.database.catalog.state.objects_of("index"):
         fits = set(index.payload["key"]) <= set(equal) and wanted <= {c.name for c in index.columns}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
 from headrace.session.engine import columns_of, stream
 from headrace.session.execution.as_of import as_of_epoch, within_complete
 from headrace.session.execution.points import key_scan
@@ -32,6 +33,10 @@ from headrace.sql.query import Query
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
     from headrace.session.session import Session
+
+
+_TRIES = 4
+"""How often a standby reads what the active server deletes meanwhile."""
 
 
 class Stream:
@@ -81,16 +86,54 @@ class Stream:
 
 
 def select(session: Session, query: Query) -> Result:
-    """The result of a query."""
+    """The result of a query; on a standby by what the catalog names now, where objects that it named are gone."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return _select(session, query)
+        except ObjectMissing as error:
+            if not session.on_standby:
+                raise
+            if not left:
+                raise outrun(error) from error
+            session.look_again()
+    raise AssertionError("unreachable")
+
+
+def outrun(error: ObjectMissing) -> SerializationFailure:
+    """What a standby says where the active server has deleted what a snapshot needs."""
+    return SerializationFailure(
+        "canceling statement due to conflict with recovery: the active server has deleted what this snapshot reads",
+        detail=error.message,
+        hint="run it again; vacuum_grace_ms of the active server says for how long objects are kept",
+    )
+
+
+def _outrunnable(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows; `outrun` where an object is gone after the first of them have been handed out."""
+    handed_out = False
+    with closing_if_possible(batches):
+        try:
+            for batch in batches:
+                yield batch
+                handed_out = True
+        except ObjectMissing as error:
+            if handed_out and session.on_standby:
+                raise outrun(error) from error
+            raise
+
+
+def _select(session: Session, query: Query) -> Result:
     query = session.localized(query)
     constant = constant_row(query)
     if constant is not None:
         columns, row = constant
         return Result("SELECT", columns, iter([row]))
     bound = Bound(query, session.names())
+    target = _only(bound)
+    plan = None if target is None else simple_scan(bound.query, target.columns)
     with ExitStack() as stack:
-        snapshot = open_snapshot(session, bound, stack)
-        scanned = _scan(session, bound, snapshot, stack)
+        snapshot = open_snapshot(session, bound, stack, _point(target, plan))
+        scanned = _scan(session, target, plan, snapshot, stack)
         if scanned is not None:
             columns, batches = scanned
         else:
@@ -99,12 +142,47 @@ def select(session: Session, query: Query) -> Result:
             columns, batches = columns_of(frame), _computed(session, frame, text)
         notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
         held = stack.pop_all()
-    return Result("SELECT", columns, Stream(batches, held.close, session.check).start(), notices)
+    settings = session.database.settings
+    sized = _sized(_outrunnable(session, batches), settings.max_result_rows, settings.result_batch_rows)
+    return Result("SELECT", columns, Stream(sized, held.close, session.check).start(), notices)
+
+
+def _sized(batches: Iterator[pa.RecordBatch], most_rows: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are not too large. Raises `TooManyRows`; 0 for `most_rows` is no limit."""
+    rows = 0
+    with closing_if_possible(batches):
+        for batch in batches:
+            rows += batch.num_rows
+            if most_rows and rows > most_rows:
+                raise TooManyRows(
+                    f"the query returns more than {most_rows} rows",
+                    hint="ask for fewer with LIMIT, or ALTER SYSTEM SET max_result_rows",
+                )
+            for start in range(0, max(batch.num_rows, 1), batch_rows):
+                yield batch.slice(start, batch_rows)
+
+
+@contextmanager
+def closing_if_possible(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
+    """Close a generator at the end of the block; other iterators hold nothing."""
+    try:
+        yield
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 def _computed(session: Session, frame: DataFrame, text: str) -> Iterator[pa.RecordBatch]:
     with session.jobs.running(text):
-        yield from stream(frame)
+        batches = stream(frame)
+        with closing_if_possible(batches):
+            with session.database.turns.one(session.check):
+                # All rows are computed before the first one comes; how fast the client takes them is its own matter.
+                first = next(batches, None)
+            if first is not None:
+                yield first
+                yield from batches
 
 
 def compute(session: Session, bound: Bound, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
@@ -140,9 +218,14 @@ def describe_query(session: Session, query: Query) -> list[ResultColumn]:
     return describe(session, bound)
 
 
-def open_snapshot(session: Session, bound: Bound, stack: ExitStack) -> Snapshot | None:
-    """What a query reads of relations and state tables, pinned until the stack ends; None where that is nothing."""
-    snapshot = _open_relations(session, bound, stack)
+def open_snapshot(
+    session: Session, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None = None
+) -> Snapshot | None:  # fmt: skip
+    """What a query reads of relations and state tables, pinned until the stack ends; None where that is nothing.
+
+    `point` is the table and the primary key of the one row that it reads, where that is known.
+    """
+    snapshot = _open_relations(session, bound, stack, point)
     internal = bound.state_tables()
     if internal:
         held = stack.enter_context(session.database.coordinator.state_snapshot(sorted(internal)))
@@ -152,7 +235,9 @@ def open_snapshot(session: Session, bound: Bound, stack: ExitStack) -> Snapshot 
     return snapshot
 
 
-def _open_relations(session: Session, bound: Bound, stack: ExitStack) -> Snapshot | None:
+def _open_relations(
+    session: Session, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None
+) -> Snapshot | None:  # fmt: skip
     relations = bound.relations()
     if not relations:
         return None
@@ -160,7 +245,7 @@ def _open_relations(session: Session, bound: Bound, stack: ExitStack) -> Snapsho
     at = as_of_epoch(bound, now_ms)
     if at is not None:
         at = within_complete(at, now_ms, session.database.coordinator.current_epoch())
-    return stack.enter_context(session.snapshot(sorted(relations), at))
+    return stack.enter_context(session.snapshot(sorted(relations), at, point))
 
 
 def _only(bound: Bound) -> Target | None:
@@ -171,14 +256,18 @@ def _only(bound: Bound) -> Target | None:
     return targets[0] if targets[0].kind in ("table", "materialized_view") else None
 
 
-def _scan(
-    session: Session, bound: Bound, snapshot: Snapshot | None, stack: ExitStack
-) -> tuple[list[ResultColumn], Iterator[pa.RecordBatch]] | None:
-    target = _only(bound)
-    if snapshot is None or not isinstance(target, ObjectRecord):
+def _point(target: Target | None, plan: Scan | None) -> tuple[int, tuple[object, ...]] | None:
+    """The table and the primary key of the one row that a scan reads; None where it may read others."""
+    if plan is None or not isinstance(target, ObjectRecord) or target.kind != "table" or not target.primary_key:
         return None
-    plan = simple_scan(bound.query, target.columns)
-    if plan is None:
+    key = tuple(plan.equal.get(name) for name in target.primary_key)
+    return None if None in key else (target.id, key)
+
+
+def _scan(
+    session: Session, target: Target | None, plan: Scan | None, snapshot: Snapshot | None, stack: ExitStack
+) -> tuple[list[ResultColumn], Iterator[pa.RecordBatch]] | None:
+    if snapshot is None or plan is None or not isinstance(target, ObjectRecord):
         return None
     table = snapshot.tables[target.id]
     names = plan.names() or (target.columns[0].name,)
@@ -217,7 +306,9 @@ def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Ca
             assert snapshot is not None
             names = pruned(record.columns, mentioned)
             if record.kind == "source":
-                frames[record.id] = engine.source_leaf(spark, record, snapshot.sources.get(record.id, {}), names)
+                secrets = session.database.coordinator.secrets(record.secrets)
+                offsets = snapshot.sources.get(record.id, {})
+                frames[record.id] = engine.source_leaf(spark, record, offsets, names, secrets)
             else:
                 frames[record.id] = engine.table_leaf(spark, record.id, snapshot.tables[record.id], names)
         with engine.views(frames) as labels:
@@ -247,6 +338,8 @@ def _mentioned(bound: Bound) -> frozenset[str] | None:
         for node in tree.walk():
             if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
                 return None
+            if isinstance(node, exp.TableAlias) and node.args.get("columns") and isinstance(node.parent, exp.Table):
+                return None  # its columns go by other names
             if isinstance(node, exp.Join) and str(node.args.get("method") or "").upper() == "NATURAL":
                 return None
             if isinstance(node, exp.Identifier):

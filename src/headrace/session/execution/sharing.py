@@ -111,7 +111,7 @@ def _provided(session: Session, want: Wanted, options: Mapping[str, str], made: 
             made.append(index)
         if not session.variables.is_on("background_ddl"):
             waited_for = index
-            session.wait(lambda: coordinator.wait_created(waited_for, None))
+            session.wait(lambda check: coordinator.wait_created(waited_for, check=check))
         return index
     except (StatementError, JobFailed):  # it was dropped by others meanwhile, or it cannot be filled
         if index in made:

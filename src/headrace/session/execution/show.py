@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
+from headrace.config import describe_settings
 from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.execution import routines, sharing, unaligned
@@ -27,10 +30,9 @@ from headrace.sql.types import pg_type_text
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
-_KINDS = {
-    "tables": "table", "sources": "source", "materialized views": "materialized_view", "views": "view",
-    "sinks": "sink",
-}  # fmt: skip
+Heads = Sequence[tuple[str, str]]
+"""Names and Spark types of the columns of a result."""
+Rows = Sequence[Sequence[object]]
 
 
 def rows_result(tag: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Result:
@@ -49,51 +51,92 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 def show(session: Session, statement: st.Show) -> Result:
     """SHOW of lists, definitions and settings."""
-    what, fits = statement.what, _matcher(statement.pattern)
-    if what == "setting":
-        name = statement.setting or ""
-        return rows_result("SHOW", [(name, "string")], [[session.variables.get(name)]])
-    if what == "all":
-        rows = [[v.name, value, v.meaning] for v, value in session.variables.all()]
-        return rows_result("SHOW", [("name", "string"), ("setting", "string"), ("description", "string")], rows)
-    if what == "columns" and statement.name is not None:
-        return _columns(session, statement.name, fits)
-    if what == "create" and statement.name is not None:
-        record = session.names().get(statement.name)
-        return rows_result("SHOW", [("Name", "string"), ("Create Sql", "string")], [[label(record), record.definition]])
-    if what == "indexes":
-        return _indexes(session, statement, fits)
-    if what in _OF_COORDINATOR:
-        return _OF_COORDINATOR[what](session)
-    if what == "databases":
-        return rows_result("SHOW", [("Name", "string")], [["dev"]])
-    if what == "schemas":
-        names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of("schema"))})
-        names += session.system_schemas
-        return rows_result("SHOW", [("Name", "string")], [[n] for n in names if fits(n)])
-    return _list(session, what, statement.schema, fits)
+    return rows_result("SHOW", heads(statement), _listing(statement).rows(session, statement))
 
 
-def _list(session: Session, what: str, schema: str | None, fits: Callable[[str], bool]) -> Result:
-    if what == "functions":
-        schemas = (schema,) if schema is not None else session.names().search_path
-        return rows_result("SHOW", routines.HEADS, routines.listed(session, tuple(schemas), fits))
-    if what not in _KINDS:
-        if what in ("connections", "secrets", "subscriptions", "cursors", "processlist", "cluster"):
-            return rows_result("SHOW", [("Name", "string")], [])
-        raise NotSupported(f"SHOW {what.upper()}")
-    schemas = (schema,) if schema is not None else session.names().search_path
-    found = session.database.catalog.state.objects_of(_KINDS[what])
-    names = sorted(o.name for o in found if o.schema in schemas and fits(o.name) and not is_part(o))
-    return rows_result("SHOW", [("Name", "string")], [[n] for n in names])
+def heads(statement: st.Statement) -> Heads:
+    """The columns of what SHOW, DESCRIBE and EXPLAIN return."""
+    if isinstance(statement, st.Show):
+        return _listing(statement).heads or ((statement.setting or "", "string"),)
+    if isinstance(statement, st.Describe):
+        return _FUNCTION_HEADS if statement.kind == "function" else _COLUMN_HEADS
+    assert isinstance(statement, st.Explain)
+    return (("QUERY PLAN", "string"),)
 
 
-def _indexes(session: Session, statement: st.Show, fits: Callable[[str], bool]) -> Result:
+@dataclass(frozen=True)
+class Listing:
+    """What a kind of SHOW returns; without heads it is one column that is called like the setting."""
+
+    heads: Heads
+    rows: Callable[[Session, st.Show], Rows]
+
+
+def _listing(statement: st.Show) -> Listing:
+    found = _LISTINGS.get(statement.what)
+    if found is None:
+        raise NotSupported(f"SHOW {statement.what.upper()}")
+    return found
+
+
+def _setting(session: Session, statement: st.Show) -> Rows:
+    return [[session.setting(statement.setting or "")]]
+
+
+def _all(session: Session, statement: st.Show) -> Rows:
+    return [[v.name, session.setting(v.name), v.meaning] for v, _ in session.variables.all()]
+
+
+def _parameters(session: Session, statement: st.Show) -> Rows:
+    fits = _matcher(statement.pattern)
+    return [
+        [s.name, s.value, s.default, "YES" if s.runtime else "NO", s.meaning]
+        for s in describe_settings(session.database.settings)
+        if fits(s.name)
+    ]
+
+
+def _create(session: Session, statement: st.Show) -> Rows:
+    assert statement.name is not None
+    record = session.names().get(statement.name)
+    return [[label(record), record.definition]]
+
+
+def _schemas(session: Session, statement: st.Show) -> Rows:
+    fits = _matcher(statement.pattern)
+    names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of("schema"))})
+    return [[n] for n in [*names, *session.system_schemas] if fits(n)]
+
+
+def _functions(session: Session, statement: st.Show) -> Rows:
+    return routines.listed(session, _searched(session, statement), _matcher(statement.pattern))
+
+
+def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
+    """The names of all relations of a kind."""
+
+    def rows(session: Session, statement: st.Show) -> Rows:
+        fits, schemas = _matcher(statement.pattern), _searched(session, statement)
+        found = session.database.catalog.state.objects_of(kind)
+        return [[n] for n in sorted(o.name for o in found if o.schema in schemas and fits(o.name) and not is_part(o))]
+
+    return rows
+
+
+def _nothing(session: Session, statement: st.Show) -> Rows:
+    return []
+
+
+def _searched(session: Session, statement: st.Show) -> tuple[str, ...]:
+    return (statement.schema,) if statement.schema is not None else tuple(session.names().search_path)
+
+
+def _indexes(session: Session, statement: st.Show) -> Rows:
     """All indexes of the schemas in question, or those of one relation."""
-    objects = session.database.catalog.state.objects
+    objects, fits = session.database.catalog.state.objects, _matcher(statement.pattern)
     on = session.names().get(statement.name).id if statement.name is not None else None
-    schemas = (statement.schema,) if statement.schema is not None else session.names().search_path
-    rows = []
+    schemas = _searched(session, statement)
+    rows: list[list[object]] = []
     for o in sorted(session.database.catalog.state.objects_of("index"), key=lambda o: o.name):
         relation, key = objects[o.payload["on"]], o.payload["key"]
         schema = relation.schema if is_automatic(o) else o.schema
@@ -101,22 +144,25 @@ def _indexes(session: Session, statement: st.Show, fits: Callable[[str], bool]) 
             include = [c.name for c in o.columns if c.name not in key]
             made = "YES" if is_automatic(o) else "NO"
             rows.append([o.name, label(relation), ", ".join(key), ", ".join(include), made])
-    return rows_result("SHOW", [(h, "string") for h in ("Name", "On", "Key", "Include", "Automatic")], rows)
+    return rows
 
 
-def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Result:
+def _columns_shown(session: Session, statement: st.Show) -> Rows:
+    assert statement.name is not None
+    return _columns(session, statement.name, _matcher(statement.pattern))
+
+
+def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Rows:
     found = session.names().find(name)
     target = found if found is not None and found.kind == "sink" else session.names().target(name)
     keys = target.primary_key if isinstance(target, ObjectRecord) else ()
     watermarks = _watermarks(target) if isinstance(target, ObjectRecord) else {}
-    rows = [
+    return [
         [c.name, pg_type_text(c.type), "NO" if not c.nullable else "YES", "YES" if c.name in keys else "NO",
          watermarks.get(c.name)]
         for c in target.columns
         if fits(c.name)
     ]  # fmt: skip
-    heads = [(h, "string") for h in ("Name", "Type", "Nullable", "Primary Key", "Watermark")]
-    return rows_result("SHOW", heads, rows)
 
 
 def _watermarks(record: ObjectRecord) -> dict[str, str]:
@@ -127,67 +173,95 @@ def _watermarks(record: ObjectRecord) -> dict[str, str]:
     return {} if column is None else {column: "EMIT ON WINDOW CLOSE"}
 
 
-def _jobs(session: Session) -> Result:
-    heads = [
-        ("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
-        ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint"), ("Waiting for", "string"),
-        ("Progress", "string"), ("Group", "string"),
-    ]  # fmt: skip
-    rows = [
+def _jobs(session: Session, statement: st.Show) -> Rows:
+    return [
         [j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None,
          j.error.detail if j.error else None, j.rows_in, j.rows_out, j.waiting_for or None,
-         j.progress or None, j.group]
+         j.progress or None, j.group, j.row_errors]
         for j in session.database.coordinator.jobs()
     ]  # fmt: skip
-    return rows_result("SHOW", heads, rows)
 
 
-def _checkpoints(session: Session) -> Result:
-    heads = [
-        ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("At", "timestamp"), ("Duration ms", "bigint"),
-        ("Rows in", "bigint"), ("Rows out", "bigint"), ("Objects", "int"), ("Bytes", "bigint"),
-    ]  # fmt: skip
+def _checkpoints(session: Session, statement: st.Show) -> Rows:
     names = {o.id: o.name for o in session.database.catalog.state.objects.values()}
-    rows = [
+    return [
         [c.group, names.get(c.job_id), c.epoch, datetime.fromtimestamp(c.at_ms / 1000, UTC), c.duration_ms, c.rows_in,
          c.rows_out, c.objects, c.bytes]
         for c in session.database.coordinator.checkpoints()
     ]  # fmt: skip
-    return rows_result("SHOW", heads, rows)
 
 
-def _progress(session: Session) -> Result:
+def _progress(session: Session, statement: st.Show) -> Rows:
     """One line for each barrier that is under way or stuck."""
-    heads = [
-        ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("State", "string"), ("Running ms", "bigint"),
-        ("Tasks", "string"), ("Rows in", "bigint"), ("Waiting for", "string"),
-    ]  # fmt: skip
     names = {o.id: o.name for o in session.database.catalog.state.objects.values()}
-    rows = [
+    return [
         [b.group, names.get(b.job_id), b.epoch, b.state, b.running_ms, f"{b.tasks_done}/{b.tasks_known}", b.rows_in,
          b.waiting_for]
         for b in session.database.coordinator.barriers()
     ]  # fmt: skip
-    return rows_result("SHOW", heads, rows)
 
 
 def describe(session: Session, statement: st.Describe) -> Result:
     """DESCRIBE a relation or a function."""
     if statement.kind == "function":
-        return rows_result(
-            "DESCRIBE", [("Name", "string"), ("Value", "string")], routines.described(session, statement.name)
-        )
-    result = _columns(session, statement.name, lambda name: True)
-    result.tag = "DESCRIBE"
-    return result
+        rows: Rows = routines.described(session, statement.name)
+    else:
+        rows = _columns(session, statement.name, lambda name: True)
+    return rows_result("DESCRIBE", heads(statement), rows)
 
 
-_OF_COORDINATOR = {"jobs": _jobs, "checkpoints": _checkpoints, "progress": _progress}
+def _texts(*names: str) -> Heads:
+    return tuple((name, "string") for name in names)
+
+
+_COLUMN_HEADS: Heads = _texts("Name", "Type", "Nullable", "Primary Key", "Watermark")
+_FUNCTION_HEADS: Heads = _texts("Name", "Value")
+_JOB_HEADS: Heads = (
+    ("Id", "bigint"), ("Name", "string"), ("Status", "string"), ("Lag ms", "bigint"), ("Error", "string"),
+    ("Detail", "string"), ("Rows in", "bigint"), ("Rows out", "bigint"), ("Waiting for", "string"),
+    ("Progress", "string"), ("Group", "string"), ("Row errors", "bigint"),
+)  # fmt: skip
+_CHECKPOINT_HEADS: Heads = (
+    ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("At", "timestamp"), ("Duration ms", "bigint"),
+    ("Rows in", "bigint"), ("Rows out", "bigint"), ("Objects", "int"), ("Bytes", "bigint"),
+)  # fmt: skip
+_PROGRESS_HEADS: Heads = (
+    ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("State", "string"), ("Running ms", "bigint"),
+    ("Tasks", "string"), ("Rows in", "bigint"), ("Waiting for", "string"),
+)  # fmt: skip
+CANCELLED_HEADS: Heads = (("Id", "bigint"),)
+PROMOTED_HEADS: Heads = (("pg_promote", "boolean"),)
+"""What CANCEL JOBS returns."""
+_EMPTY = ("connections", "subscriptions", "cursors", "processlist", "cluster")
+_LISTINGS: dict[str, Listing] = {
+    "setting": Listing((), _setting),
+    "all": Listing(_texts("name", "setting", "description"), _all),
+    "parameters": Listing(_texts("Name", "Value", "Default", "Mutable", "Description"), _parameters),
+    "columns": Listing(_COLUMN_HEADS, _columns_shown),
+    "create": Listing(_texts("Name", "Create Sql"), _create),
+    "indexes": Listing(_texts("Name", "On", "Key", "Include", "Automatic"), _indexes),
+    "functions": Listing(tuple(routines.HEADS), _functions),
+    "jobs": Listing(_JOB_HEADS, _jobs),
+    "checkpoints": Listing(_CHECKPOINT_HEADS, _checkpoints),
+    "progress": Listing(_PROGRESS_HEADS, _progress),
+    "databases": Listing(_texts("Name"), lambda session, statement: [["dev"]]),
+    "schemas": Listing(_texts("Name"), _schemas),
+    "tables": Listing(_texts("Name"), _relations("table")),
+    "sources": Listing(_texts("Name"), _relations("source")),
+    "materialized views": Listing(_texts("Name"), _relations("materialized_view")),
+    "views": Listing(_texts("Name"), _relations("view")),
+    "sinks": Listing(_texts("Name"), _relations("sink")),
+    "secrets": Listing(_texts("Name"), _relations("secret")),
+    **{what: Listing(_texts("Name"), _nothing) for what in _EMPTY},
+}
 
 
 def explain(session: Session, statement: st.Explain) -> Result:
     """EXPLAIN of a query, of CREATE MATERIALIZED VIEW or of CREATE SINK."""
     inner = statement.statement
+    if not isinstance(inner, st.Select):
+        session.database.coordinator.refuse_writes(f"EXPLAIN {inner.words}")
+        session.database.coordinator.wait_ready(session.check)
     if isinstance(inner, st.CreateMaterializedView):
         bound = Bound(session.localized(inner.query), session.names())
         lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close, inner.options)
@@ -199,7 +273,7 @@ def explain(session: Session, statement: st.Explain) -> Result:
         raise NotSupported(
             "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."
         )
-    return rows_result("EXPLAIN", [("QUERY PLAN", "string")], [[line] for line in lines])
+    return rows_result("EXPLAIN", heads(statement), [[line] for line in lines])
 
 
 def incremental_plan(
@@ -211,7 +285,8 @@ def incremental_plan(
     apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
     joins = unaligned.explained(session, text) if apart else []
     given = options or {}
-    plan = session.planner.plan(text, on_window_close=on_window_close, arrangements=sharing.usable(session, given))
+    shared, tolerated = sharing.usable(session, given), on_error(given)
+    plan = session.planner.plan(text, on_window_close=on_window_close, arrangements=shared, on_error=tolerated)
     return [*plan.explain(), *sharing.explained(session, plan, given), *joins]
 
 
@@ -219,7 +294,8 @@ def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     text = planned_text(sink_query(session, statement), None)
     shared, options = sharing.usable(session, statement.options), statement.options
-    plan = session.planner.plan(text, on_window_close=statement.emit_on_window_close, arrangements=shared)
+    closing, tolerated = statement.emit_on_window_close, on_error(options)
+    plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
     return [*plan.into(options).explain(), *sharing.explained(session, plan, options)]
 
 

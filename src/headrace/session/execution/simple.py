@@ -20,6 +20,7 @@ from headrace.sql.datatypes import spark_type
 from headrace.sql.dml import literal_of
 from headrace.sql.parser import parse_expression
 from headrace.sql.query import Expression, Query
+from headrace.state.kernels import checked
 
 SORT_ROWS = 200_000
 """Most stored rows that are sorted outside Spark."""
@@ -39,8 +40,12 @@ class Slices(Protocol):
         """Columns of the rows."""
         ...
 
-    def slice(self, i: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a slice."""
+    def stored(self, i: int) -> Iterator[pa.RecordBatch]:
+        """A slice as it is stored: each row once, and in the last column how often it is there."""
+        ...
+
+    def expanded(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Each of these rows as often as it is there, in batches of bounded size."""
         ...
 
 
@@ -82,7 +87,7 @@ class Scan:
 def constant_row(query: Query) -> tuple[list[ResultColumn], pa.RecordBatch] | None:
     """The one row of a query that is nothing but literals; None if it is more."""
     tree = query.tree
-    if not isinstance(tree, exp.Select) or set(_used(tree)) != {"expressions"}:
+    if query.refused is not None or not isinstance(tree, exp.Select) or set(_used(tree)) != {"expressions"}:
         return None
     columns, values = [], []
     for item in tree.expressions:
@@ -132,14 +137,19 @@ def _used(tree: exp.Expr) -> list[str]:
 def simple_scan(query: Query, columns: Sequence[Column]) -> Scan | None:
     """The query as a scan of the one relation it reads, which has `columns`; None if it is more than that."""
     tree = query.tree
-    if not isinstance(tree, exp.Select) or not set(_used(tree)) <= {
-        "expressions",
-        "from_",
-        "limit",
-        "offset",
-        "order",
-        "where",
-    }:
+    if (
+        query.refused is not None
+        or not isinstance(tree, exp.Select)
+        or not set(_used(tree))
+        <= {
+            "expressions",
+            "from_",
+            "limit",
+            "offset",
+            "order",
+            "where",
+        }
+    ):
         return None
     source = tree.args["from_"].this if tree.args.get("from_") else None
     if not isinstance(source, exp.Table) or not set(_used(source)) <= {"this", "db", "alias"}:
@@ -299,12 +309,13 @@ def _ranks(column: pa.ChunkedArray, part: Order) -> npt.NDArray[np.int64]:
 
 def scan_batches(plan: Scan, scan: Slices) -> Iterator[pa.RecordBatch]:
     """The rows of a scan, read in this process."""
-    rows = (batch for i in range(scan.parallelism) for batch in scan.slice(i))
+    stored = (batch for i in range(scan.parallelism) for batch in scan.stored(i))
     if plan.order:
-        table = sorted_rows(pa.Table.from_batches(rows, schema=scan.output), plan.order)
-        rows = iter(table.to_batches(max_chunksize=65_536))
+        schema = scan.output.append(pa.field("__w", pa.int64()))
+        given = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in stored]
+        stored = iter(sorted_rows(pa.Table.from_batches(given, schema=schema), plan.order).to_batches())
     skip, left = plan.offset, plan.limit
-    for batch in rows:
+    for batch in (part for rows in stored for part in scan.expanded(rows)):
         start = min(skip, batch.num_rows)
         skip -= start
         part = batch.slice(start, left) if left is not None else batch.slice(start)
@@ -318,8 +329,9 @@ def scan_batches(plan: Scan, scan: Slices) -> Iterator[pa.RecordBatch]:
 
 
 def count_rows(scan: Slices) -> int:
-    """The number of rows of a scan."""
-    return sum(batch.num_rows for i in range(scan.parallelism) for batch in scan.slice(i))
+    """The number of rows of a scan. Raises `NumericOutOfRange` where it is no bigint."""
+    batches = (batch for i in range(scan.parallelism) for batch in scan.stored(i))
+    return checked.as_bigint(sum(checked.count(np.asarray(b.column(b.num_columns - 1))) for b in batches))
 
 
 def constant_value(text: str, kind: str) -> tuple[bool, Any]:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError
+from headrace.coordinator.options import ON_ERROR, on_error
+from headrace.errors import HeadraceError, NotSupported
 from headrace.plan.cuts import cut_joins, in_place_of, named
 from headrace.plan.failures import translated
 from headrace.plan.stored import stored_query, to_payload
+from headrace.plan.tolerance import FAIL
 from headrace.session.parts import PART
 from headrace.sql.statements import TableName
 
@@ -31,6 +33,7 @@ def create(
 ) -> None:  # fmt: skip
     """Create a view and before it those of its joins, each by `create_planned`; what fails leaves nothing behind."""
     planner, bridge = session.planner, session.planner.bridge
+    _check(options)
     depends = tuple(depends_on)
     made: list[int] = []
     whole = planner.plan(query)
@@ -64,6 +67,14 @@ def create(
             if made:
                 session.database.coordinator.drop(made)
         raise
+
+
+def _check(options: dict[str, str]) -> None:
+    if on_error(options) != FAIL:
+        raise NotSupported(
+            f"{ON_ERROR} other than {FAIL} in a view whose joins are jobs of their own",
+            hint=f"SET {SETTING} = off",
+        )
 
 
 def explained(session: Session, query: str) -> list[str]:

@@ -13,7 +13,6 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
 from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.changes import TableChange
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
 from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
@@ -23,6 +22,8 @@ from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.pipelines.graph import Graph, Node
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import TableName
+from headrace.state.changes import TableChange
+from headrace.state.kernels import concat
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -187,7 +188,7 @@ class Plan:
         try:
             table = rows_of(record, rows)
             if table.num_rows:
-                batch = table.combine_chunks().to_batches()[0]
+                batch = concat(table.to_batches(), table.schema)
                 self._session.write(record, TableChange(inserts=batch))
         except BaseException:
             self._session.database.coordinator.drop([record.id])

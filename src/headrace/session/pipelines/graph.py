@@ -19,8 +19,9 @@ from headrace.plan.failures import translate
 from headrace.plan.python import CALLS
 from headrace.plan.tree import canonical
 from headrace.plan.types import spark_of
+from headrace.session.execution import secrets
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, Names
+from headrace.session.names import TYPED, Bound, Names
 from headrace.session.pipelines.definitions import Definition, Pipeline
 from headrace.session.pipelines.digest import code_parts, digest
 from headrace.sql import statements as st
@@ -74,7 +75,7 @@ class _Overlay(Names):
             return super().find(name)
         number = -1 - list(self.nodes).index(name.name)
         kind: Any = node.definition.kind.replace(" ", "_")
-        payload = {"query": node.sql, "search_path": list(self.search_path)} if kind == "view" else {}
+        payload = {"query": node.sql, "search_path": list(self.search_path), TYPED: True} if kind == "view" else {}
         return ObjectRecord(number, kind, "public", name.name, node.columns, payload=payload)
 
 
@@ -145,7 +146,11 @@ class Graph:
         made = parse_one(text)
         assert isinstance(made, (st.CreateTable, st.CreateSource))
         columns = tuple(Column(c.name, c.type, not c.not_null) for c in made.columns)
-        return columns or tuple(infer_columns(dict(made.options)))
+        if columns:
+            return columns
+        named = secrets.named(self._session, made) if isinstance(made, st.CreateSource) else {}
+        values = self._session.database.coordinator.secrets(named)
+        return tuple(infer_columns(dict(made.options), values))
 
     def _query(self, node: Node) -> Any:
         """Evaluate the function of a view; what its digest is made of."""
@@ -175,7 +180,7 @@ class Graph:
         for function in sorted(query.functions() & set(self._pipeline.definitions)):
             self._note(node, function)
         names = self._session.names()
-        bound = Bound(self._session.localized(query), _Overlay(names.catalog, names.search_path, self.nodes))
+        bound = Bound(self._session.localized(query), _Overlay(names.catalog, names.search_path, nodes=self.nodes))
         node.columns = tuple(Column(c.name, c.type) for c in describe(self._session, bound))
         node.sql = text.strip()
         return " ".join(text.split())

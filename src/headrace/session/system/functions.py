@@ -48,13 +48,18 @@ def _setting(session: Session, node: exp.Expr) -> exp.Expr:
     arguments = node.expressions
     if not arguments or not isinstance(arguments[0], exp.Literal):
         return node
-    return _text(session.variables.get(arguments[0].name))
+    return _text(session.setting(arguments[0].name.lower()))
+
+
+def _standing_by(session: Session) -> exp.Expr:
+    return exp.true() if session.on_standby else exp.false()
 
 
 def _set_config(session: Session, node: exp.Expr) -> exp.Expr:
     name, value = node.expressions[0], node.expressions[1]
     if isinstance(name, exp.Literal) and isinstance(value, exp.Literal):
-        session.variables.set(name.name, value.name)
+        local = len(node.expressions) > 2 and node.expressions[2] == exp.true()
+        session.variables.set(name.name, value.name, local=local and session.transaction_status != "I")
         return _text(session.variables.get(name.name))
     return node
 
@@ -125,14 +130,15 @@ _FUNCTIONS: dict[str, Value] = {
          "pg_get_viewdef", "pg_get_ruledef", "pg_get_triggerdef", "pg_get_partkeydef", "pg_get_partition_constraintdef",
          "pg_get_statisticsobjdef_columns", "pg_get_function_result", "pg_get_function_arguments",
          "pg_get_functiondef", "pg_get_function_identity_arguments", "pg_get_serial_sequence", "pg_size_pretty",
-         "pg_tablespace_location", "pg_describe_object", "inet_server_addr", "inet_client_addr"), _no_text,
+         "pg_tablespace_location", "pg_describe_object", "inet_server_addr", "inet_client_addr",
+         "pg_advisory_unlock_all"), _no_text,
     ),
     **dict.fromkeys(
         ("pg_table_size", "pg_relation_size", "pg_total_relation_size", "pg_database_size"),
         _constant(lambda: _null("bigint")),
     ),
-    **dict.fromkeys(("pg_is_in_recovery", "pg_relation_is_publishable", "pg_is_other_temp_schema"),
-                    _constant(exp.false)),
+    **dict.fromkeys(("pg_relation_is_publishable", "pg_is_other_temp_schema"), _constant(exp.false)),
+    "pg_is_in_recovery": lambda session, node: _standing_by(session),
     "pg_get_expr": _first,
     "quote_ident": _first,
     "array_to_string": lambda session, node: exp.Anonymous(this="array_join", expressions=node.expressions),
@@ -174,9 +180,10 @@ def localize(session: Session, query: Query) -> Query:
             changed = True
             node.replace(new)
     if _reads_only_system(query):
+        changed = _without_arrays(holder) or changed
         changed = _without_rows(holder) or changed
         changed = _single_rows(holder) or changed
-    return Query(holder.this, query.text) if changed else query
+    return Query(holder.this, query.text, refused=query.refused) if changed else query
 
 
 def _replacement(session: Session, node: exp.Expr) -> exp.Expr:
@@ -185,8 +192,6 @@ def _replacement(session: Session, node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Anonymous):
         make = _FUNCTIONS.get(str(node.name).lower())
         return make(session, node) if make is not None else node
-    if isinstance(node, exp.Array) and any(isinstance(e, exp.Query) for e in node.expressions):
-        return exp.Cast(this=exp.Null(), to=exp.DataType.build("array<text>"))
     if isinstance(node, exp.Cast):
         return _object_id(session, node)
     return node
@@ -230,6 +235,14 @@ def _reads_only_system(query: Query) -> bool:
     return bool(tables) and all(
         t.schema in (None, "pg_catalog", "information_schema") and system_relation(t.schema, t.name) for t in tables
     )
+
+
+def _without_arrays(tree: exp.Expr) -> bool:
+    """Put NULL for arrays of what a subquery finds."""
+    found = [node for node in tree.find_all(exp.Array) if any(isinstance(e, exp.Query) for e in node.expressions)]
+    for node in found:
+        node.replace(_null("array<text>"))
+    return bool(found)
 
 
 def _without_rows(tree: exp.Expr) -> bool:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.store import describe_self
 from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.watermarks import declared
 from headrace.session.system.relations import Rows, define
@@ -70,6 +71,12 @@ def _checkpoints(session: Session) -> Rows:
         yield _fields(done) | {"name": names.get(done.job_id), "at": moment(done.at_ms)}
 
 
+def _row_errors(session: Session) -> Rows:
+    names = _names(session)
+    for error in session.database.coordinator.row_errors():
+        yield _fields(error) | {"name": names.get(error.job_id), "at": moment(error.at_ms)}
+
+
 def _log_stores(session: Session) -> Rows:
     return [_fields(edge) for edge in session.database.coordinator.log_stores()]
 
@@ -115,6 +122,16 @@ def _indexes(session: Session) -> Rows:
         }  # fmt: skip
 
 
+def _secrets(session: Session) -> Rows:
+    state = session.database.catalog.state
+    for o in state.objects_of("secret"):
+        users = (state.objects[i].name for i in state.dependents(o.id))
+        yield {
+            "id": o.id, "name": o.name, "schema_name": o.schema, "created": moment(o.created_ms),
+            "key_id": o.payload.get("key_id"), "used_by": ", ".join(users),
+        }  # fmt: skip
+
+
 def _state_tables(session: Session) -> Rows:
     with session.database.catalog.reading() as state:
         rows = []
@@ -138,7 +155,23 @@ def _metrics(session: Session) -> Rows:
     return [_fields(metric) for metric in session.database.coordinator.metrics()]
 
 
+def _server(session: Session) -> Rows:
+    coordinator = session.database.coordinator
+    status, lease = coordinator.standby(), coordinator.lease
+    if status is not None:
+        yield _fields(status) | {"role": "standby", "error": status.error or None, "address": status.address or None}
+        return
+    yield {
+        "role": "active", "owner": describe_self(), "epoch": coordinator.current_epoch(),
+        "address": (lease.address if lease else "") or None, "lease_ms": lease.length_ms if lease else 0,
+        "staleness_ms": 0, "silent_ms": 0,
+    }  # fmt: skip
+
+
 _COLUMNS = {
+    "server": (
+        "role, owner, address, epoch bigint, staleness_ms bigint, lease_ms bigint, silent_ms bigint, error", _server,
+    ),
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
         "in_flight_epoch bigint, waiting_for, rows_in bigint, rows_out bigint, epochs bigint, last_epoch_ms double, "
@@ -157,6 +190,9 @@ _COLUMNS = {
         "checkpoint_group, job_id bigint, name, epoch bigint, from_epoch bigint, at timestamp, duration_ms bigint, "
         "rows_in bigint, rows_out bigint, objects int, bytes bigint", _checkpoints,
     ),
+    "row_errors": (
+        "job_id bigint, name, epoch bigint, at timestamp, operator, expression, message, sqlstate, sample", _row_errors,
+    ),
     "log_stores": (
         "upstream_id bigint, upstream, downstream_id bigint, downstream, position bigint, oldest_unconsumed bigint, "
         "backlog_epochs bigint, backlog_rows bigint, backlog_bytes bigint, limit_bytes bigint, log_state, "
@@ -165,7 +201,7 @@ _COLUMNS = {
     ),
     "progress": (
         "checkpoint_group, job_id bigint, name, epoch bigint, attempt, started timestamp, operator, task int, "
-        "attempt_number int, state, rows_in bigint, rows_out bigint, reason", _progress,
+        "attempt_number bigint, state, rows_in bigint, rows_out bigint, reason", _progress,
     ),
     "epochs": (
         "relation_id bigint, name, kind, committed_epoch bigint, frontier bigint, safe_epoch bigint, floor bigint, "
@@ -178,6 +214,7 @@ _COLUMNS = {
     "indexes": (
         "id bigint, name, relation, key, include, automatic boolean, checkpoint_group, used_by", _indexes,
     ),
+    "secrets": ("id bigint, name, schema_name, created timestamp, key_id, used_by", _secrets),
     "state_tables": (
         "id bigint, job_id bigint, operator, committed_epoch bigint, safe_epoch bigint, runs int, rows bigint, "
         "bytes bigint", _state_tables,

@@ -72,6 +72,12 @@ def _of_kind(kind: str) -> object:
     return rows
 
 
+def _secrets(session: Session) -> Rows:
+    schemas = namespaces(session)
+    found = session.database.catalog.state.objects_of("secret")
+    return [{"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200)} for o in found]
+
+
 @cache
 def load() -> None:
     """Define the relations."""
@@ -102,5 +108,6 @@ def load() -> None:
                        "rw_views": "view", "rw_sinks": "sink"}.items():  # fmt: skip
         define("rw_catalog", name, "id bigint, name, schema_id bigint, owner bigint, definition, created_at timestamp",
                _of_kind(kind), owner=10)  # type: ignore[arg-type]  # fmt: skip
+    define("rw_catalog", "rw_secrets", "id bigint, name, schema_id bigint, owner bigint", _secrets, owner=10)
     define("rw_catalog", "rw_schemas", "id bigint, name, owner bigint",
            lambda s: [{"id": i, "name": n} for n, i in namespaces(s).items()], owner=10)  # fmt: skip

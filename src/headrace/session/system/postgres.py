@@ -43,7 +43,9 @@ _LONG_NAMES = {
 def relations(session: Session) -> list[ObjectRecord]:
     """All relations that are a user's."""
     objects = session.database.catalog.state.objects.values()
-    return [o for o in objects if o.kind not in ("schema", "function") and not is_part(o) and not is_automatic(o)]
+    return [
+        o for o in objects if o.kind not in ("schema", "function", "secret") and not is_part(o) and not is_automatic(o)
+    ]
 
 
 def namespaces(session: Session) -> dict[str, int]:

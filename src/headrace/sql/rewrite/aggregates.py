@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from headrace.sql.ordering import array_comparator
 from headrace.sql.rewrite.build import Types, cast, fn, number, raw
 
 _D = exp.DType
@@ -26,7 +27,7 @@ def array_agg(node: exp.Expr, types: Types) -> exp.Expr:
         collected = exp.Filter(this=collected, expression=where)
     if keys or distinct:
         order = [(f"k{i}", bool(key.args.get("desc")), bool(key.args.get("nulls_first"))) for i, key in enumerate(keys)]
-        collected = fn("ARRAY_SORT", collected, raw(_comparator(order or [("v", False, False)])))
+        collected = fn("ARRAY_SORT", collected, raw(array_comparator(order or [("v", False, False)])))
     return fn("NULLIF", fn("TRANSFORM", collected, raw("`__s` -> `__s`.`v`")), fn("ARRAY"))
 
 
@@ -42,19 +43,6 @@ def _parts(inner: exp.Expr) -> tuple[exp.Expr, list[exp.Expr], bool]:
 
 def _name(text: str) -> exp.Identifier:
     return exp.to_identifier(text, quoted=True)
-
-
-def _comparator(keys: list[tuple[str, bool, bool]]) -> str:
-    """A comparison lambda for `array_sort`: (field, descending, nulls first), most significant first."""
-    body = "0"
-    for field, descending, nulls_first in reversed(keys):
-        left, right = f"`__l`.`{field}`", f"`__r`.`{field}`"
-        null, less = (-1 if nulls_first else 1), (1 if descending else -1)
-        body = (
-            f"CASE WHEN {left} <=> {right} THEN {body} WHEN {left} IS NULL THEN {null} "
-            f"WHEN {right} IS NULL THEN {-null} WHEN {left} < {right} THEN {less} ELSE {-less} END"
-        )
-    return f"(`__l`, `__r`) -> {body}"
 
 
 def string_agg(node: exp.Expr, types: Types) -> exp.Expr:

@@ -47,6 +47,8 @@ def kind_of(types: Types, node: exp.Expr | None) -> exp.DType | None:
         if node.is_string:
             return None
         return (_D.INT if abs(int(node.this)) < 2**31 else _D.BIGINT) if node.is_int else _D.DECIMAL
+    if isinstance(node, exp.CurrentTimestamp):
+        return _D.TIMESTAMPTZ
     if isinstance(node, exp.Neg):
         return kind_of(types, node.this)
     known = types.get(id(node))

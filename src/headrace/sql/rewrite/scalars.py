@@ -107,12 +107,9 @@ def element(node: exp.Expr, types: Types) -> exp.Expr:
     if len(node.expressions) != 1 or isinstance(node.expressions[0], exp.Slice):
         return node
     index = node.expressions[0]
-    offset = int(node.args.get("offset") or 0)
     if isinstance(index, exp.Literal) and index.is_int:
-        position = int(index.name) + 1 - offset
-        return fn("TRY_ELEMENT_AT", node.this, number(position)) if position > 0 else exp.Null()
-    position_of = exp.Add(this=exp.Paren(this=index), expression=number(1 - offset)) if offset != 1 else index
-    return fn("TRY_ELEMENT_AT", node.this, fn("NULLIF", fn("GREATEST", position_of, number(0)), number(0)))
+        return fn("TRY_ELEMENT_AT", node.this, index) if int(index.name) > 0 else exp.Null()
+    return fn("TRY_ELEMENT_AT", node.this, fn("NULLIF", fn("GREATEST", index, number(0)), number(0)))
 
 
 def array_length(node: exp.Expr, types: Types) -> exp.Expr:
@@ -150,7 +147,7 @@ def regexp_replace(node: exp.Expr, types: Types) -> exp.Expr:
     flag_text = flags.name if isinstance(flags, exp.Literal) else ""
     pattern, replacement = node.expression, node.args.get("replacement") or exp.Literal.string("")
     if not (isinstance(pattern, exp.Literal) and isinstance(replacement, exp.Literal)):
-        return fn("REGEXP_REPLACE", node.this, pattern, replacement)
+        raise NotSupported("regexp_replace with a pattern or replacement that is no literal is not supported")
     prefix = "(?i)" if "i" in flag_text else ""
     if "g" in flag_text:
         found, new = prefix + pattern.name, java_replacement(replacement.name)
@@ -209,7 +206,13 @@ def _trunc_parts(node: exp.Expr, types: Types) -> tuple[exp.Expr, exp.DType]:
     return toward_zero, kind if kind in FLOATS else _D.BIGINT
 
 
+def logarithm(node: exp.Expr, types: Types) -> exp.Expr:
+    """`log` of one number is the one to base ten."""
+    return node if node.args.get("expression") is not None else fn("LOG10", node.this)
+
+
 RULES: dict[type[exp.Expr], Rule] = {
+    exp.Log: logarithm,
     exp.Div: division,
     exp.Cast: casting,
     exp.Interval: interval,

@@ -10,12 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import NotSupported
+from headrace.state.kernels import checked, exact_sum
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, int64_values, validity
 from headrace.state.kernels.order import Groups, group_rows, sort_rows, take
 from headrace.state.kernels.sorting import stable_order
-from headrace.state.schema import LO_SUFFIX, TableSchema
+from headrace.state.schema import TableSchema
 
-Floats = npt.NDArray[np.float64]
+LIMB_BITS, LIMB_MASK = checked.LIMB_BITS, checked.LIMB_MASK
 
 
 def negated(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
@@ -29,7 +31,7 @@ def consolidate(
 ) -> pa.RecordBatch:
     """Sort rows and combine those that are equal; rows whose sums are all zero are left out, but for `keep_zeros`.
 
-    A sum is an "add" diff or a "twosum" pair: a change that leaves a count as it was can still move a sum of
+    A sum is an "add" or an "exact" diff: a change that leaves a count as it was can still move a sum of
     doubles. In a schema without "add" diffs no row is ever left out.
 
     Without `by_epoch` rows are combined over all epochs and the result has no `__e`. With it, only rows of one
@@ -49,6 +51,11 @@ def combine_groups(
     `__e`, where the batch has it, is that of the group's first row.
     """
     single = len(groups.starts) == groups.rows
+    if not schema.combinable:
+        raise NotSupported(
+            "state that an earlier version of headrace wrote in another form",
+            hint="drop the view and create it again",
+        )
     diffs = None if single else _combined(batch, schema, groups)
     alive = None if keep_zeros else _alive(batch, schema, groups, diffs)
     if alive is None:
@@ -77,8 +84,8 @@ def _alive(batch: pa.RecordBatch, schema: TableSchema, groups: Groups, diffs: li
         if how in ("min", "max"):
             continue
         column = batch.column(schema.diff_start + i) if diffs is None else diffs[i]
-        values = _add_values(column) if how == "add" else _doubles(column)
-        alive |= (values[groups.firsts] if diffs is None else values) != 0
+        moved = _add_values(column) != 0 if how == "add" else exact_sum.not_zero(column)
+        alive |= moved[groups.firsts] if diffs is None else moved
         if alive.all():
             return None
     return alive
@@ -87,18 +94,16 @@ def _alive(batch: pa.RecordBatch, schema: TableSchema, groups: Groups, diffs: li
 def _combined(batch: pa.RecordBatch, schema: TableSchema, groups: Groups) -> list[pa.Array]:
     result: list[pa.Array] = []
     columns = batch.columns[schema.diff_start : schema.width]
+    carry: Ints | None = None
     for i, (field, how) in enumerate(schema.diffs):
-        if len(result) > i:
-            continue
         if how == "add":
-            values = _ordered(_add_values(columns[i]), groups)
-            result.append(pa.array(np.add.reduceat(values, groups.starts)))
-        elif how == "twosum":
-            if i + 1 == len(columns) or schema.diffs[i + 1][0].name != field.name + LO_SUFFIX:
-                raise ValueError(f'the "twosum" diff {field.name} needs {field.name}{LO_SUFFIX} right after it')
-            halves = [_ordered(_doubles(c), groups) for c in columns[i : i + 2]]
-            high, low = _twosum_groups(halves[0], halves[1], groups.starts)
-            result += [pa.array(high), pa.array(low)]
+            what = checked.ROWS if field.name == "__w" else checked.SUMS
+            total = checked.sums(_ordered(_add_values(columns[i]), groups), groups.starts, carry, what)
+            carry = total >> LIMB_BITS if i in schema.carries else None
+            result.append(pa.array(total if carry is None else total & LIMB_MASK))
+        elif how == "exact":
+            column = columns[i] if groups.order is None else columns[i].take(pa.array(groups.order))
+            result.append(exact_sum.sums(column, groups.starts))
         else:
             result.append(_extremum(columns[i], groups, largest=how == "max"))
     return result
@@ -112,57 +117,6 @@ def _add_values(column: pa.Array) -> Ints:
     present = validity(column)
     values = int64_values(column)
     return values if present is None else np.where(present, values, 0)
-
-
-def _doubles(column: pa.Array) -> Floats:
-    present = validity(column)
-    values = fixed_width(column).view(np.float64)
-    return values if present is None else np.where(present, values, 0.0)
-
-
-# Double-double sums. A value is an unevaluated sum high + low with |low| <= ulp(high)/2, about 106 bits. Adding two
-# is Knuth's TwoSum (exact rounding error of a sum, any order of magnitudes) on the high and on the low halves,
-# each followed by Dekker's FastTwoSum to renormalise. See Dekker, Numer. Math. 18 (1971); Knuth, TAOCP 2, 4.2.2.
-
-
-def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-def _fast_two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    s = a + b
-    return s, b - (s - a)
-
-
-def add_double_double(ah: Floats, al: Floats, bh: Floats, bl: Floats) -> tuple[Floats, Floats]:
-    """Sums of double-doubles, elementwise. Where a sum is not finite, the low half is 0."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        s, e = _two_sum(ah, bh)
-        t, f = _two_sum(al, bl)
-        s, e = _fast_two_sum(s, e + t)
-        s, e = _fast_two_sum(s, e + f)
-        plain = ah + bh
-    finite = np.isfinite(s) & np.isfinite(e)
-    return np.where(finite, s, plain), np.where(finite, e, 0.0)
-
-
-def _twosum_groups(high: Floats, low: Floats, starts: Ints) -> tuple[Floats, Floats]:
-    """Double-double sum per group, by pairwise halving: log2(largest group) passes, the same tree every time."""
-    counts = np.diff(np.append(starts, len(high)))
-    while (counts > 1).any():
-        starts = np.cumsum(counts) - counts
-        within = np.arange(len(high)) - np.repeat(starts, counts)
-        even = within % 2 == 0
-        lefts = np.flatnonzero(even)
-        paired = np.flatnonzero(~even) - 1
-        sums = add_double_double(high[paired], low[paired], high[paired + 1], low[paired + 1])
-        high, low = high.copy(), low.copy()
-        high[paired], low[paired] = sums
-        high, low = high[lefts], low[lefts]
-        counts = (counts + 1) // 2
-    return high, low
 
 
 def extrema(column: pa.Array, group: Ints, count: int, *, largest: bool) -> pa.Array:

@@ -163,7 +163,7 @@ def _list_equal(a: pa.Array, li: npt.NDArray[Any], b: pa.Array, ri: npt.NDArray[
     lv, rv = validity(a), validity(b)
     left = np.ones(len(li), dtype=np.bool_) if lv is None else lv[li]
     right = np.ones(len(ri), dtype=np.bool_) if rv is None else rv[ri]
-    (a_start, a_length), (b_start, b_length) = _list_layout(a), _list_layout(b)
+    (a_start, a_length), (b_start, b_length) = list_layout(a), list_layout(b)
     equal = left & right & (a_length[li] == b_length[ri])
     rows = np.flatnonzero(equal & (a_length[li] > 0))
     if len(rows):
@@ -171,16 +171,16 @@ def _list_equal(a: pa.Array, li: npt.NDArray[Any], b: pa.Array, ri: npt.NDArray[
         ends = np.cumsum(lengths)
         within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
         elements = rows_equal(
-            _children(a),
+            list_children(a),
             np.repeat(a_start[li[rows]], lengths) + within,
-            _children(b),
+            list_children(b),
             np.repeat(b_start[ri[rows]], lengths) + within,
         )
         equal[rows] = np.logical_and.reduceat(elements, ends - lengths)
     return equal | ~(left | right)
 
 
-def _list_layout(array: pa.Array) -> tuple[Ints, Ints]:
+def list_layout(array: pa.Array) -> tuple[Ints, Ints]:
     """Start, in the child array, and length of every list."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -190,5 +190,6 @@ def _list_layout(array: pa.Array) -> tuple[Ints, Ints]:
     return offsets[:-1], np.diff(offsets)
 
 
-def _children(array: pa.Array) -> list[pa.Array]:
+def list_children(array: pa.Array) -> list[pa.Array]:
+    """The arrays that hold the elements of lists or maps."""
     return [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, int64_values, is_flat, rows_equal, validity
 from headrace.state.kernels.hashing import hash_columns
+from headrace.state.kernels.sizes import check_column, overflows_named, varies
 from headrace.state.kernels.sorting import stable_order, stretches
 from headrace.state.schema import TableSchema
 
@@ -192,8 +193,9 @@ def expand_ranges(start: Ints, count: Ints) -> Ints:
 
 
 def take(batch: pa.RecordBatch, rows: npt.NDArray[np.integer]) -> pa.RecordBatch:
-    """The rows at these positions."""
-    return batch.take(pa.array(rows.astype(np.int64, copy=False)))
+    """The rows at these positions. Raises `OutOfBudget` where they are too large for one batch."""
+    with overflows_named("rows of a batch"):
+        return batch.take(pa.array(rows.astype(np.int64, copy=False)))
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -211,14 +213,24 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of the rows of all. Raises `pa.ArrowInvalid` where a string column passes 2 GiB."""
+    """One batch of the rows of all. Raises `OutOfBudget` where a column of texts passes 2 GiB."""
     filled = [b for b in batches if b.num_rows]
     if len(filled) == 1:
         return filled[0]
     if not filled:
         return empty(schema)
-    arrays = [pa.concat_arrays([b.column(i) for b in filled]) for i in range(len(schema))]
+    arrays = [joined([b.column(i) for b in filled], field.name) for i, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def joined(columns: Sequence[pa.Array], name: str) -> pa.Array:
+    """The values of several arrays of one type, one after another. Raises `OutOfBudget` where they are too large."""
+    if len(columns) == 1:
+        return columns[0]
+    if varies(columns[0].type):
+        check_column(sum(c.nbytes for c in columns), name)
+    with overflows_named(f'column "{name}"'):
+        return pa.concat_arrays(columns)
 
 
 def empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.state.kernels import checked
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, validity
 
 CODE_BITS = 64
@@ -162,9 +163,13 @@ def leading(k: Ints, code: Ints, units: Ints, need: Ints) -> Bools:
 
 
 def counted_units(k: Ints, code: Ints, weights: Ints, *, by_code: bool) -> Ints:
-    """What every row counts for: its multiplicity, or with `by_code` 1 for the first live row of every code."""
+    """What every row counts for: its multiplicity, or with `by_code` 1 for the first live row of every code.
+
+    Raises `NumericOutOfRange` where sums of multiplicities might not have 64 bits.
+    """
     alive = weights > 0
     if not by_code:
+        checked.as_bigint(4 * checked.count(weights), checked.ROWS)
         return np.where(alive, weights, 0)
     rows = np.flatnonzero(alive)
     first = np.ones(len(rows), dtype=np.bool_)

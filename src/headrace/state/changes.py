@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import UniqueViolation
 from headrace.state.kernels import (
     concat,
     consolidate,
@@ -34,13 +35,14 @@ class TableChange:
     """What to change in a table: batches in the table's columns. Deletes happen before inserts.
 
     With a primary key an insert whose key is there replaces that row (`overwrite`) or is left out (`ignore`); of
-    several inserts of one key the last one counts, for `ignore` the first. A delete takes back the row with its key.
+    several inserts of one key the last one counts, for `ignore` the first; with `refuse` there may be neither. A delete
+    takes back the row with its key.
     Without one, equal rows are counted, and a delete takes back one equal row, if there is any.
     """
 
     inserts: pa.RecordBatch | None = None
     deletes: pa.RecordBatch | None = None
-    on_conflict: Literal["overwrite", "ignore"] = "overwrite"
+    on_conflict: Literal["overwrite", "ignore", "refuse"] = "overwrite"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def _weights_there(schema: TableSchema, rows: pa.RecordBatch, fetch: Fetch) -> I
 def _keyed(
     schema: TableSchema, inserts: pa.RecordBatch, deletes: pa.RecordBatch, on_conflict: str, fetch: Fetch
 ) -> Delta:
-    """With a primary key: at most one row for each key."""
+    """With a primary key: at most one row for each key. Raises `UniqueViolation` where there would be more."""
+    given = inserts.num_rows
     inserts = _one_per_key(schema, inserts, last=on_conflict == "overwrite")
     keys = np.unique(np.concatenate([int64_values(b.column(0)) for b in (inserts, deletes)]))
     stored = fetch(keys) if len(keys) else inserts.slice(0, 0)
@@ -114,6 +117,8 @@ def _keyed(
     deleted = int(gone.sum())
     left, right = _pairs(schema, inserts, stored)
     conflict = ~gone[right]
+    if on_conflict == "refuse" and (inserts.num_rows < given or conflict.any()):
+        raise UniqueViolation("duplicate key value violates the primary key: two rows would have the same one")
     if on_conflict == "ignore":
         keep: Bools = np.ones(inserts.num_rows, dtype=np.bool_)
         keep[left[conflict]] = False

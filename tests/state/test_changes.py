@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator import changes
-from headrace.coordinator.changes import TableChange, plan_change
+from headrace.state import changes
+from headrace.state.changes import TableChange, plan_change
 from headrace.state.kernels import concat, consolidate, int64_values, take
 from headrace.state.schema import TableSchema
 

@@ -1,0 +1,114 @@
+"""Renews the lease of the server that owns the catalog, by ordinary transactions, and gives it back at the end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from headrace.catalog.edits import Put
+from headrace.coordinator.core import Core
+from headrace.coordinator.lease import RENEWALS, Lease, lease_of, renewal_interval_s
+from headrace.errors import Fenced, HeadraceError, ShuttingDown
+
+NAME: Final = "the lease"
+"""Of the thread, for people."""
+_RETRIES: Final = 10
+"""How often a renewal that fails is tried again within the lease's length."""
+
+
+def kept_by(location: str) -> bool:
+    """Whether another server may follow a catalog in this place: one in a SQLite file is for one process."""
+    return "://" in location and not location.startswith("sqlite")
+
+
+class LeaseKeeper:
+    """Says in the catalog that this server lives, and up to which epoch all is complete."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lease: Lease | None = None
+        self._trying_s: float | None = None
+        """Since when a renewal is being tried; None if the last one has succeeded."""
+        self._wanted = False
+        self._address = ""
+
+    @property
+    def lease(self) -> Lease | None:
+        """What was said last; None where none is kept."""
+        return self._lease
+
+    def announce(self, address: str) -> None:
+        """Let the lease name where clients reach this server."""
+        with self._core.changed:
+            self._address, self._wanted = address, True
+            self._core.changed.notify_all()
+
+    def take(self) -> bool:
+        """Begin to keep the lease; whether it is to be renewed. A server that keeps none says so where one was kept.
+
+        Raises `Fenced`, `StorageError`.
+        """
+        core = self._core
+        length_ms = core.settings.lease_ms if kept_by(core.catalog.location) else 0
+        before = lease_of(core.catalog.state)
+        if not length_ms and (before is None or not before.length_ms):
+            return False
+        renewal = 1 if before is None else before.renewal + 1
+        self._put(Lease(core.catalog.token or 0, renewal, length_ms, core.epochs.complete, self._address))
+        return length_ms > 0
+
+    def run(self) -> None:
+        """The thread's main function."""
+        self._core.guard.forever(NAME, self._loop)
+
+    def _loop(self) -> None:
+        assert self._lease is not None
+        pause_s = renewal_interval_s(self._lease.length_ms)
+        while self._pause(pause_s):
+            renewed = self._core.guard.chore(NAME, self._renew)
+            pause_s = renewal_interval_s(self._lease.length_ms) / (1 if renewed else _RETRIES / RENEWALS)
+
+    def _renew(self) -> None:
+        assert self._lease is not None
+        self._put(self._lease.renewed(self._core.epochs.complete, self._address))
+
+    def check(self) -> None:
+        """Raise `ShuttingDown` (57P03) where the lease has run out: a standby has taken over, or is about to.
+
+        Clients that know other servers are to go there instead of failing here.
+        """
+        lease, since_s = self._lease, self._trying_s
+        if lease is None or since_s is None or not lease.length_ms:
+            return
+        silent_s = self._core.clock.monotonic_s() - since_s
+        if silent_s > lease.length_ms / 1000:
+            raise ShuttingDown(
+                f"this server could not renew its lease for {silent_s:.0f} s, another one may have taken over",
+                hint="try again, or connect to another server of this database; see background_failed in "
+                "headrace_catalog.events",
+                sqlstate="57P03",
+            )
+
+    def _put(self, lease: Lease) -> None:
+        if self._trying_s is None:
+            self._trying_s = self._core.clock.monotonic_s()
+        # Whatever was written up to the complete epoch is in the catalog before this transaction.
+        self._core.catalog.transact([Put(lease.record())])
+        self._lease, self._trying_s = lease, None
+
+    def _pause(self, seconds: float) -> bool:
+        core = self._core
+        due_s = core.clock.monotonic_s() + seconds
+        with core.changed:
+            while not core.stopping and not self._wanted and (left_s := due_s - core.clock.monotonic_s()) > 0:
+                core.changed.wait(left_s)
+            self._wanted = False
+            return not core.stopping
+
+    def release(self) -> None:
+        """This server has stopped, and writes nothing any more: whoever waits may take over at once."""
+        if self._lease is None or not self._lease.length_ms:
+            return
+        last = self._lease.renewed(self._core.epochs.complete, "")
+        with suppress(Fenced, HeadraceError):
+            self._put(Lease(last.token, last.renewal, last.length_ms, last.complete, "", released=True))

@@ -1,0 +1,101 @@
+"""Secrets: encrypted in the catalog, decrypted when a connector is opened, and known to this process alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import DATABASE_KEY, AddEvent, Edit, Put
+from headrace.catalog.records import ObjectRecord
+from headrace.catalog.sealing import Identity, Keys, resealed, seal, unseal
+from headrace.catalog.state import CatalogState
+from headrace.config import Settings
+from headrace.connectors.base import Secrets, Source, open_source
+from headrace.errors import UndefinedObject
+
+
+def keys_of(settings: Settings) -> Keys:
+    """The keys that the settings name. Raises `InvalidParameter`."""
+    given = settings.secret_keys
+    return Keys.read(None if given is None else given.get_secret_value(), settings.secret_keys_file)
+
+
+def identity(record: ObjectRecord, state: CatalogState) -> Identity:
+    """What a secret's ciphertext is bound to."""
+    return Identity(state.config.get(DATABASE_KEY, 0), record.id, record.schema, record.name)
+
+
+def sealed_record(record: ObjectRecord, value: str, state: CatalogState, keys: Keys) -> ObjectRecord:
+    """A secret's record with a value. Raises `InvalidParameter` without a key."""
+    return replace(record, payload={**record.payload, **seal(value, identity(record, state), keys)})
+
+
+def reencrypted(state: CatalogState, keys: Keys) -> list[ObjectRecord]:
+    """The secrets that are not encrypted by the first key, encrypted by it. Raises as `unseal` does."""
+    found = []
+    for record in state.objects_of("secret"):
+        payload = resealed(record.payload, identity(record, state), keys)
+        if payload is not None:
+            found.append(replace(record, payload={**record.payload, **payload}))
+    return found
+
+
+def reencrypt(catalog: Catalog, keys: Keys) -> int:
+    """Encrypt all secrets by the first key, in one transaction; how many were not."""
+    found = reencrypted(catalog.state, keys)
+    if found:
+        text = f"{len(found)} secrets were encrypted by key {keys.first[0]}"
+        edits: list[Edit] = [*(Put(record) for record in found), AddEvent("secrets_reencrypted", None, text)]
+        catalog.transact(edits)
+    return len(found)
+
+
+class Vault:
+    """The values of secrets. Thread-safe."""
+
+    def __init__(self, catalog: Catalog, settings: Settings) -> None:
+        """Raises `InvalidParameter` for settings that name no keys, or a file that cannot be read."""
+        self._catalog, self._settings = catalog, settings
+        keys_of(settings)
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[Mapping[str, Any], str]] = {}
+        """Secret -> what is stored, and the value of that."""
+
+    @property
+    def keys(self) -> Keys:
+        """The keys, read anew. Raises `InvalidParameter`."""
+        return keys_of(self._settings)
+
+    def value(self, secret_id: int) -> str:
+        """The value of a secret as of now. Raises `UndefinedObject`, and as `unseal` does."""
+        state = self._catalog.image
+        record = state.objects.get(secret_id)
+        if record is None or record.kind != "secret":
+            raise UndefinedObject(f"there is no secret {secret_id}")
+        with self._lock:
+            known = self._known.get(secret_id)
+            if known is None or known[0] != record.payload:
+                known = (record.payload, unseal(record.payload, identity(record, state), self.keys))
+                self._known[secret_id] = known
+            return known[1]
+
+    def values(self, secrets: Mapping[str, int]) -> dict[str, str]:
+        """Option -> value. Raises as `value` does."""
+        return {option: self.value(secret_id) for option, secret_id in secrets.items()}
+
+    def of(self, secrets: Mapping[str, int]) -> Secrets | None:
+        """The same as a function that is asked for the values of now; None if there are none."""
+        return (lambda: self.values(secrets)) if secrets else None
+
+    def open(self, record: ObjectRecord) -> Source:
+        """A source's connector. Raises `InvalidParameter`, `SourceError`, and as `unseal` does."""
+        return open_source(record.options, record.columns, self.of(record.secrets))
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """They have been dropped."""
+        with self._lock:
+            for secret_id in ids:
+                self._known.pop(secret_id, None)

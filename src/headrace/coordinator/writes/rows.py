@@ -1,0 +1,151 @@
+"""Changes of single rows: operations that look rows up by key, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from headrace.coordinator.writes.layout import Key, Row
+
+
+class Found(NamedTuple):
+    """What a look-up of a key finds."""
+
+    k: int
+    """The key's `__k`."""
+    row: Row | None
+
+
+class Net(NamedTuple):
+    """A row before and after: None where there is none."""
+
+    k: int
+    old: Row | None
+    new: Row | None
+
+
+Lookup: TypeAlias = Callable[[Key], "Found"]
+"""The row of a key as the operation finds it. Raises `KeyError` for a key that was not announced."""
+
+
+@dataclass
+class Effect:
+    """What an operation does: rows by key, rows of a table without one, and what its client learns."""
+
+    changed: dict[Key, Net] = field(default_factory=dict)
+    added: list[Row] = field(default_factory=list)
+    inserted: int = 0
+    deleted: int = 0
+    affected: list[Row] = field(default_factory=list)
+    """The rows of a RETURNING list."""
+
+
+@dataclass(frozen=True)
+class RowOperation:
+    """A change of rows whose keys are known beforehand; `run` decides by the rows that are there. Pure.
+
+    `run` raises a `DataError` where a value does not fit: then nothing of the operation happens.
+    """
+
+    table_id: int
+    keys: tuple[Key, ...]
+    run: Callable[[Lookup], Effect]
+
+
+class RowChanges:
+    """The net change of a table's rows, one operation after another."""
+
+    __slots__ = ("added", "changed")
+
+    def __init__(self) -> None:
+        self.changed: dict[Key, Net] = {}
+        self.added: list[Row] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.added)
+
+    def add(self, effect: Effect) -> None:
+        """Take in one more operation, which saw the rows as they are after those before."""
+        changed = self.changed
+        for key, net in effect.changed.items():
+            before = changed.get(key)
+            changed[key] = net if before is None else Net(net.k, before.old, net.new)
+        self.added += effect.added
+
+    def weighted(self) -> Iterator[tuple[Row, int]]:
+        """The change as rows with weights, which have to be consolidated."""
+        for net in self.changed.values():
+            # What is equal is for the state to say: to Python 0.0 and -0.0 are, and what it left out would be lost.
+            if net.old is not net.new:
+                if net.old is not None:
+                    yield net.old, -1
+                if net.new is not None:
+                    yield net.new, 1
+        for row in self.added:
+            yield row, 1
+
+    def __len__(self) -> int:
+        return len(self.changed) + len(self.added)
+
+
+def insert_rows(
+    rows: Sequence[Row], keys: Sequence[Key], *, ignore: bool
+) -> Callable[[Lookup], Effect]:  # fmt: skip
+    """Insert rows of a table with a primary key: over a row with the same key, or with `ignore` beside it."""
+
+    def run(lookup: Lookup) -> Effect:
+        effect = Effect()
+        for key, row in zip(keys, rows):
+            before = effect.changed.get(key) or _untouched(lookup(key))
+            if before.new is None or not ignore:
+                effect.changed[key] = Net(before.k, before.old, row)
+                effect.affected.append(row)
+        effect.inserted = len(effect.changed)
+        effect.deleted = sum(net.old is not None for net in effect.changed.values())
+        return effect
+
+    return run
+
+
+def append_rows(rows: Sequence[Row]) -> Callable[[Lookup], Effect]:
+    """Insert rows of a table without a primary key."""
+
+    def run(_: Lookup) -> Effect:
+        return Effect(added=list(rows), inserted=len(rows), affected=list(rows))
+
+    return run
+
+
+def change_row(
+    key: Key, matches: Callable[[Row], bool], changed: Callable[[Row], Row | None]
+) -> Callable[[Lookup], Effect]:  # fmt: skip
+    """Replace or remove the row with a key, if there is one and it matches. The key itself stays as it is."""
+
+    def run(lookup: Lookup) -> Effect:
+        found = lookup(key)
+        if found.row is None or not matches(found.row):
+            return Effect()
+        new = changed(found.row)
+        return Effect(
+            {key: Net(found.k, found.row, new)}, [], 0 if new is None else 1, 1, [found.row if new is None else new]
+        )
+
+    return run
+
+
+def _untouched(found: Found) -> Net:
+    return Net(found.k, found.row, found.row)
+
+
+def chained(layers: Sequence[Mapping[Key, Net]], base: Lookup) -> Lookup:
+    """Look a key up in the newest of several layers of changes that has it, or else in what they are made to."""
+
+    def lookup(key: Key) -> Found:
+        for layer in reversed(layers):
+            net = layer.get(key)
+            if net is not None:
+                return Found(net.k, net.new)
+        return base(key)
+
+    return lookup

@@ -1,0 +1,94 @@
+"""Small runs of tables whose bytes lie in the catalog's transaction, until their objects are durable by themselves.
+
+A write then forces the disk once: with the catalog's transaction. The object is written, too, for all that read runs,
+but left to the operating system. After a power failure it may be missing or damaged, and is made again from the catalog
+before anything is read; in the meantime it is forced to the disk, many at a time, and the catalog lets go of its copy.
+Most are merged before that.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import SettleRun
+from headrace.catalog.records import RunRecord
+from headrace.coordinator.core import Core
+from headrace.errors import CorruptObject
+from headrace.state.objects import map_object, restore_object, sync_object
+from headrace.state.schema import RunRef
+from headrace.state.stores import StoreRoot
+
+CONTENT_BYTES = 32 << 10
+"""Size of an object up to which its bytes go into the catalog."""
+HELD_BYTES = 16 << 20
+"""Bytes of all such objects together, from which on further ones are forced to the disk at once."""
+SETTLE_AFTER_MS = 5_000
+"""Age from which on they are forced to the disk."""
+SETTLED_AT_ONCE = 1_000
+"""Objects of which one transaction tells that they are durable."""
+
+
+class Settling:
+    """What the catalog holds of runs that are not durable by themselves. One thread writes, one settles."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._root = core.root
+        self._enabled = core.root.is_local
+        self._held_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a small object need not be forced to the disk: the catalog takes its bytes."""
+        settings = self._core.settings
+        return self._enabled and settings.run_fsync and self._held_bytes < HELD_BYTES
+
+    def content_of(self, ref: RunRef) -> str:
+        """The bytes of an object that holds nothing but one run."""
+        content = bytes(map_object(self._root, ref.path, ref.offset, ref.length))
+        self._held_bytes += len(content)
+        return base64.b64encode(content).decode()
+
+    def pass_once(self) -> int:
+        """Force to the disk what has not been merged for a while; returns how many objects. Raises `StorageError`."""
+        core = self._core
+        if not self._enabled:
+            return 0
+        before_ms = core.clock.now_ms() - SETTLE_AFTER_MS
+        with core.catalog.reading() as state:
+            held = [r for r in state.runs.values() if r.content_b64 is not None]
+        self._held_bytes = sum(len(r.content_b64 or "") * 3 // 4 for r in held)
+        due = [r for r in held if r.created_ms <= before_ms]
+        for start in range(0, len(due), SETTLED_AT_ONCE):
+            part = due[start : start + SETTLED_AT_ONCE]
+            _settle(core.catalog, self._root, part)
+        return len(due)
+
+
+def _settle(catalog: Catalog, root: StoreRoot, records: Iterable[RunRecord]) -> None:
+    settled = []
+    for record in records:
+        try:
+            sync_object(root, record.ref.path)
+        except CorruptObject:
+            continue  # merged and gone since
+        settled.append(SettleRun(record.id))
+    if settled:
+        catalog.transact(settled)
+
+
+def restore(catalog: Catalog, root: StoreRoot) -> int:
+    """Make objects again that a power failure has taken; returns how many. To be called before anything is read.
+
+    Raises `DiskFull`, `StorageError`.
+    """
+    if not root.is_local:
+        return 0
+    with catalog.reading() as state:
+        held = [r for r in state.runs.values() if r.content_b64 is not None]
+    lost = sum(restore_object(root, r.ref.path, base64.b64decode(r.content_b64 or "")) for r in held)
+    if held:
+        _settle(catalog, root, held)
+    return lost

@@ -1,0 +1,201 @@
+"""The rows that tables had before a group or a transaction: their newest runs, pinned, and look-ups of keys in them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.coordinator.core import Core, Relation
+from headrace.coordinator.writes.group import find_rows
+from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader
+from headrace.coordinator.writes.rows import Found
+from headrace.errors import CorruptObject
+from headrace.state.arrangement import Arrangement
+from headrace.state.run import OPEN_RUNS, Run
+from headrace.state.schema import RunRef
+
+LOOKS = 500
+"""Keys, times runs, up to which each key is looked for by itself: arrays of them cost as much as some hundred looks."""
+_VERSIONS_OF_KEY = 16
+"""Stored rows of one key up to which it is looked for by itself."""
+
+
+@dataclass(eq=False)
+class Version:
+    """A table's runs at some moment; one pin for all that use it."""
+
+    members: object
+    """What the catalog had then: the same thing as long as the table has the same runs."""
+    refs: tuple[RunRef, ...]
+    token: int
+    users: int = 0
+
+
+class Versions:
+    """The newest runs of tables, each pinned once until nobody uses them and there are newer ones. Thread-safe.
+
+    `catalog.reading` is entered before the lock.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._current: dict[int, Version] = {}
+
+    def hold(self, relation: Relation, held: ExitStack) -> tuple[RunRef, ...]:
+        """A table's newest runs, kept from vacuum until the stack ends."""
+        version = self._unchanged(relation) or self._newest(relation)
+        held.callback(self._release, relation.id, version)
+        return version.refs
+
+    def _unchanged(self, relation: Relation) -> Version | None:
+        """The version at hand, if the catalog is known to have no other."""
+        catalog = self._core.catalog
+        if not catalog.settled:
+            return None
+        members = catalog.image.members(relation.state_table)
+        with self._lock:
+            version = self._current.get(relation.id)
+            if version is None or version.members is not members:
+                return None
+            version.users += 1
+            return version
+
+    def _newest(self, relation: Relation) -> Version:
+        core = self._core
+        with core.catalog.reading() as state, self._lock:
+            members, old = state.members(relation.state_table), self._current.get(relation.id)
+            if old is not None and old.members is members:
+                old.users += 1
+                return old
+            refs = tuple([r.ref for r in state.runs_of(relation.state_table)])
+            token = core.pins.pin((), 0, {r.path for r in refs})
+            self._current[relation.id] = new = Version(members, refs, token, 1)
+            if old is not None and not old.users:
+                core.pins.unpin(old.token)
+            return new
+
+    def _release(self, table_id: int, version: Version) -> None:
+        with self._lock:
+            version.users -= 1
+            if not version.users and self._current.get(table_id) is not version:
+                self._core.pins.unpin(version.token)
+
+    def tidy(self) -> None:
+        """Let go of what nobody uses at present."""
+        with self._lock:
+            for table_id, version in list(self._current.items()):
+                if not version.users:
+                    del self._current[table_id]
+                    self._core.pins.unpin(version.token)
+
+
+class Points:
+    """Looks few primary keys up in the runs of a table, without arrays."""
+
+    def __init__(self, layout: RowLayout, refs: Sequence[RunRef], runs: Sequence[Run]) -> None:
+        self.layout = layout
+        self.refs = refs
+        self._runs = [(run, run.ref, len(run.arrow_schema) > layout.schema.width) for run in runs]
+        """With whether each row has an epoch of its own."""
+        self._width = layout.schema.width
+        self._readers: dict[
+            tuple[Run, int], tuple[Callable[[int], Row], Callable[[int], int], Callable[[int], int]]
+        ] = {}
+        """Of a batch of a run: what reads its rows, their weights, and their epochs."""
+
+    def _reader(self, run: Run, i: int, has_epochs: bool) -> Any:
+        found = self._readers.get((run, i))
+        if found is None:
+            batch = run.batch(i)
+            weight = value_reader(batch.column(self._width - 1))
+            epoch = value_reader(batch.column(self._width)) if has_epochs else weight
+            found = self._readers[run, i] = self.layout.reader(batch), weight, epoch
+        return found
+
+    def find(self, key: Key, k: int, as_of: int | None) -> Found | None:
+        """The row of a key with its `__k`; None where that takes more than a look."""
+        found: Found | None = None
+        for run, ref, has_epochs in self._runs:
+            if (as_of is not None and ref.epoch_lo > as_of) or not ref.k_min <= k <= ref.k_max:
+                continue
+            places = run.places(k, _VERSIONS_OF_KEY)
+            if places is None:
+                return None
+            if places:
+                if found is not None or (as_of is not None and ref.epoch_hi > as_of and not has_epochs):
+                    return None
+                found = self._newest(run, key, k, places, as_of if has_epochs else None, has_epochs)
+                if found is None:
+                    return None
+        return Found(k, None) if found is None else found
+
+    def _newest(
+        self, run: Run, key: Key, k: int, places: Sequence[tuple[int, int]], as_of: int | None, has_epochs: bool
+    ) -> Found | None:
+        """The row that the only run with rows of a key has of it."""
+        stored: list[tuple[Row, int, int]] = []
+        for i, at in places:
+            row, weight, epoch = self._reader(run, i, has_epochs)
+            stored.append((row(at), weight(at), epoch(at)))
+        if any(self.layout.key_of(row) != key for row, _, _ in stored):
+            return None  # another key of the same hash
+        if has_epochs:
+            # Of one run: what is of the newest epoch has taken the place of all that is older.
+            newest = max((e for _, _, e in stored if as_of is None or e <= as_of), default=None)
+            stored = [one for one in stored if one[2] == newest]
+        live = [row for row, weight, _ in stored if weight > 0]
+        return None if len(live) > 1 else Found(k, live[0] if live else None)
+
+
+class StoredRows:
+    """Look-ups of primary keys in tables' runs. Thread-safe, but for `forget` and `tidy`, which may come any time."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._points: dict[int, Points] = {}
+
+    def find(
+        self, table_id: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[tuple[Key, int]],
+        as_of: int | None,
+    ) -> dict[Key, Found]:  # fmt: skip
+        """The rows of keys, given with their `__k`, in these runs, as of an epoch or all that they hold.
+
+        Raises `CorruptObject`.
+        """
+        if not refs:
+            return {key: Found(k, None) for key, k in keys}
+        found: dict[Key, Found] = {}
+        if len(keys) * len(refs) <= LOOKS:
+            try:
+                points = self._points_of(table_id, layout, refs)
+                for key, k in keys:
+                    row = points.find(key, k, as_of)
+                    if row is not None:
+                        found[key] = row
+            except CorruptObject:
+                self.forget(table_id)  # there may be a better copy of the run
+                raise
+        left = [key for key, _ in keys if key not in found]
+        if left:
+            arrangement = Arrangement(layout.schema, refs, self._core.root, as_of=as_of)
+            found |= find_rows(layout, arrangement.fetch, left)
+        return found
+
+    def _points_of(self, table_id: int, layout: RowLayout, refs: Sequence[RunRef]) -> Points:
+        points = self._points.get(table_id)
+        if points is None or points.layout is not layout or points.refs != refs:
+            points = Points(layout, list(refs), OPEN_RUNS.get_all(self._core.root, refs))
+            self._points[table_id] = points
+        return points
+
+    def forget(self, table_id: int) -> None:
+        """A table is dropped."""
+        self._points.pop(table_id, None)
+
+    def tidy(self) -> None:
+        """Let go of runs that are open: they may have been merged away."""
+        self._points.clear()

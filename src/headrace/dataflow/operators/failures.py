@@ -1,0 +1,57 @@
+"""Notes the rows on which an expression fails that gives NULL there, or leaves the row out: `on_error` of a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.dataflow.operators.inputs import ERROR_SAMPLES
+from headrace.dataflow.operators.task import Task, Unkeyed, int64
+
+VALUE_CHARS = 1000
+"""Of each value of a sample."""
+
+
+@dataclass(frozen=True)
+class FailureStage(Unkeyed):
+    """Passes rows through without their last columns, which say for each expression whether it fails."""
+
+    operator: str
+    label: str
+    output: pa.Schema
+    """With `__w`, the weight: a row that is taken back is not noted again."""
+    width: int
+    """How many of the first columns are those of samples."""
+
+    def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows as they come."""
+        for batch in batches:
+            self._note(task, batch)
+            yield pa.RecordBatch.from_arrays(batch.columns[: len(self.output)], schema=self.output)
+
+    def _note(self, task: Task, batch: pa.RecordBatch) -> None:
+        flags = [np.asarray(c.fill_null(False)) for c in batch.columns[len(self.output) :]]
+        failing = np.flatnonzero(np.logical_or.reduce(flags))
+        if not len(failing):
+            return
+        task.row_error_count += int(int64(batch.column("__w"))[failing].sum())
+        for row in failing[: max(ERROR_SAMPLES - len(task.row_errors), 0)].tolist():
+            check = next(i for i, found in enumerate(flags) if found[row])
+            values = [_text(batch.column(i)[row]) for i in range(self.width)]
+            task.row_errors.append({"operator": self.operator, "stage": self.label, "check": check, "values": values})
+
+
+def _text(value: pa.Scalar) -> str | None:
+    """A value as text that Spark reads as the same value, where its type has such."""
+    if not value.is_valid:
+        return None
+    try:
+        found = value.as_py()
+    except (ValueError, OverflowError):  # a time beyond Python's
+        return str(value)[:VALUE_CHARS]
+    if isinstance(found, bool):
+        return str(found).lower()
+    return (found.hex() if isinstance(found, bytes) else str(found))[:VALUE_CHARS]

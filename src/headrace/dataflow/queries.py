@@ -1,0 +1,126 @@
+"""Queries over one relation, or over none, as calls of Arrow's kernels: those that need neither join nor aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.dataflow.operators.compute import Select, Step, Where, computed
+from headrace.dataflow.operators.expressions import Expression, Rows
+from headrace.dataflow.vectors import vectorized
+from headrace.errors import NotSupported
+from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.types import arrow_of
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One input of a query's UNION ALL, or all of a query that has none."""
+
+    reads: bool
+    """Whether it computes with the relation's rows; else with one row that has no columns."""
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelQuery:
+    """A query whose every expression has an exact twin among the kernels. Needs no Spark, and may be kept."""
+
+    branches: tuple[Branch, ...]
+    output: pa.Schema
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads the relation at all."""
+        return any(branch.reads for branch in self.branches)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """The result over the relation's rows, whose columns are all there, in order.
+
+        Raises `Doubt`, or what Arrow raises, for values of which a kernel is not sure: Spark is to give the verdict.
+        """
+        found = [computed(b.steps, Rows.of([], 1), self.output) for b in self.branches if not b.reads]
+        reading = [branch.steps for branch in self.branches if branch.reads]
+        if reading:
+            for batch in batches:
+                found += [computed(steps, Rows.of(batch.columns, batch.num_rows), self.output) for steps in reading]
+        return pa.Table.from_batches([batch for batch in found if batch.num_rows], self.output)
+
+
+def kernel_query(b: Bridge, node: JNode, leaf: int | None) -> KernelQuery | None:
+    """An optimized plan over the leaf with that id, as one of kernels; None where any of it is for Spark alone."""
+    try:
+        output = pa.schema([pa.field(f"c{i}", arrow_of(e)) for i, e in enumerate(b.output(node))])
+        branches = _branches(b, node, leaf)
+    except NotSupported:
+        return None
+    if branches is None:
+        return None
+    return KernelQuery(tuple(Branch(found.reads, found.steps) for found in branches), output)
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A branch on its way, and where it has its attributes, by id."""
+
+    reads: bool
+    steps: tuple[Step, ...]
+    places: Mapping[int, int]
+
+
+def _branches(b: Bridge, node: JNode, leaf: int | None) -> list[_Open] | None:
+    kind = b.kind(node)
+    if kind == "OneRowRelation":
+        return [_Open(False, (), {})]
+    if b.is_empty(node):
+        return []
+    if kind == "LogicalRDD":
+        return [_Open(True, (), _places(b, b.output(node)))] if b.relation_id(node) == leaf else None
+    if kind == "Union":
+        return _united(b, node, leaf)
+    if kind not in ("Project", "Filter"):
+        return None
+    below = _branches(b, b.children(node)[0], leaf)
+    if below is None:
+        return None
+    found = [_filtered(b, node, one) if kind == "Filter" else _projected(b, node, one) for one in below]
+    return None if None in found else [one for one in found if one is not None]
+
+
+def _united(b: Bridge, node: JNode, leaf: int | None) -> list[_Open] | None:
+    found: list[_Open] = []
+    for child in b.children(node):
+        below = _branches(b, child, leaf)
+        if below is None:
+            return None
+        by_place = [b.attribute_id(a) for a in b.output(child)]
+        places = {b.attribute_id(a): i for i, a in enumerate(b.output(node))}
+        for one in below:
+            if [one.places.get(i) for i in by_place] != list(range(len(by_place))):
+                return None
+            found.append(_Open(one.reads, one.steps, places))
+    return found
+
+
+def _filtered(b: Bridge, node: JNode, below: _Open) -> _Open | None:
+    condition = vectorized(b, node.condition(), below.places)
+    if condition is None:
+        return None
+    return _Open(below.reads, (*below.steps, Where(condition)), below.places)
+
+
+def _projected(b: Bridge, node: JNode, below: _Open) -> _Open | None:
+    named: Sequence[JExpr] = b.items(node.projectList())
+    columns: list[Expression] = []
+    for expression in named:
+        found = vectorized(b, expression, below.places)
+        if found is None:
+            return None
+        columns.append(found)
+    return _Open(below.reads, (*below.steps, Select(tuple(columns))), _places(b, named))
+
+
+def _places(b: Bridge, attributes: Sequence[JExpr]) -> dict[int, int]:
+    return {b.attribute_id(a): i for i, a in enumerate(attributes)}

@@ -1,0 +1,157 @@
+"""Writes of any size: computed and written by Spark's tasks, committed by the server once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.coordinator.writes.requests import Written
+from headrace.coordinator.writes.transaction import TableView
+from headrace.dataflow.operators.table_write import OUTCOME, Outcome, ToChanges, WriteChanges
+from headrace.session.execution.assignment import assigned
+from headrace.session.execution.select import describe, frame_of, open_snapshot
+from headrace.session.execution.targets import is_required
+from headrace.session.names import Bound, label, quoted
+from headrace.session.result import ResultColumn
+from headrace.state.proof import confirm
+from headrace.state.stores import StoreRoot
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+    from headrace.session.transactions import Transaction
+
+PARTITIONS_OF_KEYS = 4
+"""Partitions of a shuffle by keys, for each task that runs at once."""
+Wrap = Callable[[list[ResultColumn], str], str]
+"""Spark SQL around a query: rows with a first column `__w`, 1 or -1, and then columns of the table."""
+
+
+def insert_large(
+    session: Session, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound,
+    defaults: Mapping[str, pa.Array], *, ignore: bool,
+) -> Written:  # fmt: skip
+    """INSERT of a query's rows; `defaults` are the values of the columns that are not among the targets."""
+
+    def wrap(found: list[ResultColumn], text: str) -> str:
+        return f"SELECT 1 AS __w, __rows.* FROM ({assigned(found, text, targets)}) AS __rows"
+
+    keyed = bool(record.primary_key)
+    names = tuple(c.name for c in targets)
+    convert = _convert(transaction, record, names, defaults)
+    conflict = "ignore" if ignore else "overwrite"
+    return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed)
+
+
+def delete_large(
+    session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, *, joined: bool
+) -> Written:  # fmt: skip
+    """DELETE: the rows that a query finds are taken back."""
+
+    def wrap(found: list[ResultColumn], text: str) -> str:
+        rows = _once(record, assigned(found, text, record.columns), joined)
+        return f"SELECT -1 AS __w, __rows.* FROM ({rows}) AS __rows"
+
+    convert = _convert(transaction, record, tuple(c.name for c in record.columns), {})
+    return _write(session, transaction, record, bound, wrap, convert, "overwrite", looks_up=False)
+
+
+def update_large(
+    session: Session, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound, *,
+    joined: bool,
+) -> Written:  # fmt: skip
+    """UPDATE: the rows that a query finds are taken back, and others put in their place.
+
+    `targets` are the table's columns, and those that are assigned, in the order of the query's columns.
+    """
+    names = [c.name for c in record.columns]
+    new_at = {c.name: i for i, c in enumerate(targets)}  # of a column that is assigned, the later place
+
+    def wrap(found: list[ResultColumn], text: str) -> str:
+        rows = _once(record, assigned(found, text, targets), joined)
+        old = ", ".join(f"{_text(n)}, `c{i}`" for i, n in enumerate(names))
+        new = ", ".join(f"{_text(n)}, `c{new_at[n]}`" for n in names)
+        pair = f"array(named_struct('__w', -1, {old}), named_struct('__w', 1, {new}))"
+        shown = ", ".join(["__w", *map(quoted, names)])
+        return f"SELECT {shown} FROM (SELECT inline({pair}) FROM ({rows}))"
+
+    convert = _convert(transaction, record, tuple(names), {})
+    moved = any(c.name in record.primary_key for c in targets[len(names) :])
+    return _write(
+        session, transaction, record, bound, wrap, convert, "refuse" if moved else "overwrite", looks_up=moved
+    )
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _once(record: ObjectRecord, rows: str, joined: bool) -> str:
+    """Spark SQL that leaves one row for each primary key: a row that several source rows match is changed once."""
+    if not joined:
+        return rows
+    keys = ", ".join(f"`c{i}`" for i, c in enumerate(record.columns) if c.name in record.primary_key)
+    numbered = f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {keys}) AS __n FROM ({rows})"
+    return f"SELECT * EXCEPT (__n) FROM ({numbered}) WHERE __n = 1"
+
+
+def _convert(
+    transaction: Transaction, record: ObjectRecord, names: tuple[str, ...], defaults: Mapping[str, pa.Array]
+) -> ToChanges:  # fmt: skip
+    required = tuple(c.name for c in record.columns if is_required(record, c))
+    order = tuple(c.name for c in record.columns)
+    return ToChanges(label(record), transaction.work.schema(record.id), names, order, required, dict(defaults))
+
+
+def _write(
+    session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
+    on_conflict: str, *, looks_up: bool,
+) -> Written:  # fmt: skip
+    """Write what a query says to a table, as part of a transaction.
+
+    `looks_up` says that rows may meet others with their primary key: then all rows of a key come to one task.
+    """
+    with ExitStack() as stack:
+        snapshot = open_snapshot(session, bound, stack)
+        found = describe(session, bound)
+        frame = frame_of(session, bound, snapshot, lambda text: wrap(found, text))
+        view = transaction.work.view(record.id)
+        if looks_up:
+            transaction.work.note_tables([record.id])
+        with session.jobs.running(bound.query.text):
+            rows = _writing(session, frame, record, view, convert, on_conflict, looks_up).collect()
+    outcomes = [Outcome.from_json(row[0]) for row in rows]
+    runs = tuple(run for o in outcomes for run in o.runs)
+    root = session.database.engine.root
+    if isinstance(root, StoreRoot) and root.proof:
+        confirm(root, runs)
+    written = Written(runs, sum(o.inserted for o in outcomes), sum(o.deleted for o in outcomes))
+    transaction.work.add_runs(record.id, written)
+    return written
+
+
+def _writing(
+    session: Session, frame: DataFrame, record: ObjectRecord, view: TableView, convert: ToChanges, on_conflict: str,
+    looks_up: bool,
+) -> DataFrame:  # fmt: skip
+    """The DataFrame that writes, when it is computed."""
+    engine, fsync = session.database.engine, session.database.settings.run_fsync
+    write = WriteChanges(
+        view.table_id, view.schema, engine.root, view.prefix, fsync, view.refs, view.epoch, looks_up, on_conflict,
+        None if looks_up else convert,
+    )  # fmt: skip
+    outcome = ", ".join(f"{f.name} string" for f in OUTCOME)
+    if not looks_up:
+        return frame.mapInArrow(write, outcome)
+    kinds = {c.name: c.type for c in record.columns}
+    hashes = [Column(f.name, "bigint") for f in list(view.schema.arrow())[: view.schema.data_start]]
+    stored = [*hashes, *(Column(f.name, kinds[f.name]) for f in view.schema.data_fields), Column("__w", "bigint")]
+    ddl = ", ".join(f"{quoted(c.name)} {c.type}" for c in stored)
+    parts = engine.parallelism * PARTITIONS_OF_KEYS
+    changes = frame.mapInArrow(convert, ddl).repartition(parts, "__k").sortWithinPartitions("__w")
+    return changes.mapInArrow(write, outcome)

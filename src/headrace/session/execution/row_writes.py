@@ -1,0 +1,310 @@
+"""INSERT of values, and UPDATE and DELETE by primary key, as operations on single rows: no Spark, no scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import arrow_type
+from headrace.coordinator.watermarks import declared
+from headrace.coordinator.writes.layout import Key, Row, RowLayout
+from headrace.coordinator.writes.requests import RowWrite
+from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, change_row, insert_rows
+from headrace.errors import DataError
+from headrace.session.execution.simple import constant_value
+from headrace.session.execution.targets import check_row, ignores, plain_items, target_columns, target_table
+from headrace.session.result import Result, ResultColumn
+from headrace.sql import statements as st
+from headrace.sql.scalar import NotScalar, Run, Scope, Values, values_of
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+_INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A statement as an operation on single rows, with its parameters open. Good as long as the table is the same."""
+
+    name: TableName
+    record: ObjectRecord
+    verb: str
+    make: Callable[[Values], RowOperation]
+    types: tuple[str | None, ...]
+    """Types of the parameters."""
+    ignore: bool = False
+    returned: tuple[tuple[str, str], ...] | None = None
+    """(column, name in the result) of a RETURNING list."""
+
+    def holds(self, session: Session) -> bool:
+        """Whether the statement still means this table, as it was when it was planned."""
+        return session.names(checked=False).find(self.name) is self.record
+
+    @property
+    def columns(self) -> list[ResultColumn] | None:
+        """The result's columns; None for no rows at all."""
+        if self.returned is None:
+            return None
+        types = {c.name: c.type for c in self.record.columns}
+        return [ResultColumn(label, types[name]) for name, label in self.returned]
+
+    def result(self, rows: Sequence[Row]) -> Result:
+        """What the client is told of the rows that were written."""
+        count = f"INSERT 0 {len(rows)}" if self.verb == "INSERT" else f"{self.verb} {len(rows)}"
+        if self.returned is None:
+            return Result(count)
+        at = {c.name: (i, arrow_type(c.type)) for i, c in enumerate(self.record.columns)}
+        places = [at[name] for name, _ in self.returned]
+        arrays = [pa.array([row[i] for row in rows], kind) for i, kind in places]
+        batch = pa.RecordBatch.from_arrays(arrays, names=[label for _, label in self.returned])
+        return Result(count, self.columns, iter([batch]))
+
+
+def run_plan(session: Session, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
+    """Run it with the text of its parameters. Raises `DataError`s for values that do not fit."""
+    operation = plan.make(values_of(texts, plan.types))
+    transaction = session.transaction
+    if transaction is not None:
+        return plan.result(transaction.work.run(operation).affected)
+    outcome = session.database.coordinator.commit(RowWrite(operation), session.check)
+    session.wrote(outcome.epoch)
+    return plan.result(outcome.affected)
+
+
+@dataclass(frozen=True)
+class StartedWrite:
+    """A `Pending` of a single-row operation that waits to be committed."""
+
+    session: Session
+    statement: st.Statement
+    plan: RowPlan
+    request: RowWrite
+
+    @property
+    def ready(self) -> Future[Any]:
+        """Done when it is committed or has failed."""
+        return self.request.done
+
+    def finish(self) -> Result:
+        """Its result."""
+        with self.session.finishing(self.statement):
+            outcome = self.request.done.result()
+            self.session.wrote(outcome.epoch)
+            return self.plan.result(outcome.affected)
+
+
+def start_plan(
+    session: Session, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]
+) -> Result | StartedWrite:  # fmt: skip
+    """The same as `run_plan` without waiting for the commit."""
+    operation = plan.make(values_of(texts, plan.types))
+    if session.transaction is not None:
+        return plan.result(session.transaction.work.run(operation).affected)
+    request = RowWrite(operation)
+    session.database.coordinator.writer.submit(request)
+    return StartedWrite(session, statement, plan, request)
+
+
+def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | None] = ()) -> RowPlan | None:
+    """The statement as a plan for single rows; None where it is more than that. Parameters' types may be open.
+
+    Raises what is wrong with the statement in any case.
+    """
+    if not isinstance(statement, (st.Insert, st.Update, st.Delete)):
+        return None
+    record = target_table(session, statement.table, _VERBS[type(statement)])
+    layout = session.database.coordinator.writer.layout(record.id)
+    if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
+        return None
+    returned = None
+    if statement.returning is not None:
+        found = plain_items(statement.returning, record)
+        if found is None:
+            return None
+        returned = tuple(found)
+    open_types = list(types)
+    try:
+        if isinstance(statement, st.Insert):
+            ignore = ignores(record, statement)
+            make = _insert(record, layout, statement, open_types, ignore)
+            return RowPlan(statement.table, record, "INSERT", make, tuple(open_types), ignore, returned)
+        if record.payload.get("append_only"):
+            return None
+        verb = "UPDATE" if isinstance(statement, st.Update) else "DELETE"
+        return RowPlan(
+            statement.table,
+            record,
+            verb,
+            _change(record, layout, statement, open_types),
+            tuple(open_types),
+            False,
+            returned,
+        )
+    except (NotScalar, DataError):
+        return None  # an error is the engine's to tell, in its words
+
+
+_VERBS = {st.Insert: "insert into", st.Update: "update", st.Delete: "delete from"}
+
+
+def _insert(
+    record: ObjectRecord, layout: RowLayout, statement: st.Insert, types: list[str | None], ignore: bool
+) -> Callable[[Values], RowOperation]:  # fmt: skip
+    if statement.rows is None:
+        raise NotScalar
+    columns = target_columns(record, statement.columns)
+    scope = Scope({}, types)
+    rows = [_cells(record, columns, cells, scope, bool(statement.columns)) for cells in statement.rows.cells()]
+
+    def make(parameters: Values) -> RowOperation:
+        made = [tuple([cell((), parameters) for cell in row]) for row in rows]
+        for row in made:
+            check_row(record, row)
+        if not layout.key_at:
+            return RowOperation(record.id, (), append_rows(made))
+        keys = [layout.key_of(row) for row in made]
+        return RowOperation(record.id, tuple(keys), insert_rows(made, keys, ignore=ignore))
+
+    return make
+
+
+def _cells(
+    record: ObjectRecord, columns: Sequence[Any], cells: Sequence[exp.Expr | None], scope: Scope, listed: bool
+) -> list[Run]:  # fmt: skip
+    """How each column of a row is computed."""
+    if len(cells) > len(columns) or (listed and len(cells) < len(columns)):
+        raise NotScalar
+    given = {c.name: cell for c, cell in zip(columns, cells) if cell is not None}
+    found: list[Run] = []
+    for column in record.columns:
+        cell = given.get(column.name)
+        if cell is None:
+            found.append(_default(record, column.name, column.type))
+        else:
+            found.append(scope.compile_as(cell, column.type))
+    return found
+
+
+def _default(record: ObjectRecord, name: str, kind: str) -> Run:
+    text = record.payload.get("defaults", {}).get(name)
+    known, value = (True, None) if text is None else constant_value(text, kind)
+    if not known:
+        raise NotScalar
+    return lambda *_: value
+
+
+def _change(
+    record: ObjectRecord, layout: RowLayout, statement: st.Update | st.Delete, types: list[str | None]
+) -> Callable[[Values], RowOperation]:  # fmt: skip
+    if statement.sources is not None or statement.where is None or not layout.key_at:
+        raise NotScalar
+    at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
+    scope = Scope(at, types, (statement.alias or statement.table.name,))
+    equal, rest = _keyed(statement.where.tree, record, scope)
+    matches = [scope.compile_condition(part) for part in rest]
+    assigned = _assigned(record, statement, scope, at) if isinstance(statement, st.Update) else None
+
+    def make(parameters: Values) -> RowOperation:
+        key = tuple([run((), parameters) for run in equal])
+        if not _possible(record, key):
+            return RowOperation(record.id, (), lambda _: Effect())
+
+        def fits(row: Row) -> bool:
+            return all(part(row, parameters) is True for part in matches)
+
+        def changed(row: Row) -> Row | None:
+            if assigned is None:
+                return None
+            new = list(row)
+            for i, run in assigned:
+                new[i] = run(row, parameters)
+            check_row(record, new)
+            return tuple(new)
+
+        return RowOperation(record.id, (key,), change_row(key, fits, changed))
+
+    return make
+
+
+def key_wanted(session: Session, record: ObjectRecord, statement: st.Update | st.Delete) -> Key | None:
+    """The primary key that a condition wants its rows to have; None where it may want several, or none at all."""
+    layout = session.database.coordinator.writer.layout(record.id)
+    if statement.sources is not None or statement.where is None or not layout.keyed:
+        return None
+    at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
+    scope = Scope(at, [], (statement.alias or statement.table.name,))
+    try:
+        equal, _ = _keyed(statement.where.tree, record, scope)
+        key = tuple([run((), ()) for run in equal])
+    except (NotScalar, DataError):
+        return None
+    return key if _possible(record, key) else None
+
+
+def _keyed(condition: exp.Expr, record: ObjectRecord, scope: Scope) -> tuple[list[Run], list[exp.Expr]]:
+    """What a condition wants each column of the primary key to be, and the rest of it."""
+    kinds = {c.name: c.type for c in record.columns}
+    wanted: dict[str, Run] = {}
+    rest: list[exp.Expr] = []
+    for part in _parts(condition):
+        name, value = _equality(part, record.primary_key)
+        if name is None or value is None or name in wanted:
+            rest.append(part)
+            continue
+        scope.compile(part)  # it must be a comparison that is understood, with the parameters' types settled
+        found = scope.compile(value)
+        if not found.constant:
+            rest.append(part)
+            continue
+        wanted[name] = scope.compile_constant(value, kinds[name])
+    if set(wanted) != set(record.primary_key):
+        raise NotScalar
+    return [wanted[name] for name in record.primary_key], rest
+
+
+def _parts(condition: exp.Expr) -> list[exp.Expr]:
+    condition = condition.unnest()
+    if isinstance(condition, exp.And):
+        return [*_parts(condition.this), *_parts(condition.expression)]
+    return [condition]
+
+
+def _equality(part: exp.Expr, names: Sequence[str]) -> tuple[str | None, exp.Expr | None]:
+    if isinstance(part, exp.EQ):
+        for column, value in ((part.this, part.expression), (part.expression, part.this)):
+            if isinstance(column, exp.Column) and column.name in names:
+                return column.name, value
+    return None, None
+
+
+def _possible(record: ObjectRecord, key: Key) -> bool:
+    """Whether a row can have that key: no value is null or out of its column's range."""
+    kinds = {c.name: c.type for c in record.columns}
+    for name, value in zip(record.primary_key, key):
+        bits = _INTEGERS.get(kinds[name])
+        if value is None or (bits is not None and not -(1 << bits) <= value < 1 << bits):
+            return False
+    return True
+
+
+def _assigned(
+    record: ObjectRecord, statement: st.Update, scope: Scope, at: dict[str, tuple[int, str]]
+) -> list[tuple[int, Run]]:  # fmt: skip
+    found: dict[int, Run] = {}
+    for assignment in statement.assignments:
+        if assignment.column not in at or assignment.column in record.primary_key:
+            raise NotScalar
+        i, kind = at[assignment.column]
+        if i in found:
+            raise NotScalar
+        value = assignment.value
+        found[i] = _default(record, assignment.column, kind) if value is None else scope.compile_as(value.tree, kind)
+    return list(found.items())

@@ -1,0 +1,60 @@
+"""CREATE SECRET, ALTER SECRET, and the secrets that options name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
+from headrace.session.names import kind_name
+from headrace.session.result import Notice, Result
+from headrace.sql import statements as st
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def create_secret(session: Session, statement: st.CreateSecret) -> Result:
+    """CREATE SECRET."""
+    from headrace.session.execution.ddl import taken
+
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE SECRET")
+    if found is not None:
+        return found
+    schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
+    record = ObjectRecord(0, "secret", schema, statement.name.name, definition=statement.text, created_ms=now)
+    session.database.coordinator.create_secret(record, statement.value)
+    return Result("CREATE SECRET")
+
+
+def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
+    """ALTER SECRET: whoever uses it gets the new value when it is opened or asked the next time."""
+    found = session.names().find(statement.name)
+    if found is None and statement.if_exists:
+        return Result("ALTER SECRET", notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
+    session.database.coordinator.alter_secret(_secret(session, statement.name).id, statement.value)
+    return Result("ALTER SECRET")
+
+
+def named(session: Session, statement: st.CreateSource | st.CreateSink) -> dict[str, int]:
+    """Option -> the id of the secret that the statement names. Raises `UndefinedObject`, `WrongObjectType`."""
+    both = sorted(set(statement.secrets) & set(statement.options))
+    if both:
+        raise InvalidParameter(f"option {both[0]} is given twice, once as a secret")
+    return {option: _secret(session, name).id for option, name in statement.secrets.items()}
+
+
+def dependencies(secrets: Mapping[str, int]) -> tuple[int, ...]:
+    """The secrets, each once."""
+    return tuple(sorted(set(secrets.values())))
+
+
+def _secret(session: Session, name: TableName) -> ObjectRecord:
+    found = session.names().find(name)
+    if found is None:
+        raise UndefinedObject(f'secret "{name}" does not exist', hint="CREATE SECRET makes one")
+    if found.kind != "secret":
+        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a secret')
+    return found

@@ -1,0 +1,92 @@
+"""What a statement writes to: the table, its columns, and the rules that its rows must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.dataflow.operators.table_write import null_in
+from headrace.errors import HeadraceError, StatementError, UndefinedColumn, WrongObjectType
+from headrace.session.names import kind_name, label
+from headrace.sql import statements as st
+from headrace.sql.dml import Returning
+from headrace.sql.parser import parse_query
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def target_table(session: Session, name: TableName, verb: str) -> ObjectRecord:
+    """The table to write to. Raises `WrongObjectType` for anything else."""
+    record = session.names().get(name)
+    if record.kind != "table":
+        raise WrongObjectType(
+            f'cannot {verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
+        )
+    return record
+
+
+def target_columns(record: ObjectRecord, names: Sequence[str]) -> list[Column]:
+    """The columns of an INSERT's column list; all without one."""
+    by_name = {c.name: c for c in record.columns}
+    for name in names:
+        if name not in by_name:
+            raise UndefinedColumn(f'column "{name}" of relation "{label(record)}" does not exist')
+        if list(names).count(name) > 1:
+            raise StatementError(f'column "{name}" specified more than once', sqlstate="42701")
+    return [by_name[n] for n in names] if names else list(record.columns)
+
+
+def ignores(record: ObjectRecord, statement: st.Insert) -> bool:
+    """Whether an INSERT leaves a row out whose primary key is there."""
+    return (statement.on_conflict or record.payload.get("on_conflict", "overwrite")) == "ignore"
+
+
+def is_required(record: ObjectRecord, column: Column) -> bool:
+    """Whether a column may not be null."""
+    return not column.nullable or column.name in record.primary_key
+
+
+def check_not_null(record: ObjectRecord, rows: pa.Table) -> None:
+    """Raise `NotNullViolation` for a null in a column that may not hold it."""
+    for column in record.columns:
+        found = rows.column(column.name)
+        if found.null_count and is_required(record, column):
+            at = pc.index(pc.is_null(found), True).as_py()
+            raise null_in(label(record), column.name, list(rows.slice(at, 1).to_pylist()[0].values()))
+
+
+def check_row(record: ObjectRecord, row: Sequence[Any]) -> None:
+    """The same for one row."""
+    for column, value in zip(record.columns, row):
+        if value is None and is_required(record, column):
+            raise null_in(label(record), column.name, row)
+
+
+def plain_items(wanted: Returning, record: ObjectRecord) -> list[tuple[str, str]] | None:
+    """(column, label) of a list that is nothing but columns."""
+    text = wanted.text.strip()
+    try:
+        tree = parse_query(
+            "SELECT " + (text[len("RETURNING") :] if text.upper().startswith("RETURNING") else text)
+        ).tree
+    except HeadraceError:
+        return None
+    names = [c.name for c in record.columns]
+    found: list[tuple[str, str]] = []
+    for item in tree.expressions:
+        inner = item.this if isinstance(item, exp.Alias) else item
+        if isinstance(inner, exp.Star) and not any(inner.args.values()):
+            found += [(n, n) for n in names]
+        elif isinstance(inner, exp.Column) and inner.name in names and isinstance(inner.this, exp.Identifier):
+            found.append((inner.name, item.alias_or_name))
+        else:
+            return None
+    return found

@@ -1,0 +1,52 @@
+"""What the commands log: to standard error, from a least severity on."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+import structlog
+
+_ours = False
+
+
+class Logger(structlog.PrintLogger):
+    """Prints messages. What cannot be written (the disk is full, nobody reads any more) is lost, and fails nothing:
+    what is logged most of all are failures, by threads that have to go on."""
+
+    def msg(self, message: str) -> None:
+        """Print a message."""
+        with suppress(OSError, ValueError):  # the latter of a closed file, and of text that its encoding does not have
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
+def log_to_stderr(level: str) -> None:
+    """Let this process's messages from `level` on go to standard error."""
+    global _ours
+    _ours = True
+    file: TextIO = sys.stderr
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.StackInfoRenderer(),
+            structlog.dev.set_exc_info,
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+            # By default tracebacks show what variables hold: statements, rows, the values of secrets.
+            structlog.dev.ConsoleRenderer(
+                colors=not file.closed and file.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+        logger_factory=lambda *given: Logger(file),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+    )
+
+
+def set_level(level: str) -> None:
+    """Log from another level on; where a program logs as it wants, that is left alone."""
+    if _ours:
+        log_to_stderr(level)

@@ -1,0 +1,122 @@
+"""Statements that clients send as texts with their values in them, and that differ in whole numbers only.
+
+Parsing and planning one takes milliseconds. So of two texts alike the plan is kept, with parameters in the place of the
+numbers. A parameter has the type that the literal has, so that the statement means the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.session.execution.row_writes import plan_rows
+from headrace.session.prepared import PreparedStatement
+from headrace.sql.parser import parse_one
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+CHARS_AT_MOST = 1_000
+"""Length of a text up to which it is looked at."""
+KEPT = 200
+"""Kinds of texts that a session remembers."""
+_FIRST = re.compile(r"\s*(?:insert|update|delete)\b", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"""\d+(?![\w.$])|[A-Za-z_]\w*(?!['$\w])|'(?:[^'\\]|'')*'(?!')|"[^"]*"|[\s(),=<>+*%;]+|-(?!-)|!=|\|\||::""",
+    re.ASCII,
+)
+"""What such a text may be made of: nothing with a comment, a parameter, a fraction, an escape or a dot in it."""
+_INT_DIGITS, _BIGINT_DIGITS = 9, 18
+"""Numbers of so many digits have that type in any case, also with a minus before them."""
+
+
+class Lifted(NamedTuple):
+    """A text with parameters in the place of its whole numbers."""
+
+    text: str
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+def lifted(sql: str) -> Lifted | None:
+    """The text with its numbers lifted out; None for what is not plain enough, or has none."""
+    if len(sql) > CHARS_AT_MOST or _FIRST.match(sql) is None:
+        return None
+    parts: list[str] = []
+    types: list[str] = []
+    values: list[str] = []
+    at, end = 0, len(sql)
+    while at < end:
+        found = _TOKEN.match(sql, at)
+        if found is None:
+            return None
+        token, at = found[0], found.end()
+        if token[0].isdecimal():
+            if len(token) > _BIGINT_DIGITS or _INT_DIGITS < len(token) <= _INT_DIGITS + 1:
+                return None
+            if token[0] == "0" and len(token) > _INT_DIGITS:
+                return None  # by its value it is an int
+            values.append(token)
+            types.append("int" if len(token) <= _INT_DIGITS else "bigint")
+            token = f"${len(values)}"
+        parts.append(token)
+    return Lifted("".join(parts), tuple(types), tuple(values)) if values else None
+
+
+class KnownTexts:
+    """The plans of a session's statements by their lifted texts. One thread at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: OrderedDict[tuple[str, tuple[str, ...]], PreparedStatement | None] = OrderedDict()
+        """None for what was met once, or has no plan."""
+        self._planned: set[tuple[str, tuple[str, ...]]] = set()
+        """What has been tried."""
+        self._last: tuple[str, tuple[PreparedStatement, Sequence[str]] | None] = "", None
+
+    def find(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
+        """The statement of a text, and the values in it, if it is known and can be run without blocking."""
+        if self._last[0] == sql:
+            found = self._last[1]
+        else:
+            found = self._find(sql)
+            self._last = sql, found
+        return found if found is not None and found[0].is_quick else None
+
+    def _find(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
+        if not self._known:
+            return None
+        plain = lifted(sql)
+        statement = None if plain is None else self._known.get((plain.text, plain.types))
+        return None if statement is None or plain is None else (statement, plain.values)
+
+    def met(self, sql: str) -> None:
+        """A text has been run the long way: the second of its kind is planned for those to come."""
+        plain = lifted(sql)
+        if plain is None:
+            return
+        key = plain.text, plain.types
+        if key in self._known and key not in self._planned:
+            self._planned.add(key)
+            self._known[key] = self._statement(plain)
+            self._last = "", None
+        elif key in self._known:
+            statement = self._known[key]
+            if statement is not None and not statement.is_planned:  # its table has changed
+                self._known[key] = self._statement(plain)
+                self._last = "", None
+        else:
+            self._known[key] = None
+            while len(self._known) > KEPT:
+                oldest, _ = self._known.popitem(last=False)
+                self._planned.discard(oldest)
+
+    def _statement(self, plain: Lifted) -> PreparedStatement | None:
+        try:
+            statement = parse_one(plain.text)
+            plan = plan_rows(self._session, statement, plain.types)
+        except Exception:  # of whatever kind: the statement that was met has succeeded
+            return None
+        return None if plan is None else PreparedStatement(self._session, statement, plan.types, plan.columns, plan)

@@ -1,0 +1,1 @@
+"""Functions and operators: their types, and what Spark has to compute for each."""

@@ -1,0 +1,108 @@
+"""Aggregates and window functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.catalogue import numbers
+from headrace.sql.binder.catalogue.entries import result_type, signature
+from headrace.sql.binder.resolve import Signature
+from headrace.sql.binder.tree import Expr
+from headrace.sql.binder.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateEntry:
+    """An overload of an aggregate or a window function.
+
+    `form` is Spark's text: `{d}` for DISTINCT, `{w}` for FILTER and OVER, which else stand at its end. An `average` is a sum divided by a count.
+    """
+
+    name: str
+    signature: Signature
+    form: str
+    result: Callable[[Sequence[Expr]], Type]
+    average: bool = False
+
+
+def _entry(name: str, listed: str, result: str, form: str) -> AggregateEntry:
+    return AggregateEntry(name, signature(listed), form, lambda arguments: result_type(result, arguments))
+
+
+def _sum_of_numeric(arguments: Sequence[Expr]) -> Type:
+    precision, scale = t.digits(arguments[0].type)
+    return t.decimal(min(precision + 10, t.DIGITS), scale)
+
+
+def _average_of_numeric(arguments: Sequence[Expr]) -> Type:
+    precision, scale = t.digits(arguments[0].type)
+    return numbers.adjusted(precision + 4, scale + 4)
+
+
+_SORTABLE: Final = (
+    "int2",
+    "int4",
+    "int8",
+    "float4",
+    "float8",
+    "numeric",
+    "text",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "interval",
+)
+_AGGREGATES: Final[list[AggregateEntry]] = [
+    _entry("count", "any", "int8", "count({d}{0})"),
+    _entry("sum", "int2", "int8", "sum({d}{0})"),
+    _entry("sum", "int4", "int8", "sum({d}{0})"),
+    AggregateEntry("sum", signature("int8"), "CAST(sum({d}{0}) {w} AS DECIMAL(19,0))", lambda _: t.decimal(19, 0)),
+    AggregateEntry("sum", signature("numeric"), "sum({d}{0})", _sum_of_numeric),
+    _entry("sum", "float4", "float4", "CAST(sum({d}{0}) {w} AS FLOAT)"),
+    _entry("sum", "float8", "float8", "sum({d}{0})"),
+    _entry("avg", "float8", "float8", "avg({d}{0})"),
+    AggregateEntry("avg", signature("numeric"), "avg({d}{0})", _average_of_numeric),
+    *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in t.INTEGERS),
+    *(_entry(name, k, "*", f"{name}({{0}})") for name in ("min", "max") for k in _SORTABLE),
+    _entry("bool_and", "bool", "bool", "bool_and({0})"),
+    _entry("every", "bool", "bool", "bool_and({0})"),
+    _entry("bool_or", "bool", "bool", "bool_or({0})"),
+    *(_entry(n, "float8", "float8", f"{s}({{d}}{{0}})") for n, s in (
+        ("stddev", "stddev_samp"), ("stddev_samp", "stddev_samp"), ("stddev_pop", "stddev_pop"), ("variance", "var_samp"),
+        ("var_samp", "var_samp"), ("var_pop", "var_pop"))),
+    _entry("string_agg", "text, text", "text", "listagg({d}{0}, {1})"),
+    _entry("array_agg", "anynonarray", "*[]", "array_agg"),
+    *(_entry(n, k, "*", f"{n}({{0}})") for n in ("bit_and", "bit_or", "bit_xor") for k in t.INTEGERS),
+]  # fmt: skip
+_WINDOWS: Final[list[AggregateEntry]] = [
+    _entry("row_number", "", "int8", "CAST(row_number() {w} AS BIGINT)"),
+    _entry("rank", "", "int8", "CAST(rank() {w} AS BIGINT)"),
+    _entry("dense_rank", "", "int8", "CAST(dense_rank() {w} AS BIGINT)"),
+    _entry("percent_rank", "", "float8", "percent_rank() {w}"),
+    _entry("cume_dist", "", "float8", "cume_dist() {w}"),
+    _entry("ntile", "int4", "int4", "ntile({0}) {w}"),
+    _entry("first_value", "anyelement", "*", "first_value({0}) {w}"),
+    _entry("last_value", "anyelement", "*", "last_value({0}) {w}"),
+    _entry("lag", "anyelement", "*", "lag({0}) {w}"),
+    _entry("lead", "anyelement", "*", "lead({0}) {w}"),
+    _entry("lag", "anyelement, int4", "*", "lag({0}, {1}) {w}"),
+    _entry("lead", "anyelement, int4", "*", "lead({0}, {1}) {w}"),
+    _entry("lag", "anyelement, int4, anyelement", "*", "lag({0}, {1}, {2}) {w}"),
+    _entry("lead", "anyelement, int4, anyelement", "*", "lead({0}, {1}, {2}) {w}"),
+]
+
+
+def _by_name(found: list[AggregateEntry]) -> dict[str, list[AggregateEntry]]:
+    names: dict[str, list[AggregateEntry]] = {}
+    for entry in found:
+        names.setdefault(entry.name, []).append(entry)
+    return names
+
+
+AGGREGATES: Final = _by_name(_AGGREGATES)
+"""Aggregates by name."""
+WINDOWS: Final = _by_name(_WINDOWS)
+"""Functions that are of use over a window only."""

@@ -1,0 +1,273 @@
+"""Functions of single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.catalogue import numbers
+from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
+from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
+from headrace.sql.binder.coerce import as_text, plain
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.formats import java_replacement
+
+_TEXT: Final = """
+lower(text) -> text : lower({0})
+upper(text) -> text : upper({0})
+length(text) -> int4 : char_length({0})
+length(bytea) -> int4 : octet_length({0})
+char_length(text) -> int4 : char_length({0})
+character_length(text) -> int4 : char_length({0})
+octet_length(text) -> int4 : octet_length({0})
+octet_length(bytea) -> int4 : octet_length({0})
+bit_length(text) -> int4 : bit_length({0})
+btrim(text) -> text : trim(BOTH ' ' FROM {0})
+btrim(text, text) -> text : trim(BOTH {1} FROM {0})
+ltrim(text) -> text : trim(LEADING ' ' FROM {0})
+ltrim(text, text) -> text : trim(LEADING {1} FROM {0})
+rtrim(text) -> text : trim(TRAILING ' ' FROM {0})
+rtrim(text, text) -> text : trim(TRAILING {1} FROM {0})
+left(text, int4) -> text : CASE WHEN {1} < 0 THEN left({0}, greatest(char_length({0}) + {1}, 0)) ELSE left({0}, {1}) END
+right(text, int4) -> text : CASE WHEN {1} < 0 THEN right({0}, greatest(char_length({0}) + {1}, 0)) ELSE right({0}, {1}) END
+substring(text, int4) -> text : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
+substr(text, int4) -> text : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
+replace(text, text, text) -> text : CASE WHEN {1} = '' THEN CASE WHEN {2} IS NOT NULL THEN {0} END ELSE replace({0}, {1}, {2}) END
+reverse(text) -> text : reverse({0})
+repeat(text, int4) -> text : repeat({0}, {1})
+lpad(text, int4) -> text : lpad({0}, {1}, ' ')
+lpad(text, int4, text) -> text : lpad({0}, {1}, {2})
+rpad(text, int4) -> text : rpad({0}, {1}, ' ')
+rpad(text, int4, text) -> text : rpad({0}, {1}, {2})
+strpos(text, text) -> int4 : locate({1}, {0})
+position(text, text) -> int4 : locate({1}, {0})
+starts_with(text, text) -> bool : startswith({0}, {1})
+ascii(text) -> int4 : ascii({0})
+translate(text, text, text) -> text : translate({0}, {1}, {2})
+md5(text) -> text : md5({0})
+md5(bytea) -> text : md5({0})
+sha256(bytea) -> bytea : unhex(sha2({0}, 256))
+to_hex(int4) -> text : CASE WHEN {0} < 0 THEN right(lower(hex({0})), 8) ELSE lower(hex({0})) END
+to_hex(int8) -> text : lower(hex({0}))
+chr(int4) -> text : decode(unhex(lpad(hex({0}), 8, '0')), 'UTF-32')
+"""
+_SUBSTRING: Final = (
+    "CASE WHEN {2} < 0 THEN CAST(raise_error('headrace.errors.DataError: negative substring length not allowed') AS STRING) "
+    "WHEN {1} IS NOT NULL AND {2} IS NOT NULL THEN substring({0}, greatest({1}, 1), CAST(greatest(CAST({1} AS BIGINT) + {2} - greatest({1}, 1), 0L) AS INT)) END"
+)
+_MATH: Final = """
+abs(int2) -> int2 : abs({0})
+abs(int4) -> int4 : abs({0})
+abs(int8) -> int8 : abs({0})
+abs(float4) -> float4 : abs({0})
+abs(float8) -> float8 : abs({0})
+ceil(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END
+floor(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(floor({0}) AS DOUBLE) ELSE {0} END
+round(float8) -> float8 : rint({0})
+sign(float8) -> float8 : sign({0})
+sqrt(float8) -> float8 : CASE WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: cannot take square root of a negative number') AS DOUBLE) ELSE sqrt({0}) END
+cbrt(float8) -> float8 : cbrt({0})
+exp(float8) -> float8 : exp({0})
+power(float8, float8) -> float8 : power({0}, {1})
+pow(float8, float8) -> float8 : power({0}, {1})
+sin(float8) -> float8 : sin({0})
+cos(float8) -> float8 : cos({0})
+tan(float8) -> float8 : tan({0})
+asin(float8) -> float8 : asin({0})
+acos(float8) -> float8 : acos({0})
+atan(float8) -> float8 : atan({0})
+atan2(float8, float8) -> float8 : atan2({0}, {1})
+degrees(float8) -> float8 : degrees({0})
+radians(float8) -> float8 : radians({0})
+pi() -> float8 : pi()
+mod(int2, int2) -> int2 : CAST({0} % {1} AS SMALLINT)
+mod(int4, int4) -> int4 : ({0} % {1})
+mod(int8, int8) -> int8 : ({0} % {1})
+trunc(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(CASE WHEN {0} < 0D THEN ceil({0}) ELSE floor({0}) END AS DOUBLE) ELSE {0} END
+"""
+_LOGARITHMS: Final = ("ln", "log", "log10")
+_ARRAYS: Final = """
+cardinality(anyarray) -> int4 : size({0})
+array_append(anyarray, anyelement) -> * : CASE WHEN {0} IS NULL THEN array({1}) ELSE array_append({0}, {1}) END
+array_cat(anyarray, anyarray) -> * : coalesce(concat({0}, {1}), {0}, {1})
+array_position(anyarray, anyelement) -> int4 : CAST(nullif(array_position({0}, {1}), 0L) AS INT)
+array_remove(anyarray, anyelement) -> * : filter({0}, `__i` -> NOT `__i` <=> {1})
+array_to_string(anyarray, text) -> text : ?
+"""
+
+
+def _logarithm(name: str) -> Make:
+    function = "ln" if name == "ln" else "log10"
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        form = (
+            "CASE WHEN {0} = 0D THEN CAST(raise_error('headrace.errors.DataError: cannot take logarithm of zero') AS DOUBLE) "
+            "WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: cannot take logarithm of a negative number') AS DOUBLE) "
+            f"ELSE {function}({{0}}) END"
+        )
+        return Call(t.FLOAT8, form, tuple(arguments))
+
+    return make
+
+
+def _concat(arguments: Sequence[Expr]) -> Expr:
+    texts = tuple(_shown(a) for a in arguments)
+    return Call(t.TEXT, f"concat({', '.join(f'coalesce({{{i}}}, {chr(39) * 2})' for i in range(len(texts)))})", texts)
+
+
+def _concat_ws(arguments: Sequence[Expr]) -> Expr:
+    texts = (arguments[0], *(_shown(a) for a in arguments[1:]))
+    return Call(t.TEXT, f"concat_ws({', '.join(f'{{{i}}}' for i in range(len(texts)))})", texts)
+
+
+def _shown(expr: Expr) -> Expr:
+    """A value as its type's output function writes it: `t` for true."""
+    if expr.type.name == "bool":
+        return Call(t.TEXT, "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END", (expr,))
+    return as_text(expr)
+
+
+def _array_length(arguments: Sequence[Expr]) -> Expr:
+    array, dimension = arguments
+    if not isinstance(dimension, Constant):
+        return Call(t.INT4, "CASE WHEN {1} = 1 THEN nullif(size({0}), 0) END", (array, dimension))
+    if dimension.text != "1":
+        return Constant(t.INT4, None)
+    return Call(t.INT4, "nullif(size({0}), 0)", (array,))
+
+
+def _split_part(arguments: Sequence[Expr]) -> Expr:
+    place = arguments[2]
+    if not isinstance(place, Constant) or place.text is None or int(place.text) <= 0:
+        raise NotBound("split_part from the end")
+    return Call(t.TEXT, "split_part({0}, {1}, {2})", tuple(arguments))
+
+
+_PLAIN_PATTERN: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,:;/|^$*+?()[]@#%&=<>!~'"
+)
+
+
+def _pattern(expr: Expr) -> str:
+    """A literal pattern that means in Java what it means in PostgreSQL."""
+    if not isinstance(expr, Constant) or expr.text is None:
+        raise NotBound("a pattern that is no literal")
+    text = expr.text
+    for escape in (
+        "\\d",
+        "\\w",
+        "\\s",
+        "\\.",
+        "\\D",
+        "\\W",
+        "\\S",
+        "\\(",
+        "\\)",
+        "\\[",
+        "\\]",
+        "\\+",
+        "\\*",
+        "\\?",
+        "\\$",
+        "\\^",
+    ):
+        text = text.replace(escape, "")
+    if not set(text) <= _PLAIN_PATTERN or "[:" in text or "(?" in text or "&&" in text or "[[" in text:
+        raise NotBound("this pattern")
+    return expr.text
+
+
+def matches(arguments: Sequence[Expr], insensitive: bool, negative: bool) -> Expr:
+    """`~` and its like."""
+    pattern = Constant(t.TEXT, ("(?is)" if insensitive else "(?s)") + _pattern(arguments[1]))
+    return Call(t.BOOL, "(NOT rlike({0}, {1}))" if negative else "rlike({0}, {1})", (arguments[0], pattern))
+
+
+def _regexp_replace(arguments: Sequence[Expr]) -> Expr:
+    replacement = arguments[2]
+    flags = arguments[3] if len(arguments) > 3 else Constant(t.TEXT, "")
+    if not isinstance(replacement, Constant) or replacement.text is None or not isinstance(flags, Constant):
+        raise NotBound("regexp_replace with a replacement that is no literal")
+    found, given = _pattern(arguments[1]), flags.text or ""
+    if set(given) - {"g", "i"}:
+        raise NotBound("these flags of regexp_replace")
+    mode = "(?is)" if "i" in given else "(?s)"
+    if "g" in given:
+        parts = (Constant(t.TEXT, mode + found), Constant(t.TEXT, java_replacement(replacement.text)))
+    else:
+        groups = found.replace("\\(", "").count("(")
+        new = "$1" + java_replacement(replacement.text, 2) + f"${groups + 3}"
+        parts = (Constant(t.TEXT, f"{mode}^(.*?)({found})(.*)$"), Constant(t.TEXT, new))
+    return Call(t.TEXT, "regexp_replace({0}, {1}, {2})", (arguments[0], *parts))
+
+
+def _overlay(arguments: Sequence[Expr]) -> Expr:
+    return Call(t.TEXT, f"overlay({', '.join(f'{{{i}}}' for i in range(len(arguments)))})", tuple(arguments))
+
+
+def _array_text(arguments: Sequence[Expr]) -> Expr:
+    array = arguments[0]
+    assert array.type.element is not None
+    if array.type.element.name not in (*t.INTEGERS, *t.TEXTS, "date"):
+        raise NotBound("array_to_string of this type")
+    inner = array if array.type.element.name in t.TEXTS else Call(
+        t.array_of(t.TEXT), "transform({0}, `__i` -> CAST(`__i` AS STRING))", (array,)
+    )  # fmt: skip
+    if len(arguments) == 3:
+        return Call(t.TEXT, "array_join({0}, {1}, {2})", (inner, *arguments[1:]))
+    return Call(t.TEXT, "array_join({0}, {1})", (inner, arguments[1]))
+
+
+def _initcap(arguments: Sequence[Expr]) -> Expr:
+    raise NotBound("initcap")
+
+
+def _build() -> Catalogue:
+    found = [
+        *entries(_TEXT),
+        *entries(_MATH),
+        *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
+    ]
+    found += entries(TIMES)
+    found += entries("random() -> float8 : random()", volatile=True)
+    found += [made(name, "float8", _logarithm(name), "float8") for name in ("ln", "log", "log10")]
+    for name in ("substring", "substr"):
+        found += entries(f"{name}(text, int4, int4) -> text : {_SUBSTRING}")
+    found += [
+        made("concat", "any...", _concat, "text"),
+        made("concat_ws", "text, any...", _concat_ws, "text"),
+        made("array_length", "anyarray, int4", _array_length, "int4"),
+        made("array_to_string", "anyarray, text", _array_text, "text"),
+        made("array_to_string", "anyarray, text, text", _array_text, "text"),
+        made("split_part", "text, text, int4", _split_part, "text"),
+        made("regexp_replace", "text, text, text", _regexp_replace, "text"),
+        made("regexp_replace", "text, text, text, text", _regexp_replace, "text"),
+        made("overlay", "text, text, int4", _overlay, "text"),
+        made("overlay", "text, text, int4, int4", _overlay, "text"),
+        made("abs", "numeric", numbers.same("abs({0})"), "numeric"),  # type: ignore[arg-type]
+        made("sign", "numeric", numbers.whole("sign({0})"), "numeric"),  # type: ignore[arg-type]
+        made("mod", "numeric, numeric", numbers.modulo, "numeric"),
+        made("round", "numeric", numbers.whole("ROUND({0}, 0)"), "numeric"),  # type: ignore[arg-type]
+        made("round", "numeric, int4", numbers.round_to("round"), "numeric"),  # type: ignore[arg-type]
+        made("trunc", "numeric", numbers.whole("CASE WHEN {0} < 0 THEN CEIL({0}) ELSE FLOOR({0}) END"), "numeric"),  # type: ignore[arg-type]
+        made("trunc", "numeric, int4", numbers.round_to("trunc"), "numeric"),  # type: ignore[arg-type]
+    ]
+    for name, form in (("ceil", "CEIL({0})"), ("ceiling", "CEIL({0})"), ("floor", "FLOOR({0})")):
+        found.append(made(name, "numeric", numbers.whole(form), "numeric"))  # type: ignore[arg-type]
+    found += entries(
+        "ceiling(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END"
+    )
+    for kind in ("date", "timestamp", "timestamptz", "interval"):
+        found.append(made("date_part", f"text, {kind}", lambda a: plain(date_part(a), t.FLOAT8), "float8"))
+        found.append(made(EXTRACT, f"text, {kind}", date_part, "numeric"))
+    for kind in ("timestamp", "timestamptz"):
+        found.append(made("date_trunc", f"text, {kind}", date_trunc, kind))
+        found.append(made("timezone", f"text, {kind}", timezone))
+    found.append(made("date_trunc", "text, timestamptz, text", zoned_trunc, "timestamptz"))
+    return catalogue(found)
+
+
+FUNCTIONS: Final = _build()
+"""Functions that are called by name with values."""

@@ -1,0 +1,153 @@
+"""Numerics: Spark's decimals have a fixed number of digits, so each operation says how many its result has.
+
+Results are exact, or as PostgreSQL rounds them, or an error for too many digits; the one exception are products and quotients
+of two numerics that both may have very many digits, which Spark rounds to the places that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.coerce import plain
+from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.types import Type
+
+_PLACES = 20
+"""Places of a quotient behind the point; PostgreSQL gives at least 16 significant digits."""
+_WHOLE = 15
+"""Digits before the point that are kept in any case."""
+
+
+def _decimal(expr: Expr) -> Expr:
+    """A whole number or a numeric as a decimal."""
+    if expr.type.name == "numeric":
+        return expr
+    if isinstance(expr, Constant) and expr.text is not None:
+        return Constant(t.decimal(len(expr.text.lstrip("-").lstrip("0")) or 1, 0), expr.text)
+    return plain(expr, t.decimal(*t.digits(expr.type)))
+
+
+def _limited(expr: Expr, precision: int, scale: int) -> Expr:
+    same = expr.type.name == "numeric" and t.digits(expr.type) == (precision, scale)
+    return expr if same else plain(expr, t.decimal(precision, scale))
+
+
+def adjusted(precision: int, scale: int) -> Type:
+    """What Spark makes of a result that has too many digits."""
+    if precision <= t.DIGITS:
+        return t.decimal(precision, scale)
+    return t.decimal(t.DIGITS, max(t.DIGITS - (precision - scale), min(scale, 6)))
+
+
+def add(sign: str) -> object:
+    """`+` or `-`."""
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        left, right = map(_decimal, arguments)
+        (p1, s1), (p2, s2) = t.digits(left.type), t.digits(right.type)
+        scale = max(s1, s2)
+        precision = max(p1 - s1, p2 - s2) + scale + 1
+        if precision > t.DIGITS:
+            left, right = (_limited(e, t.DIGITS - 1, scale) for e in (left, right))
+            precision = t.DIGITS
+        return Call(t.decimal(precision, scale), f"({{0}} {sign} {{1}})", (left, right))
+
+    return make
+
+
+def multiply(arguments: Sequence[Expr]) -> Expr:
+    """`*`."""
+    left, right = map(_decimal, arguments)
+    (p1, s1), (p2, s2) = t.digits(left.type), t.digits(right.type)
+    room = t.DIGITS - 1 - min(p1, p2)
+    if p1 + p2 >= t.DIGITS and room - (s1 if p1 >= p2 else s2) >= _WHOLE:
+        if p1 >= p2:
+            left, p1 = _limited(left, room, s1), room
+        else:
+            right, p2 = _limited(right, room, s2), room
+    return Call(adjusted(p1 + p2 + 1, s1 + s2), "({0} * {1})", (left, right))
+
+
+def divide(arguments: Sequence[Expr]) -> Expr:
+    """`/`: rounded to 20 places."""
+    left, right = map(_decimal, arguments)
+    (p1, s1), (p2, s2) = t.digits(left.type), t.digits(right.type)
+    whole, scale = p1 - s1, max(s1, _PLACES - 1 - p2)
+    places = scale + p2 + 1
+    room = t.DIGITS - places - s2
+    if room >= min(whole, _WHOLE):
+        whole = min(whole, room)
+        quotient = Call(
+            t.decimal(whole + s2 + places, places), "({0} / {1})", (_limited(left, whole + scale, scale), right)
+        )
+        kept = max(_PLACES, s1, s2)
+        return plain(quotient, t.decimal(min(whole + s2 + kept, t.DIGITS), kept)) if places > kept else quotient
+    places = max(6, s1 + p2 + 1)
+    return Call(adjusted(p1 - s1 + s2 + places, places), "({0} / {1})", (left, right))
+
+
+def modulo(arguments: Sequence[Expr]) -> Expr:
+    """`%`."""
+    left, right = map(_decimal, arguments)
+    (p1, s1), (p2, s2) = t.digits(left.type), t.digits(right.type)
+    return Call(adjusted(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2)), "({0} % {1})", (left, right))
+
+
+def same(form: str) -> object:
+    """A function whose result has the digits of its argument."""
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        found = _decimal(arguments[0])
+        return plain(Call(found.type, form, (found,)), found.type)
+
+    return make
+
+
+def whole(form: str) -> object:
+    """`ceil` and its like: a numeric without places."""
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        found = _decimal(arguments[0])
+        precision, scale = t.digits(found.type)
+        kind = t.decimal(min(precision - scale + 1, t.DIGITS), 0)
+        return plain(Call(kind, form, (found,)), kind)
+
+    return make
+
+
+def round_to(function: str) -> object:
+    """`round(numeric, n)` and `trunc(numeric, n)` to a literal number of places."""
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        from headrace.sql.binder.reading import NotBound
+
+        found, places = _decimal(arguments[0]), arguments[1]
+        if not isinstance(places, Constant) or places.text is None:
+            raise NotBound(f"{function} to a number of places that is no literal")
+        count = int(places.text)
+        precision, scale = t.digits(found.type)
+        kept = min(max(count, 0), t.DIGITS - 1)
+        kind = t.decimal(min(precision - scale + 1 + kept, t.DIGITS), kept)
+        if function == "trunc":
+            return plain(Call(kind, _TRUNC.replace("{n}", str(count)), (found,)), kind)
+        return plain(Call(kind, f"ROUND({{0}}, {count})", (found,)), kind)
+
+    return make
+
+
+_TRUNC = "CASE WHEN {0} < 0 THEN CEIL({0}, {n}) ELSE FLOOR({0}, {n}) END"
+
+
+def average(count: int) -> int:
+    """Places of the average of so many digits: as many as there is room for, at most 16."""
+    return max(min(16, t.DIGITS - count), 4)
+
+
+def average_of(form_of_sum: Expr, form_of_count: Expr) -> Expr:
+    """A sum divided by a count, to 16 places at least where there is room."""
+    precision, scale = t.digits(form_of_sum.type)
+    counted = plain(form_of_count, t.decimal(15, 0))
+    whole_digits = min(precision - scale, t.DIGITS - max(scale, 0) - 16)
+    summed = _limited(form_of_sum, whole_digits + scale, scale)
+    return Call(t.decimal(whole_digits + scale + 16, scale + 16), "({0} / {1})", (summed, counted))

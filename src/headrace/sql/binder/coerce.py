@@ -1,0 +1,235 @@
+"""Casts: which there are, and what Spark has to compute for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
+from headrace.sql.binder import types as t
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.tree import Call, Constant, Expr, Parameter, fill
+from headrace.sql.binder.types import Context, Type
+from headrace.sql.intervals import parse_interval
+from headrace.sql.values import parse_text, to_text
+
+FLOAT_TEXT = (
+    "CASE WHEN isnan({0}) OR abs({0}) = CAST('Infinity' AS DOUBLE) OR {0} = 0 "
+    "THEN regexp_replace(CAST({0} AS STRING), '\\\\.0$', '') "
+    "WHEN abs({0}) >= CAST('1e%(most)s' AS DOUBLE) OR abs({0}) < CAST('1e-4' AS DOUBLE) "
+    "THEN regexp_replace(regexp_replace(regexp_replace(CAST({0} AS STRING), '\\\\.0E', 'E'), "
+    "'E(-?)([0-9])$', 'E$10$2'), 'E(-?)([0-9]+)$', CASE WHEN abs({0}) < 1 THEN 'e$1$2' ELSE 'e+$2' END) "
+    "ELSE regexp_replace(regexp_replace(CAST(CAST(CAST({0} AS STRING) AS DECIMAL(38,21)) AS STRING), '0+$', ''), "
+    "'\\\\.$', '') END"
+)
+"""The text of a float as PostgreSQL writes it; the digits are Java's, the shortest that read back the same."""
+_BOOLEAN_TEXT = (
+    "CASE WHEN lower(trim({0})) IN ('t', 'tr', 'tru', 'true', 'y', 'ye', 'yes', 'on', '1') THEN TRUE "
+    "WHEN lower(trim({0})) IN ('f', 'fa', 'fal', 'fals', 'false', 'n', 'no', 'of', 'off', '0') THEN FALSE "
+    "ELSE CAST(CAST({0} AS STRING) AS BOOLEAN) END"
+)
+_ELEMENT_TEXT = (
+    "CASE WHEN __e IS NULL THEN 'NULL' WHEN __e = '' OR lower(__e) = 'null' OR rlike(__e, '[{},\"\\\\\\\\\\\\s]') "
+    "THEN concat('\"', regexp_replace(__e, '([\"\\\\\\\\])', '\\\\\\\\$1'), '\"') ELSE __e END"
+)
+
+
+def coerce(expr: Expr, target: Type, context: Context, location: int | None = None) -> Expr:
+    """The expression as a value of another type. Raises `DatatypeMismatch` where PostgreSQL has no such cast there."""
+    source = expr.type
+    if isinstance(expr, Parameter) and source.name == "unknown":
+        return expr.as_type(t.TEXT if target.name == "unknown" else target)
+    if source.name == "unknown":
+        return _literal(expr, target)
+    if not t.can_cast(source, target, context):
+        raise DatatypeMismatch(f"cannot cast type {source} to {target}", sqlstate="42846")
+    if isinstance(expr, Constant) and expr.text is None:
+        return Constant(_narrow(target, expr), None)
+    if source.name == target.name and source.name != "numeric":
+        return _sized(expr, target)
+    return _converted(expr, target)
+
+
+def _narrow(target: Type, expr: Expr) -> Type:
+    """`numeric` without a size takes the digits that a whole number or a decimal has."""
+    if target != t.NUMERIC or expr.type.name not in (*t.INTEGERS, "numeric"):
+        return target
+    if isinstance(expr, Constant) and expr.text is not None and expr.type.name in t.INTEGERS:
+        return t.decimal(len(expr.text.lstrip("-").lstrip("0")) or 1, 0)
+    return t.decimal(*t.digits(expr.type))
+
+
+def literal(text: str | None, target: Type) -> Constant:
+    """A constant, its text as the type spells it. Raises a `DataError` where the text does not spell a value."""
+    if text is None or target.name in ("unknown", "text"):
+        return Constant(target, text)
+    if target.name == "varchar":
+        return Constant(target, text if target.size is None else text[: target.size])
+    if target.name == "interval":
+        months, days, micros = parse_interval(text)
+        spark = "interval" if months and (days or micros) else "interval month" if months else t.INTERVAL.spark
+        return Constant(Type("interval", spark, "T", True), text)
+    if target == t.NUMERIC:
+        parse_text(text, "decimal(38,10)")
+        return Constant(_fitting(text), text.strip())
+    value = parse_text(text, target.spark)
+    if target.is_array or isinstance(value, bytes):
+        return Constant(target, text)
+    return Constant(target, to_text(value))
+
+
+def _fitting(text: str) -> Type:
+    value = Decimal(text.strip())
+    exponent = int(value.as_tuple().exponent)
+    if exponent > 0:
+        value, exponent = value.quantize(Decimal(1)), 0
+    precision = max(len(value.as_tuple().digits), -exponent + 1)
+    if precision > t.DIGITS:
+        raise NotBound("a number of more than 38 digits")
+    return t.decimal(precision, -exponent)
+
+
+def _literal(expr: Expr, target: Type) -> Expr:
+    if not isinstance(expr, Constant):
+        raise NotBound("an expression of unknown type")
+    return literal(expr.text, t.TEXT if target.name == "unknown" else target)
+
+
+def _sized(expr: Expr, target: Type) -> Expr:
+    if target.size is not None:
+        return Call(target, f"LEFT({{0}}, {target.size})", (expr,))
+    return expr
+
+
+def plain(expr: Expr, target: Type) -> Expr:
+    """Spark's own cast."""
+    return Call(target, f"CAST({{0}} AS {target.spark.upper()})", (expr,))
+
+
+def _converted(expr: Expr, target: Type) -> Expr:
+    source, kind = expr.type, target.name
+    if isinstance(expr, Constant) and expr.text is not None and _is_spelled_alike(source, target):
+        return literal(expr.text, target)
+    if kind == "numeric":
+        wanted = _narrow(target, expr)
+        if isinstance(expr, Constant) and expr.text is not None and source.name in t.INTEGERS:
+            return Constant(wanted, expr.text) if target == t.NUMERIC else plain(expr, wanted)
+        return expr if expr.type == wanted else plain(expr, wanted)
+    if kind in t.INTEGERS and source.name == "numeric":
+        return Call(target, f"CAST(ROUND({{0}}, 0) AS {target.spark.upper()})", (expr,))
+    if kind in t.INTEGERS and source.name in t.FLOATS:
+        return Call(target, f"CAST(RINT({{0}}) AS {target.spark.upper()})", (expr,))
+    if kind == "bool" and source.name == "int4":
+        return Call(target, "({0} <> 0)", (expr,))
+    if kind in t.TEXTS:
+        return _sized(as_text(expr), target)
+    if source.name in t.TEXTS:
+        return _read(expr, target)
+    if source.element is not None and target.element is not None:
+        return _elements(expr, target)
+    return plain(expr, target)
+
+
+def _is_spelled_alike(source: Type, target: Type) -> bool:
+    """Whether a constant of one type is one of another with the same text."""
+    whole = source.name in t.INTEGERS
+    return (whole and target.name in (*t.INTEGERS, *t.FLOATS)) or (source.name == "numeric" and target.name in t.FLOATS)
+
+
+def _elements(expr: Expr, target: Type) -> Expr:
+    assert expr.type.element is not None and target.element is not None
+    element = _converted(Call(expr.type.element, "`__i`", ()), target.element)
+    return Call(t.array_of(element.type), f"TRANSFORM({{0}}, `__i` -> {_form_of(element)})", (expr,))
+
+
+def _form_of(expr: Expr) -> str:
+    """Spark's text of an expression that has no columns in it."""
+    if not isinstance(expr, Call):
+        raise NotBound("this cast of an array")
+    return fill(expr.form, tuple(_form_of(a) for a in expr.arguments))
+
+
+def _read(expr: Expr, target: Type) -> Expr:
+    """Text at run time, read as a value."""
+    if target.name == "bool":
+        return Call(target, _BOOLEAN_TEXT, (expr,))
+    if target.name in (*t.INTEGERS, *t.FLOATS, "numeric", "date", "timestamp", "timestamptz"):
+        return Call(target, f"CAST(TRIM({{0}}) AS {target.spark.upper()})", (expr,))
+    raise NotBound(f"text read as {target}")
+
+
+def as_text(expr: Expr) -> Expr:
+    """A value as PostgreSQL writes it."""
+    source = expr.type
+    if source.name in t.TEXTS:
+        return expr
+    return Call(t.TEXT, _text_form(source), (expr,))
+
+
+def _text_form(source: Type) -> str:
+    if source.name == "numeric":
+        cast = "CAST({0} AS STRING)"
+        open_ended = source == t.NUMERIC
+        return f"regexp_replace(regexp_replace({cast}, '0+$', ''), '\\\\.$', '')" if open_ended else cast
+    if source.name in t.FLOATS:
+        return FLOAT_TEXT.replace("%(most)s", "15" if source.name == "float8" else "6")
+    if source.name == "timestamptz":
+        return "concat(CAST({0} AS STRING), '+00')"
+    if source.name == "bytea":
+        return "concat('\\\\x', lower(hex({0})))"
+    if source.element is not None:
+        inner = fill(_text_form(source.element), ("__v",)) if source.element.name not in t.TEXTS else "__v"
+        if source.element.name == "bool":
+            inner = "CASE WHEN __v THEN 't' WHEN NOT __v THEN 'f' END"
+        return (
+            f"concat('{{', array_join(transform(transform({{0}}, __v -> {inner}), __e -> {_ELEMENT_TEXT}), ','), '}}')"
+        )
+    if source.name in (*t.INTEGERS, "bool", "date", "timestamp"):
+        return "CAST({0} AS STRING)"
+    raise NotBound(f"{source} as text")
+
+
+# ---- one type for several expressions
+
+
+def common_type(expressions: Sequence[Expr], what: str) -> Type:
+    """The type that PostgreSQL finds for the branches of a CASE, the rows of a UNION and the like."""
+    known = [e.type for e in expressions if e.type.name != "unknown"]
+    if not known:
+        return t.TEXT
+    found = known[0]
+    for kind in known[1:]:
+        if kind.name == found.name:
+            continue
+        if kind.category != found.category:
+            raise DatatypeMismatch(f"{what} types {found} and {kind} cannot be matched")
+        if not found.preferred and t.can_cast(found, kind, "implicit") and not t.can_cast(kind, found, "implicit"):
+            found = kind
+    if found.name == "numeric":
+        return common_digits(expressions)
+    if found.name == "varchar" and any(k.size != found.size for k in known):
+        return t.VARCHAR
+    return found
+
+
+def common_digits(expressions: Sequence[Expr]) -> Type:
+    """The numeric that holds the values of all of them: the places of the one with most of them are kept."""
+    parts = [t.digits(_narrow(t.NUMERIC, e) if e.type.name != "unknown" else _literal_digits(e)) for e in expressions]
+    scale = max(s for _, s in parts)
+    whole = max(p - s for p, s in parts)
+    return t.decimal(min(whole + scale, t.DIGITS), scale)
+
+
+def _literal_digits(expr: Expr) -> Type:
+    if isinstance(expr, Constant) and expr.text is not None:
+        try:
+            return literal(expr.text, t.NUMERIC).type
+        except HeadraceError as error:
+            raise StatementError(error.message, sqlstate=error.sqlstate) from None
+    return t.decimal(1, 0)
+
+
+def to_common(expressions: Sequence[Expr], what: str) -> tuple[Expr, ...]:
+    """All of them as values of the one type that PostgreSQL finds for them."""
+    target = common_type(expressions, what)
+    return tuple(coerce(e, target, "implicit") for e in expressions)

@@ -1,0 +1,257 @@
+"""Typed trees as Spark SQL text that cannot be misread.
+
+Every relation has an alias of its own, every column is qualified by it, every name is quoted and every value has its
+type: no name that a user gives is ever looked up by Spark, but those of the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.relations import unique_names
+from headrace.sql.binder.tree import (
+    Aggregate,
+    Call,
+    Column,
+    Constant,
+    Derived,
+    Expr,
+    Join,
+    Nested,
+    Over,
+    Parameter,
+    Produced,
+    Query,
+    Relation,
+    Scan,
+    Select,
+    SetOperation,
+    SortKey,
+    Values,
+    Windowed,
+    fill,
+)  # fmt: skip
+from headrace.sql.binder.types import Type
+from headrace.sql.intervals import spark_interval
+from headrace.sql.ordering import array_comparator
+from headrace.sql.statements import TableName
+from headrace.sql.values import parse_text, to_text
+
+Rename = Callable[[TableName], str]
+
+
+def spark_text(query: Query, rename: Rename) -> str:
+    """The text of a query; `rename` gives the text that stands for a relation."""
+    return _Writer(rename).query(query, query.names)
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def string(text: str) -> str:
+    """A string literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class _Writer:
+    def __init__(self, rename: Rename):
+        self._rename = rename
+
+    # ---- queries
+
+    def query(self, query: Query, names: Sequence[str]) -> str:
+        """A query, its outputs called by some names."""
+        if isinstance(query, Select):
+            text = self._select(query, names)
+        elif isinstance(query, Values):
+            text = self._values(query, names)
+        else:
+            assert isinstance(query, SetOperation)
+            text = self._set_operation(query, names)
+        return text + self._bounds(query)
+
+    def _bounds(self, query: Query) -> str:
+        text = ""
+        if query.order:
+            text += " ORDER BY " + ", ".join(self._key(key) for key in query.order)
+        if query.limit is not None:
+            text += f" LIMIT {_count(query.limit)}"
+        if query.offset is not None:
+            text += f" OFFSET {_count(query.offset)}"
+        return text
+
+    def _select(self, query: Select, names: Sequence[str]) -> str:
+        items = ", ".join(
+            f"{self.expr(o.value)} AS {quoted(n)}" for o, n in zip(query.outputs, names, strict=True)
+        )  # fmt: skip
+        text = f"SELECT {'DISTINCT ' if query.distinct else ''}{items or '1'}"
+        if query.source is not None:
+            text += f" FROM {self.relation(query.source)}"
+        if query.where is not None:
+            text += f" WHERE {self.expr(query.where)}"
+        if query.grouping:
+            text += f" GROUP BY {fill(query.grouping, [self.expr(g) for g in query.groups])}"
+        if query.having is not None:
+            text += f" HAVING {self.expr(query.having)}"
+        return text
+
+    def _values(self, query: Values, names: Sequence[str]) -> str:
+        rows = ", ".join("(" + ", ".join(self.expr(c) for c in row) + ")" for row in query.rows)
+        columns = ", ".join(quoted(f"c{i}") for i in range(len(names)))
+        items = ", ".join(f"`_v`.{quoted(f'c{i}')} AS {quoted(n)}" for i, n in enumerate(names))
+        return f"SELECT {items} FROM VALUES {rows} AS `_v`({columns})"
+
+    def _set_operation(self, query: SetOperation, names: Sequence[str]) -> str:
+        own = unique_names(names)
+        left, right = (self.query(side, own) for side in (query.left, query.right))
+        text = f"({left}) {query.operator} ({right})"
+        if tuple(names) == own and not query.order:
+            return text
+        items = ", ".join(f"`_u`.{quoted(o)} AS {quoted(n)}" for o, n in zip(own, names, strict=True))
+        return f"SELECT {items} FROM ({text}) AS `_u`"
+
+    def _key(self, key: SortKey) -> str:
+        value = str(key.output) if key.output is not None else self.expr(key.value)
+        return value + _direction(key)
+
+    # ---- relations
+
+    def relation(self, relation: Relation) -> str:
+        """A relation with its alias."""
+        if isinstance(relation, Scan):
+            return f"{self._rename(relation.table)} AS {alias(relation.id)}"
+        if isinstance(relation, Derived):
+            lateral = "LATERAL " if relation.lateral else ""
+            return f"{lateral}({self.query(relation.query, relation.columns)}) AS {alias(relation.id)}"
+        if isinstance(relation, Produced):
+            lateral = "LATERAL " if relation.lateral else ""
+            return f"{lateral}(SELECT {self.expr(relation.call)} AS {quoted(relation.column)}) AS {alias(relation.id)}"
+        if isinstance(relation, Windowed):
+            return self._windowed(relation)
+        assert isinstance(relation, Join)
+        right = self.relation(relation.right)
+        if isinstance(relation.right, Join):
+            right = f"({right})"
+        text = f"{self.relation(relation.left)} {relation.kind} {right}"
+        return text if relation.condition is None else f"{text} ON {self.expr(relation.condition)}"
+
+    def _windowed(self, relation: Windowed) -> str:
+        """All columns of a relation as they are, and the bounds of the window."""
+        widths = ", ".join(map(string, relation.widths))
+        window = f"window({self.expr(relation.time)}, {widths}) AS `__window`"
+        inner = f"SELECT *, {window} FROM {self.relation(relation.source)}"
+        bounds = "`__window`.`start` AS `window_start`, `__window`.`end` AS `window_end`"
+        return f"(SELECT * EXCEPT (`__window`), {bounds} FROM ({inner}) AS `__windowed`) AS {alias(relation.id)}"
+
+    # ---- expressions
+
+    def expr(self, expr: Expr) -> str:
+        """An expression; its text can stand anywhere."""
+        if isinstance(expr, Column):
+            return f"{alias(expr.relation)}.{quoted(expr.name)}"
+        if isinstance(expr, Constant):
+            return constant(expr)
+        if isinstance(expr, Parameter):
+            raise NotBound("a parameter without a value")
+        if isinstance(expr, Call):
+            return fill(expr.form, [self.expr(a) for a in expr.arguments])
+        if isinstance(expr, Aggregate):
+            return self._aggregate(expr, "")
+        if isinstance(expr, Over):
+            return self._over(expr)
+        assert isinstance(expr, Nested)
+        query = expr.query
+        return fill(
+            expr.form, [self.expr(a) for a in expr.arguments], {"q": self.query(query, unique_names(query.names))}
+        )  # fmt: skip
+
+    def _aggregate(self, expr: Aggregate, over: str) -> str:
+        where = f" FILTER (WHERE {self.expr(expr.where)})" if expr.where is not None else ""
+        if expr.form == "array_agg":
+            return self._array_agg(expr, where)
+        distinct = "DISTINCT " if expr.distinct else ""
+        form = expr.form if "{w}" in expr.form else expr.form + "{w}"
+        order = ""
+        if expr.order:
+            order = " WITHIN GROUP (ORDER BY " + ", ".join(self._key(k) for k in expr.order) + ")"
+        return fill(form, [self.expr(a) for a in expr.arguments], {"d": distinct, "w": f"{order}{where}{over}"})
+
+    def _array_agg(self, expr: Aggregate, where: str) -> str:
+        """Values travel in structs, since Spark's lists drop bare nulls."""
+        fields = [f"{self.expr(expr.arguments[0])} AS `v`"]
+        fields += [f"{self.expr(k.value)} AS `k{i}`" for i, k in enumerate(expr.order)]
+        function = "collect_set" if expr.distinct else "collect_list"
+        text = f"{function}(struct({', '.join(fields)})){where}"
+        keys = [(f"k{i}", k.descending, k.nulls_first) for i, k in enumerate(expr.order)]
+        if keys or expr.distinct:
+            text = f"array_sort({text}, {array_comparator(keys or [('v', False, False)])})"
+        return f"nullif(transform({text}, `__s` -> `__s`.`v`), array())"
+
+    def _over(self, expr: Over) -> str:
+        parts = []
+        if expr.partition:
+            parts.append("PARTITION BY " + ", ".join(self.expr(p) for p in expr.partition))
+        if expr.order:
+            parts.append("ORDER BY " + ", ".join(self.expr(k.value) + _direction(k) for k in expr.order))
+        if expr.frame:
+            parts.append(expr.frame)
+        assert isinstance(expr.function, Aggregate)
+        return self._aggregate(expr.function, f" OVER ({' '.join(parts)})")
+
+
+def alias(number: int) -> str:
+    """The alias of a relation."""
+    return f"`_r{number}`"
+
+
+def _direction(key: SortKey) -> str:
+    return f" {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+
+
+def _count(expr: Expr) -> str:
+    assert isinstance(expr, Constant) and expr.text is not None
+    return str(int(expr.text))
+
+
+# ---- literals
+
+_PLAIN: Final = {"bool": str.upper, "text": string, "varchar": string}
+
+
+def constant(expr: Constant) -> str:
+    """A literal of exactly its type."""
+    kind, text = expr.type, expr.text
+    if text is None:
+        return f"CAST(NULL AS {'string' if kind.name == 'unknown' else kind.spark})"
+    if kind.name in _PLAIN:
+        return _PLAIN[kind.name](text)
+    if kind.name == "int4" and not text.startswith("-"):
+        return text
+    if kind.name == "interval":
+        return spark_interval(text)
+    if kind.name == "bytea":
+        return f"X'{parse_text(text, 'binary').hex()}'"
+    if kind.element is not None:
+        return _array(kind, kind.element, text)
+    if kind.name == "unknown":
+        return string(text)
+    return f"CAST({string(text)} AS {kind.spark})"
+
+
+def _array(kind: Type, element: Type, text: str) -> str:
+    items = parse_text(text, kind.spark)
+    if any(isinstance(item, list) for item in items):
+        raise NotBound("an array of arrays")
+    texts = [None if i is None else i.hex() if isinstance(i, bytes) else to_text(i) for i in items]
+    if element.name == "bytea":
+        raise NotBound("a literal array of bytes")
+    listed = ", ".join(constant(Constant(element, i)) for i in texts)
+    return f"CAST(array({listed}) AS {kind.spark})"
+
+
+_ = t

@@ -1,0 +1,259 @@
+"""The typed tree that the binder makes: every name is resolved, every expression has a type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from headrace.sql.binder.types import Type
+from headrace.sql.statements import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """An expression; Spark computes it as a value of `type.spark`."""
+
+    type: Type
+
+    def children(self) -> tuple[Expr, ...]:
+        """The expressions right below it."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Expr):
+    """A column of a relation of this query or of one around it."""
+
+    relation: int
+    name: str
+    shown: str = field(compare=False)
+    """How messages call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Expr):
+    """A literal: the text that spells it, None for NULL."""
+
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter(Expr):
+    """`$number`; `found` gets the type that its first place gives it."""
+
+    number: int
+    found: dict[int, Type] = field(compare=False, repr=False)
+
+    def as_type(self, target: Type) -> Parameter:
+        """The parameter where a value of a type is wanted."""
+        return Parameter(self.found.setdefault(self.number, target), self.number, self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A function, an operator or a cast: `form` is Spark's text, with `{0}`, `{1}`, ... for the arguments.
+
+    `volatile` says that it may have another value each time.
+    """
+
+    form: str
+    arguments: tuple[Expr, ...]
+    volatile: bool = False
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.arguments
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """An expression of ORDER BY; `output` is the number of the output column that it is, from 1."""
+
+    value: Expr
+    descending: bool
+    nulls_first: bool
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Expr):
+    """A call of an aggregate: `form` is as in `Call`, with `{d}` where DISTINCT stands."""
+
+    form: str
+    arguments: tuple[Expr, ...]
+    distinct: bool
+    order: tuple[SortKey, ...]
+    where: Expr | None
+
+    def children(self) -> tuple[Expr, ...]:
+        where = () if self.where is None else (self.where,)
+        return (*self.arguments, *(key.value for key in self.order), *where)
+
+
+@dataclass(frozen=True, slots=True)
+class Over(Expr):
+    """A window function or an aggregate over a window; `frame` is Spark's text."""
+
+    function: Expr
+    partition: tuple[Expr, ...]
+    order: tuple[SortKey, ...]
+    frame: str
+
+    def children(self) -> tuple[Expr, ...]:
+        return (*self.function.children(), *self.partition, *(key.value for key in self.order))
+
+
+@dataclass(frozen=True, slots=True)
+class Nested(Expr):
+    """A query in an expression: `form` has `{q}` for it."""
+
+    form: str
+    query: Query
+    arguments: tuple[Expr, ...]
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.arguments
+
+
+# ---- relations
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What stands in FROM. Those with an id give their columns names of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Relation):
+    """A stored relation, or a view."""
+
+    id: int
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Derived(Relation):
+    """A query in FROM, its columns renamed."""
+
+    id: int
+    query: Query
+    columns: tuple[str, ...]
+    lateral: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Produced(Relation):
+    """The rows of a function in FROM."""
+
+    id: int
+    call: Expr
+    column: str
+    lateral: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed(Relation):
+    """The rows of a relation, each once for each window of time that it is in; `widths` are Spark's texts."""
+
+    id: int
+    source: Relation
+    time: Expr
+    widths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Relation):
+    """A join; `kind` is Spark's words."""
+
+    kind: str
+    left: Relation
+    right: Relation
+    condition: Expr | None
+
+
+# ---- queries
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A column of a query: its name is what the user gave or PostgreSQL gives."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Any query; `types` are those of its columns."""
+
+    names: tuple[str, ...]
+    types: tuple[Type, ...]
+    order: tuple[SortKey, ...]
+    limit: Expr | None
+    offset: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Query):
+    """A SELECT; `grouped` says whether it has one row for each group, `groups` are Spark's grouping clause."""
+
+    outputs: tuple[Output, ...]
+    source: Relation | None
+    where: Expr | None
+    groups: tuple[Expr, ...]
+    grouping: str
+    """Empty, or Spark's text with `{0}`, ... for the expressions of `groups`."""
+    having: Expr | None
+    distinct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Query):
+    """Rows of expressions."""
+
+    rows: tuple[tuple[Expr, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation(Query):
+    """`UNION`, `INTERSECT` or `EXCEPT`, with `ALL` or without; both sides have the types of the whole."""
+
+    operator: str
+    left: Query
+    right: Query
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """An expression and all below it, without queries in it."""
+    stack = [expr]
+    while stack:
+        found = stack.pop()
+        yield found
+        stack.extend(found.children())
+
+
+def everything(query: Query) -> Iterator[Expr]:
+    """All expressions of a query, those of the queries in it included."""
+    stack: list[object] = [query]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, Expr):
+            yield found
+        if isinstance(found, (Expr, Query, Relation, Output, SortKey)):
+            stack.extend(getattr(found, f.name) for f in fields(found))
+        elif isinstance(found, tuple):
+            stack.extend(found)
+
+
+_HOLE: Final = re.compile(r"\{(\d+|[a-z])\}")
+
+
+def fill(form: str, parts: Sequence[str], named: Mapping[str, str] | None = None) -> str:
+    """A form with Spark's texts in its holes `{0}`, `{1}`, ... and `{q}`; what the texts say is not looked at again."""
+
+    def text(hole: re.Match[str]) -> str:
+        key = hole[1]
+        return parts[int(key)] if key.isdigit() else (named or {}).get(key, hole[0])
+
+    return _HOLE.sub(text, form)

@@ -1,0 +1,219 @@
+"""PostgreSQL's own parser, and what headrace's language adds to it cut out.
+
+Each query and each INSERT, UPDATE or DELETE passes PostgreSQL's grammar before anything else sees it, so what that
+refuses is refused here, in its words and with its position. What the language adds is found by its scanner, which knows
+strings, comments and dollar quotes, and is blanked out or replaced by something of the same length: positions stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from postgast import PgQueryError, parse, scan
+from postgast import pg_query_pb2 as pb
+
+from headrace.errors import NotSupported, SyntaxFault
+
+_OPENS: Final = frozenset(("(", "["))
+_CLOSES: Final = frozenset((")", "]"))
+_SIGNS: Final = frozenset(("+", "-", "*", "/", "::"))
+_UNITS: Final = frozenset(("year", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"))
+_MARKS: Final = frozenset(("system_time", "except", "semi", "anti", "struct", "map"))
+"""Words without one of which a text has no additions."""
+_DEEP: Final = 400
+"""Brackets inside of each other up to which a text is parsed: the parser's stack is not endless."""
+_LARGE_BYTES: Final = 65_536
+_LARGE_WORDS: Final = 2_000
+"""Operators, brackets and keywords of a text that is parsed. Each of them may be a level of the tree. C code goes
+through that by recursion, and a stack that overflows there ends the process."""
+_FLAT: Final = frozenset(("IDENT", "SCONST", "ICONST", "FCONST", "PARAM", "ASCII_44", "ASCII_46", "AS"))
+"""Words that make a tree wider, and no deeper."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A token: where it stands, in bytes, and its text in lower case."""
+
+    start: int
+    end: int
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A statement's tree; `additions` says whether something was cut out before."""
+
+    tree: Any | None
+    """A message of libpg_query: the statement's node. None for one that is too deep or too large for it."""
+    source: bytes
+    additions: bool
+
+    def position(self, location: int) -> int:
+        """The 1-based position of a character, from its place in bytes."""
+        return len(self.source[:location].decode("utf-8", "replace")) + 1
+
+
+@lru_cache(maxsize=64)
+def parse_statement(text: str) -> Parsed:
+    """The tree of one statement, None in its place for one that is very large.
+
+    Raises `SyntaxFault`, and `NotSupported` for one that is nested too deeply.
+    """
+    source = text.encode()
+    if len(source) > _LARGE_BYTES:
+        return Parsed(None, source, True)
+    try:
+        words = _words(source)
+        if sum(word.kind not in _FLAT for word in words) > _LARGE_WORDS:
+            return Parsed(None, source, True)
+        cut = _without_additions(source, words) if _MARKS.intersection(w.text for w in words) else source
+        found = parse(cut.decode())
+    except PgQueryError as error:
+        raise _fault(error) from None
+    except DecodeError:  # the grammar takes it, but a message's depth is limited
+        return Parsed(None, source, True)
+    if len(found.stmts) != 1:
+        raise SyntaxFault("cannot insert multiple commands into a prepared statement", position=1)
+    return Parsed(found.stmts[0].stmt, source, cut != source)
+
+
+def check_grammar(text: str, offset: int) -> None:
+    """Raises `SyntaxFault` for a text that begins at an offset of a script and is no statement of PostgreSQL's."""
+    try:
+        parse_statement(text)
+    except SyntaxFault as error:
+        raise SyntaxFault(error.message, position=offset + (error.position or 1)) from None
+
+
+def _fault(error: PgQueryError) -> SyntaxFault:
+    return SyntaxFault(str(error.message), position=error.cursorpos or None)
+
+
+def _words(source: bytes) -> list[Word]:
+    found = []
+    depth = 0
+    for token in scan(source.decode()).tokens:
+        kind = pb.Token.Name(token.token)
+        if kind in ("SQL_COMMENT", "C_COMMENT"):
+            continue
+        text = source[token.start : token.end].decode()
+        depth += (text in _OPENS) - (text in _CLOSES)
+        if depth > _DEEP:
+            raise NotSupported("the query is nested too deeply", hint="Split it with WITH or views.")
+        found.append(Word(token.start, token.end, text.lower(), kind))
+    return found
+
+
+# ---- additions
+
+
+def _without_additions(source: bytes, words: Sequence[Word]) -> bytes:
+    cut = bytearray(source)
+    for start, end, instead in _additions(words):
+        cut[start:end] = instead.encode().ljust(end - start)
+    return bytes(cut)
+
+
+def _additions(words: Sequence[Word]) -> list[tuple[int, int, str]]:
+    """What stands from one byte to another, and what to put there; in the order of the text, none inside of another."""
+    found: list[tuple[int, int, str]] = []
+    at = 0
+    while at < len(words):
+        for read in _READERS:
+            part = read(words, at)
+            if part is not None:
+                end, instead = part
+                found.append((words[at].start, words[end - 1].end, instead))
+                at = end - 1
+                break
+        at += 1
+    return found
+
+
+def _texts(words: Sequence[Word], at: int, *wanted: str) -> bool:
+    return [w.text for w in words[at : at + len(wanted)]] == list(wanted)
+
+
+def _system_time(words: Sequence[Word], at: int) -> tuple[int, str] | None:
+    """`FOR SYSTEM_TIME AS OF expression`."""
+    if not _texts(words, at, "for", "system_time", "as", "of"):
+        return None
+    at = _operand(words, at + 4)
+    while at < len(words) and words[at].text in _SIGNS:
+        at = _operand(words, at + 1)
+    return at, ""
+
+
+def _operand(words: Sequence[Word], at: int) -> int:
+    """Where the operand that begins at a word ends."""
+    while at < len(words) and words[at].text in ("+", "-"):
+        at += 1
+    if at < len(words) and words[at].text == "(":
+        return _closing(words, at)
+    typed = at < len(words) and words[at].text in ("interval", "timestamp", "timestamptz", "date")
+    if typed and _is_string(words, at + 1):
+        at += 1
+    if _is_string(words, at):
+        return at + 2 if at + 1 < len(words) and words[at + 1].text.removesuffix("s") in _UNITS else at + 1
+    at += 1
+    return _closing(words, at) if at < len(words) and words[at].text == "(" else at
+
+
+def _is_string(words: Sequence[Word], at: int) -> bool:
+    return at < len(words) and words[at].kind == "SCONST"
+
+
+def _closing(words: Sequence[Word], at: int) -> int:
+    """Behind the bracket that closes the one at a word."""
+    depth = 0
+    for i in range(at, len(words)):
+        depth += (words[i].text in _OPENS) - (words[i].text in _CLOSES)
+        if depth == 0:
+            return i + 1
+    return len(words)
+
+
+def _star_except(words: Sequence[Word], at: int) -> tuple[int, str] | None:
+    """`EXCEPT (columns)` behind a star."""
+    if (
+        at < 2
+        or not _texts(words, at - 1, "*", "except", "(")
+        or words[at - 2].text not in ("select", ",", ".", "distinct")
+    ):
+        return None
+    end = _closing(words, at + 1)
+    inner = words[at + 2 : end - 1]
+    if not inner or inner[0].text in ("select", "with", "values", "table", "("):
+        return None
+    return end, ""
+
+
+def _side_join(words: Sequence[Word], at: int) -> tuple[int, str] | None:
+    """`SEMI` or `ANTI` in a join."""
+    if words[at].text in ("semi", "anti") and at and words[at - 1].text == "left" and _texts(words, at + 1, "join"):
+        return at + 1, ""
+    return None
+
+
+def _own_type(words: Sequence[Word], at: int) -> tuple[int, str] | None:
+    """`struct<...>` and `map(...)` as types."""
+    typed = at > 0 and words[at - 1].text in ("::", "as")
+    if words[at].text == "struct" and typed and _texts(words, at + 1, "<"):
+        depth = 0
+        for i in range(at + 1, len(words)):
+            depth += words[i].text.count("<") - words[i].text.count(">")
+            if depth <= 0:
+                return i + 1, "text"
+    if words[at].text == "map" and typed and words[at - 1].text == "::" and _texts(words, at + 1, "("):
+        return _closing(words, at + 1), "text"
+    return None
+
+
+_READERS: Final[tuple[Callable[[Sequence[Word], int], tuple[int, str] | None], ...]] = (
+    _system_time, _star_except, _side_join, _own_type,
+)  # fmt: skip

@@ -1,0 +1,92 @@
+"""CREATE SECRET and ALTER SECRET: statements whose text is shown to nobody, since it has the value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sqlglot.tokenizer_core import TokenType
+
+from headrace.errors import NotSupported, SyntaxFault
+from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+
+HIDDEN: Final = "'***'"
+"""What stands for the value in all that is kept of a statement."""
+_GAP: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)+"
+_NAMED: Final = re.compile(rf"\b(?:CREATE|ALTER){_GAP}(?:OR{_GAP}REPLACE{_GAP})?SECRET\b", re.IGNORECASE | re.DOTALL)
+
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def may_hold_a_secret(text: str) -> bool:
+    """Whether a script, as typed, may have the value of a secret in it."""
+    return _NAMED.search(text) is not None
+
+
+@contextmanager
+def unquoted() -> Iterator[None]:
+    """Errors of parsing inside the block say where they are, and not what stands there."""
+    try:
+        yield
+    except SyntaxFault as error:
+        raise SyntaxFault(
+            "syntax error in a statement on a secret",
+            hint="CREATE SECRET name WITH (backend = 'meta') AS '...', ALTER SECRET name AS '...'",
+            position=error.position,
+        ) from None
+
+
+def create_secret(cursor: Cursor) -> st.Statement:
+    """Read a statement after `CREATE SECRET`."""
+    exists, name = cursor.match("IF", "NOT", "EXISTS"), cursor.table_name()
+    _backend(cursor)
+    value = _value(cursor)
+    shown = f"CREATE SECRET {_spelled(name)} WITH (backend = 'meta') AS {HIDDEN}"
+    return st.CreateSecret(name, value, exists, text=shown)
+
+
+def alter_secret(cursor: Cursor) -> st.Statement:
+    """Read a statement after `ALTER SECRET`."""
+    exists, name = cursor.match("IF", "EXISTS"), cursor.table_name()
+    for action in ("RENAME", "OWNER", "SET"):
+        if cursor.peek(action):
+            cursor.refuse(f"ALTER SECRET ... {action}", "DROP it and create another one.")
+    _backend(cursor)
+    return st.AlterSecret(name, _value(cursor), exists, text=f"ALTER SECRET {_spelled(name)} AS {HIDDEN}")
+
+
+def _backend(cursor: Cursor) -> None:
+    """Read `WITH (backend = 'meta')`, which is all there is."""
+    if not cursor.match("WITH"):
+        return
+    cursor.expect("(")
+    while not cursor.match(")"):
+        option = cursor.string() if cursor.is_string() else cursor.identifier()
+        cursor.expect("=")
+        value = cursor.string() if cursor.is_string() else cursor.identifier()
+        if option.lower() != "backend":
+            raise NotSupported(f'the option "{option}" of a secret', hint="the only one is backend")
+        if value.lower() != "meta":
+            raise NotSupported(
+                "secrets in another backend than meta", hint="backend = 'meta' keeps them in the catalog, encrypted"
+            )
+        if not cursor.match(","):
+            cursor.expect(")")
+            return
+
+
+def _value(cursor: Cursor) -> str:
+    cursor.expect("AS")
+    if cursor.token is not None and cursor.token.token_type == TokenType.PARAMETER:
+        cursor.refuse("a parameter as the value of a secret", "Write the value as a string literal.")
+    value = cursor.string()
+    cursor.expect_end()
+    return value
+
+
+def _spelled(name: st.TableName) -> str:
+    parts = [part for part in (name.schema, name.name) if part is not None]
+    return ".".join(p if _PLAIN.fullmatch(p) else '"' + p.replace('"', '""') + '"' for p in parts)

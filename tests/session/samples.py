@@ -1,0 +1,87 @@
+"""At least one statement of every kind, for tests that go through all of them."""
+
+from __future__ import annotations
+
+from headrace.sql import statements as st
+
+SETUP = """
+    CREATE TABLE kinds_t (a int PRIMARY KEY, b text);
+    INSERT INTO kinds_t VALUES (1, 'x');
+    CREATE TABLE kinds_log (a int, at timestamp) APPEND ONLY;
+    CREATE MATERIALIZED VIEW kinds_v AS SELECT b, count(*) AS n FROM kinds_t GROUP BY b;
+    CREATE VIEW kinds_w AS SELECT a FROM kinds_t;
+    CREATE INDEX kinds_i ON kinds_t (b);
+    CREATE SINK kinds_s FROM kinds_t WITH (connector = 'blackhole');
+    CREATE SOURCE kinds_d (k int) WITH (connector = 'datagen', rows_per_second = '1');
+    CREATE FUNCTION kinds_f(x int) RETURNS int LANGUAGE python AS 'return x + 1';
+"""
+DROP = """
+    DROP SINK kinds_s; DROP MATERIALIZED VIEW kinds_v; DROP VIEW kinds_w; DROP INDEX kinds_i; DROP SOURCE kinds_d;
+    DROP FUNCTION kinds_f; DROP TABLE kinds_log; DROP TABLE kinds_t
+"""
+PREPARED = "PREPARE kinds_p (int) AS INSERT INTO kinds_t VALUES ($1, 'y') RETURNING b"
+"""What a session has to run before the samples that use it."""
+SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
+    st.Empty: (),
+    st.CreateTable: ("CREATE TABLE new (a int)", "CREATE TABLE new AS SELECT a FROM kinds_t"),
+    st.CreateSource: ("CREATE SOURCE new (k int) WITH (connector = 'datagen', rows_per_second = '1')",),
+    st.CreateSink: ("CREATE SINK new FROM kinds_t WITH (connector = 'blackhole')",),
+    st.CreateMaterializedView: ("CREATE MATERIALIZED VIEW new AS SELECT a FROM kinds_t",),
+    st.CreateView: ("CREATE VIEW new AS SELECT a FROM kinds_t",),
+    st.CreateIndex: ("CREATE INDEX new ON kinds_t (b)",),
+    st.CreateFunction: ("CREATE FUNCTION new(x int) RETURNS int LANGUAGE python AS 'return x'",),
+    st.CreateSchema: ("CREATE SCHEMA new",),
+    st.CreateSecret: ("CREATE SECRET new WITH (backend = 'meta') AS 'x'",),
+    st.AlterSecret: ("ALTER SECRET kinds_x AS 'x'",),
+    st.Drop: ("DROP TABLE kinds_log",),
+    st.AlterJob: ("ALTER MATERIALIZED VIEW kinds_v PAUSE",),
+    st.AlterColumns: ("ALTER TABLE kinds_t ADD COLUMN c int",),
+    st.Insert: ("INSERT INTO kinds_t VALUES (2, 'y')", "INSERT INTO kinds_t VALUES (2, 'y') RETURNING a, b"),
+    st.Update: ("UPDATE kinds_t SET b = 'z' WHERE a = 1", "UPDATE kinds_t SET b = 'z' WHERE a = 1 RETURNING b AS c"),
+    st.Delete: ("DELETE FROM kinds_t WHERE a = 1", "DELETE FROM kinds_t WHERE a = 1 RETURNING *"),
+    st.Select: (
+        "SELECT 1 AS one, 'x'", "SELECT * FROM kinds_t", "SELECT count(*) FROM kinds_t WHERE a = 1",
+        "SELECT b, a * 2 AS c FROM kinds_t", "SELECT * FROM kinds_w", "VALUES (1, 'a'), (2, 'b')",
+        "SELECT * FROM headrace_catalog.jobs", "SELECT relname, oid FROM pg_catalog.pg_class",
+        "SELECT version(), current_schema()",
+    ),
+    st.Explain: ("EXPLAIN SELECT a FROM kinds_t", "EXPLAIN CREATE MATERIALIZED VIEW new AS SELECT a FROM kinds_t"),
+    st.Show: (
+        "SHOW TABLES", "SHOW SOURCES", "SHOW MATERIALIZED VIEWS", "SHOW VIEWS", "SHOW SINKS", "SHOW SCHEMAS",
+        "SHOW JOBS", "SHOW CHECKPOINTS", "SHOW PROGRESS", "SHOW COLUMNS FROM kinds_t", "SHOW CREATE TABLE kinds_t",
+        "SHOW FUNCTIONS", "SHOW INDEXES", "SHOW INDEXES FROM kinds_t", "SHOW ALL", "SHOW DATABASES", "SHOW search_path",
+        "SHOW PARAMETERS LIKE 'max_%'", "SHOW TIME ZONE", "SHOW PARAMETERS",
+        "SHOW TRANSACTION ISOLATION LEVEL", "SHOW CONNECTIONS", "SHOW SECRETS", "SHOW SUBSCRIPTIONS",
+        "SHOW CURSORS", "SHOW PROCESSLIST", "SHOW CLUSTER",
+    ),
+    st.Describe: ("DESCRIBE kinds_t", "DESCRIBE FUNCTION kinds_f", "DESCRIBE kinds_s"),
+    st.Flush: ("FLUSH",),
+    st.Wait: ("WAIT",),
+    st.Promote: ("SELECT pg_promote()",),
+    st.Recover: ("RECOVER",),
+    st.SetVariable: ("SET application_name = 'x'",),
+    st.AlterSystem: ("ALTER SYSTEM SET max_result_rows = 5", "ALTER SYSTEM RESET ALL"),
+    st.ResetVariable: ("RESET application_name",),
+    st.Begin: ("BEGIN",),
+    st.SetTransaction: ("SET TRANSACTION READ ONLY",),
+    st.Commit: ("COMMIT",),
+    st.Rollback: ("ROLLBACK",),
+    st.Savepoint: ("SAVEPOINT s",),
+    st.CancelJobs: ("CANCEL JOBS 1",),
+    st.Discard: ("DISCARD PLANS",),
+    st.Prepare: ("PREPARE new AS SELECT 1",),
+    st.Execute: ("EXECUTE kinds_p(3)",),
+    st.Deallocate: ("DEALLOCATE ALL",),
+    st.CloseCursor: ("CLOSE ALL",),
+    st.Unlisten: ("UNLISTEN *",),
+}  # fmt: skip
+
+
+def kinds() -> set[type[st.Statement]]:
+    """Every class of statements."""
+    return set(st.Statement.__subclasses__())
+
+
+def samples() -> list[str]:
+    """All of them."""
+    return [sql for texts in SAMPLES.values() for sql in texts]

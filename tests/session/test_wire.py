@@ -1,0 +1,199 @@
+"""What drivers do over the wire with a real database: bound parameters, prepared statements, pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Awaitable, Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from samples import SAMPLES
+
+from headrace.server import ServerThread
+from headrace.session.database import Database
+from headrace.session.idle import IdleClock
+from headrace.session.variables import Variables
+from headrace.sql import statements as st
+from support import WAIT_S, eventually
+
+ITEM = (7, "it's", Decimal("1.50"), dt.date(2024, 2, 3), 2.5, True, b"\0\xff")
+COLUMNS = "id int PRIMARY KEY, name text, price numeric(10,2), day date, x float8, ok boolean, raw bytea"
+
+
+@pytest.fixture
+def table(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = "t_" + "".join(c if c.isalnum() else "_" for c in request.node.name)[:50].lower()
+    database.sql(f"CREATE TABLE {name} ({COLUMNS})")
+    yield name
+    database.sql(f"DROP TABLE {name}")
+
+
+def connect(server: ServerThread, **options: Any) -> psycopg.Connection[Any]:
+    return psycopg.connect(
+        host="127.0.0.1", port=server.port, user="root", dbname="dev", connect_timeout=int(WAIT_S),
+        **{"autocommit": True, **options},
+    )  # fmt: skip
+
+
+def with_asyncpg(server: ServerThread, use: Callable[[Any], Awaitable[None]]) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(
+            host="127.0.0.1", port=server.port, user="root", database="dev", timeout=WAIT_S
+        )
+        try:
+            await use(connection)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_psycopg_binds_several_parameters(server: ServerThread, table: str) -> None:
+    items = [(i, *ITEM[1:]) for i in range(30)]
+    with connect(server) as connection:
+        connection.cursor().executemany(f"INSERT INTO {table} VALUES (%s,%s,%s,%s,%s,%s,%s)", items)
+        marks = ",".join(["(%s,%s,%s,%s,%s,%s,%s)"] * 2)
+        connection.execute(f"INSERT INTO {table} VALUES {marks}", (100, *ITEM[1:], 101, *ITEM[1:]), prepare=True)
+        found = connection.execute(
+            f"SELECT * FROM {table} WHERE id<%s OR id=%s ORDER BY id", (30, 101), binary=True
+        ).fetchall()
+    assert found == [*items, (101, *ITEM[1:])]
+
+
+def test_psycopg_lets_go_of_what_it_has_prepared(server: ServerThread, table: str) -> None:
+    with connect(server) as connection:
+        connection.prepare_threshold, connection.prepared_max = 0, 2
+        for i in range(6):
+            assert connection.execute(f"SELECT %s::int+{i}", (1,)).fetchone() == (1 + i,)
+        connection.execute(f"CREATE VIEW v_{table} AS SELECT id FROM {table}")
+        connection.execute(f"DROP VIEW v_{table}")  # upon which it sends DEALLOCATE ALL
+        assert connection.execute("SELECT %s::int+0", (1,)).fetchone() == (1,)
+        connection.execute("DEALLOCATE ALL")
+        connection.execute("DISCARD ALL")
+
+
+def test_psycopg_pipelines_bound_inserts(server: ServerThread, table: str) -> None:
+    with connect(server) as connection, connection.pipeline():
+        cursors = [
+            connection.execute(f"INSERT INTO {table} (id,name) VALUES (%s,%s) RETURNING id", (i, str(i)))
+            for i in range(10)
+        ]
+        assert [cursor.fetchone() for cursor in cursors] == [(i,) for i in range(10)]
+
+
+def test_psycopg_async(server: ServerThread, table: str) -> None:
+    async def run() -> None:
+        async with await psycopg.AsyncConnection.connect(
+            host="127.0.0.1", port=server.port, user="root", dbname="dev", autocommit=True
+        ) as connection:
+            await connection.execute(f"INSERT INTO {table} VALUES (%s,%s,%s,%s,%s,%s,%s)", ITEM)
+            cursor = await connection.execute(f"SELECT * FROM {table} WHERE id=%s AND name=%s", ITEM[:2])
+            assert await cursor.fetchall() == [ITEM]
+
+    asyncio.run(run())
+
+
+def test_asyncpg_binds_several_parameters(server: ServerThread, table: str) -> None:
+    async def use(connection: Any) -> None:
+        items = [(i, *ITEM[1:]) for i in range(30)]
+        await connection.executemany(f"INSERT INTO {table} VALUES ($1,$2,$3,$4,$5,$6,$7)", items)
+        found = await connection.fetch(f"SELECT * FROM {table} WHERE id<$1 OR id=$2 ORDER BY id", 10, 20)
+        assert [tuple(row) for row in found] == [*items[:10], items[20]]
+        assert await connection.execute(f"UPDATE {table} SET name=$1 WHERE id=$2", "other", 3) == "UPDATE 1"
+        assert await connection.fetchval(f"SELECT name FROM {table} WHERE id=$1", 3) == "other"
+        await connection.reset()
+
+    with_asyncpg(server, use)
+
+
+def test_asyncpg_reads_every_list(server: ServerThread) -> None:
+    async def use(connection: Any) -> None:
+        for sql in [sql for sql in SAMPLES[st.Show] if "kinds_" not in sql]:
+            await connection.fetch(sql)
+        assert await connection.fetchval("SHOW TIME ZONE") == "UTC"
+
+    with_asyncpg(server, use)
+
+
+def test_asyncpg_prepares_by_statement(server: ServerThread) -> None:
+    async def use(connection: Any) -> None:
+        await connection.fetch("PREPARE twice (int) AS SELECT $1 * 2 AS x")
+        assert [tuple(row) for row in await connection.fetch("EXECUTE twice(21)")] == [(42,)]
+        await connection.fetch("DEALLOCATE twice")
+
+    with_asyncpg(server, use)
+
+
+def test_prepare_execute_and_deallocate(server: ServerThread, table: str) -> None:
+    with connect(server) as connection:
+        connection.execute(f"PREPARE put (int, text, unknown) AS INSERT INTO {table} (id,name,price) VALUES ($1,$2,$3)")
+        connection.execute("EXECUTE put(1, 'it''s', -2.5)")
+        connection.execute("EXECUTE put(2, NULL, 3)")
+        connection.execute(f"PREPARE got AS SELECT name,price FROM {table} WHERE id=$1")
+        assert connection.execute("EXECUTE got(1)").fetchall() == [("it's", Decimal("-2.50"))]
+        assert connection.execute("EXECUTE got('2')", binary=True).fetchall() == [(None, Decimal("3.00"))]
+        with pytest.raises(psycopg.errors.DuplicatePreparedStatement):
+            connection.execute("PREPARE got AS SELECT 1")
+        with pytest.raises(psycopg.errors.SyntaxError, match="wrong number of parameters"):
+            connection.execute("EXECUTE got(1, 2)")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="expression as a value"):
+            connection.execute("EXECUTE got(1 + 1)")
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+            connection.execute("EXECUTE got('x')")
+        connection.execute("DEALLOCATE PREPARE got")
+        for statement in ("EXECUTE got(1)", "DEALLOCATE got"):
+            with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+                connection.execute(statement)
+        connection.execute("DISCARD ALL")
+        with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+            connection.execute("EXECUTE put(3, 'x', 1)")
+
+
+@pytest.mark.parametrize(
+    ("limit", "sqlstate"), [("idle_in_transaction_session_timeout", "25P03"), ("transaction_timeout", "25P04")]
+)
+def test_a_transaction_that_is_left_alone_pins_nothing_for_ever(
+    server: ServerThread, database: Database, table: str, limit: str, sqlstate: str
+) -> None:
+    pins = database.coordinator._core.pins._pins
+    eventually(lambda: not pins, "earlier tests to let go")
+    with connect(server) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f"SELECT count(*) FROM {table}")
+        assert pins
+        connection.execute(f"SET {limit} = '10ms'")
+        eventually(lambda: not pins, "the transaction to be ended")
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute("SELECT 1")
+        assert raised.value.sqlstate == sqlstate
+    events = database.sql("SELECT message FROM headrace_catalog.events WHERE kind = 'client_sent_away'").rows()
+    assert any(("transaction timeout" in message) for (message,) in events)
+
+
+def test_limits_of_idle_sessions() -> None:
+    now_s = [100.0]
+    clock = IdleClock(lambda: now_s[0])
+    variables = Variables(idle_session_timeout="1s", idle_in_transaction_session_timeout="5s", transaction_timeout="8s")
+
+    transaction: object | None = None
+
+    def limit() -> tuple[float, str] | None:
+        found = clock.limit(variables, transaction)
+        return None if found is None else (found.seconds, found.error.sqlstate)
+
+    assert limit() == (1, "57P05")
+    transaction = object()
+    assert limit() == (5, "25P03")
+    now_s[0] += 4
+    assert limit() == (4, "25P04")
+    now_s[0] += 40
+    assert limit() == (0, "25P04")
+    transaction = object()
+    assert limit() == (5, "25P03"), "each transaction has its own time"
+    transaction = None
+    variables.set("idle_session_timeout", "0")
+    assert limit() is None

@@ -1,0 +1,224 @@
+"""Queries by the binder, run on Spark: what was wrong before there was one, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_transpile import SCHEMA, T, rename, rendered
+
+from headrace.errors import HeadraceError
+from headrace.sql.binder.bind import Known, bind_query
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.way import parameter_types
+from headrace.sql.parser import parse_query
+from headrace.sql.postgres import parse_statement
+from headrace.sql.statements import TableName
+
+
+@pytest.fixture(scope="module")
+def ask(sql_spark: Any) -> Any:
+    sql_spark.sql(f"SELECT a, b, s, d, ts, tz, f, CAST(n AS DECIMAL(10,2)) AS n FROM {T}").createOrReplaceTempView(
+        "hr_t"
+    )
+    sql_spark.sql("SELECT * FROM VALUES (1, 'x'), (1, 'y'), (2, 'z') AS u(a, x)").createOrReplaceTempView("hr_u")
+
+    def run(query: str) -> list[tuple[str | None, ...]]:
+        text = parse_query(query).bound(rename, SCHEMA)
+        assert text is not None, "the binder does not know all of it"
+        return rendered(sql_spark.sql(text))
+
+    return run
+
+
+VALUES = [
+    # whole numbers are divided as whole numbers, wherever they come from
+    ("SELECT x / 2 FROM (VALUES (7)) AS v(x)", "3"),
+    ("WITH c AS (SELECT 7 AS x) SELECT x / 2 FROM c", "3"),
+    ("SELECT x / 2 FROM (SELECT 7 AS x) AS q", "3"),
+    ("SELECT x / 2 FROM generate_series(7, 7) AS g(x)", "3"),
+    ("SELECT x / 2 FROM unnest(ARRAY[7]) AS g(x)", "3"),
+    ("SELECT l.x / 2 FROM t, LATERAL (SELECT t.a + 6 AS x) AS l WHERE t.a = 1", "3"),
+    ("SELECT a / 2 FROM t JOIN u USING (a) WHERE x = 'x'", "0"),
+    ("SELECT (date '2024-03-10' - date '2024-03-01') / 7", "1"),
+    ("SELECT cardinality(ARRAY[1, 2, 3]) / 2", "1"),
+    # casts round
+    ("SELECT (5 / 2.0)::int", "3"),
+    ("SELECT coalesce(2.5, 1)::int", "3"),
+    ("SELECT ARRAY[1.5, 2.5]::int[]", "{2,3}"),
+    ("SELECT extract(second FROM ts)::int FROM t WHERE a = 1", "11"),
+    ("SELECT 2.5::float8::int", "2"),
+    # elements of arrays count from one
+    ("SELECT (ARRAY[10, 20, 30])[a] FROM t WHERE a = 2", "20"),
+    ("SELECT (ARRAY[10, 20, 30])[a - 1] FROM t WHERE a = 2", "10"),
+    ("SELECT (ARRAY[10, 20, 30])[a - 2] FROM t WHERE a = 2", None),
+    # nulls
+    ("SELECT 5 IN (SELECT b FROM t)", None),
+    ("SELECT 10 IN (SELECT b FROM t)", "t"),
+    ("SELECT 5 NOT IN (SELECT b FROM t)", None),
+    ("SELECT NULL::int IN (SELECT a FROM t WHERE a > 5)", "f"),
+    ("SELECT row(NULL, NULL) IS NULL", "t"),
+    ("SELECT (a, s) <> (1, 'a') FROM t WHERE a = 3", "t"),
+    ("SELECT (a, s) = (3, 'a') FROM t WHERE a = 3", None),
+    # text
+    ("SELECT ARRAY[1, 2]::text", "{1,2}"),
+    ("SELECT ARRAY['a b', NULL, 'q\"']::text", '{"a b",NULL,"q\\""}'),
+    ("SELECT 100000000::float8::text", "100000000"),
+    ("SELECT 1e15::float8::text", "1e+15"),
+    ("SELECT 0.00001::float8::text", "1e-05"),
+    ("SELECT 0.0001::float8::text", "0.0001"),
+    ("SELECT 0.1::float4::text", "0.1"),
+    ("SELECT '\\xCAFE'::bytea::text", "\\xcafe"),
+    ("SELECT 'a' || true", "atrue"),
+    ("SELECT concat('a', true)", "at"),
+    ("SELECT left('hello', -2)", "hel"),
+    ("SELECT right('hello', -2)", "llo"),
+    ("SELECT substring('hello', 0, 3)", "he"),
+    ("SELECT string_agg(DISTINCT x, '-' ORDER BY x DESC) FROM u", "z-y-x"),
+    ("SELECT 'a_c' LIKE 'a!_c' ESCAPE '!' AND 'abc' NOT LIKE 'a!_c' ESCAPE '!'", "t"),
+    ("SELECT chr(9731) || chr(65)", "☃A"),
+    ("SELECT to_hex(-1) || to_hex(255) || to_hex(-1::int8)", "f" * 26),
+    ("SELECT left(sha256('\\x61')::text, 10)", "\\xca978112"),
+    # numbers
+    ("SELECT log(100)", "2"),
+    ("SELECT trunc(1.29, 1)", "1.2"),
+    ("SELECT round(2.5::float8)", "2"),
+    ("SELECT round(-2.567, 2)", "-2.57"),
+    ("SELECT 1.0 / 1024", "0.00097656250000000000"),
+    ("SELECT (0.0001 / 3)::text", "0.00003333333333333333"),
+    ("SELECT 0.00000000001::numeric", "0.00000000001"),
+    ("SELECT avg(b) FROM t", "15.0000000000000000"),
+    ("SELECT avg(x) FROM (VALUES (9007199254740993), (9007199254740993)) AS v(x)", "9007199254740993.0000000000000000"),
+    ("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY a) FROM (VALUES (1), (2)) AS v(a)", "1.5"),
+    # times
+    ("SELECT date_trunc('hour', tz) FROM t WHERE a = 1", "2024-02-29 13:00:00+00"),
+    ("SELECT date_trunc('day', tz, 'Europe/Berlin') FROM t WHERE a = 1", "2024-02-28 23:00:00+00"),
+    ("SELECT tz AT TIME ZONE 'Europe/Berlin' FROM t WHERE a = 1", "2024-02-29 14:45:10"),
+    ("SELECT ts AT TIME ZONE 'Europe/Berlin' FROM t WHERE a = 2", "2024-03-02 23:30:00+00"),
+    ("SELECT make_timestamp(2024, 2, 3, 4, 5, 6.5)", "2024-02-03 04:05:06.5"),
+    ("SELECT date_part('second', ts)::text FROM t WHERE a = 1", "10.5"),
+    (
+        "SELECT max(x) FROM generate_series(timestamp '2024-01-01', timestamp '2024-01-02', '7 hours') AS g(x)",
+        "2024-01-01 21:00:00",
+    ),
+    # names
+    ("WITH hr_t AS (SELECT 5 AS a) SELECT hr_t.a + t.a FROM hr_t, t WHERE t.a = 1", "6"),
+    ("SELECT count(*) FROM t AS x NATURAL JOIN u", "3"),
+    ("SELECT q.z FROM (SELECT a, b FROM t) AS q(y, z) WHERE y = 1", "10"),
+    ('SELECT "A" FROM (SELECT a AS "A", b AS a FROM t) AS q WHERE a = 20', "2"),
+    ("SELECT max(a) FROM (SELECT a FROM t UNION ALL SELECT 7.5) AS q", "7.5"),
+]
+
+
+@pytest.mark.parametrize(("query", "expected"), VALUES, ids=[q for q, _ in VALUES])
+def test_value(ask: Any, query: str, expected: str | None) -> None:
+    assert ask(query) == [(expected,)]
+
+
+REFUSED = [
+    ("SELECT nope FROM t", "42703", 'column "nope" does not exist', 8),
+    ("SELECT t.nope FROM t", "42703", "column t.nope does not exist", 8),
+    ("SELECT x.a FROM t", "42P01", 'missing FROM-clause entry for table "x"', 8),
+    ("SELECT a FROM t, u", "42702", 'column reference "a" is ambiguous', 8),
+    ("SELECT a FROM t AS q, u AS q", "42712", 'table name "q" specified more than once', None),
+    ("SELECT 1 FROM t WHERE s = 1", "42883", "operator does not exist: text = integer", 25),
+    ("SELECT a + s FROM t", "42883", "operator does not exist: integer + text", 10),
+    ("SELECT a FROM t WHERE a", "42804", "argument of WHERE must be type boolean, not type integer", 23),
+    ("SELECT a, count(*) FROM t", "42803", 'column "t.a" must appear in the GROUP BY clause', None),
+    ("SELECT a FROM t WHERE count(*) > 1", "42803", "aggregate functions are not allowed in WHERE", 23),
+    ("SELECT sum(count(*)) FROM t", "42803", "aggregate function calls cannot be nested", 12),
+    ("SELECT CASE WHEN true THEN 1 ELSE s END FROM t", "42804", "CASE types text and integer cannot be matched", None),
+    ("SELECT a = 'x' FROM t", "22P02", 'invalid input syntax for type integer: "x"', None),
+    (
+        "SELECT a FROM t UNION SELECT a, a FROM t",
+        "42601",
+        "each UNION query must have the same number of columns",
+        None,
+    ),
+    ("SELECT DISTINCT a FROM t ORDER BY b", "42P10", "ORDER BY expressions must appear in select list", None),
+    ("SELECT a FROM t ORDER BY 2", "42P10", "ORDER BY position 2 is not in select list", 26),
+    ("SELECT a FROM t LIMIT -1", "2201W", "LIMIT must not be negative", None),
+    ("SELECT 'é', nope FROM t", "42703", "nope", 13),
+]
+
+
+@pytest.mark.parametrize(("query", "state", "message", "position"), REFUSED, ids=[q for q, *_ in REFUSED])
+def test_refused(query: str, state: str, message: str, position: int | None) -> None:
+    with pytest.raises(HeadraceError) as raised:
+        parse_query(query).to_spark(rename, SCHEMA)
+    assert raised.value.sqlstate == state
+    assert message in str(raised.value)
+    if position is not None:
+        assert raised.value.position == position
+
+
+def bind(query: str) -> Any:
+    return bind_query(parse_statement(query), Known(lambda name: SCHEMA.get(TableName(None, name.name))))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT " + "+".join(["1"] * 400_000),
+        "SELECT " + "+".join(["1"] * 900),
+        "VALUES " + ", ".join(["(1, 'a')"] * 20_000),
+        " UNION ALL ".join(["SELECT 1"] * 300),
+        "SELECT a FROM t TABLESAMPLE SYSTEM (10)",
+        "SELECT f(a => 1) FROM t",
+        "SELECT t FROM t",
+        "SELECT a FROM ONLY t",
+    ],
+)
+def test_what_is_not_known_is_left_to_the_older_way(query: str) -> None:
+    with pytest.raises(NotBound):
+        bind(query)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT a FROM u ORDER BY a FETCH FIRST 1 ROW WITH TIES", [("1",), ("1",)]),
+        ("SELECT DISTINCT ON (a) a, x FROM u ORDER BY a, x DESC", [("1", "y"), ("2", "z")]),
+        ("SELECT DISTINCT ON (a) x FROM u ORDER BY a DESC, x LIMIT 1", [("z",)]),
+        ("SELECT a, count(*) FROM u GROUP BY ROLLUP (a) ORDER BY 1", [("1", "2"), ("2", "1"), (None, "3")]),
+        ("SELECT a, x, count(*) FROM u GROUP BY GROUPING SETS ((a), (a, x), ()) ORDER BY 1, 2, 3",
+         [("1", "x", "1"), ("1", "y", "1"), ("1", None, "2"), ("2", "z", "1"), ("2", None, "1"), (None, None, "3")]),
+        ("SELECT t.a, l.n FROM t LEFT JOIN LATERAL (SELECT count(*) AS n FROM u WHERE u.a = t.a) l ON true ORDER BY 1",
+         [("1", "2"), ("2", "1"), ("3", "0")]),
+        ("SELECT a, x FROM t FULL JOIN u USING (a) ORDER BY 1, 2", [("1", "x"), ("1", "y"), ("2", "z"), ("3", None)]),
+        ("SELECT u.a, t.b FROM t RIGHT JOIN u ON u.a = t.a AND t.b > 10 ORDER BY 1, 2",
+         [("1", None), ("1", None), ("2", "20")]),
+        ("(SELECT a FROM t EXCEPT SELECT a FROM u) UNION ALL (SELECT a FROM u INTERSECT SELECT a FROM t) ORDER BY 1",
+         [("1",), ("2",), ("3",)]),
+        ("SELECT x, sum(a) OVER (PARTITION BY a ORDER BY x ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM u ORDER BY x",
+         [("x", "1"), ("y", "2"), ("z", "2")]),
+        ("SELECT array_agg(b ORDER BY a DESC), array_agg(DISTINCT a) FROM t", [("{NULL,20,10}", "{1,2,3}")]),
+        ("SELECT count(*) FILTER (WHERE b IS NULL), bool_or(a > 2), max(s) FROM t", [("1", "t", "two")]),
+        ("SELECT a FROM t WHERE a NOT IN (SELECT a FROM u) OR s = 'one' ORDER BY a", [("1",), ("3",)]),
+        ("SELECT (SELECT max(x) FROM u WHERE u.a = t.a), EXISTS (SELECT FROM u WHERE u.a = t.a) FROM t ORDER BY a",
+         [("y", "t"), ("z", "t"), (None, "f")]),
+    ],
+)  # fmt: skip
+def test_query(ask: Any, query: str, expected: list[tuple[str | None, ...]]) -> None:
+    assert ask(query) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "types"),
+    [
+        ("SELECT $1, a + $2, s || $3 FROM t WHERE b = $4 AND ts > $5 LIMIT $6",
+         ["string", "int", "string", "bigint", "timestamp_ntz", "bigint"]),
+        ("SELECT a FROM t WHERE a IN ($1, 2) AND s LIKE $2 AND coalesce(b, $3) > 5 AND $4::date = d AND f < $5",
+         ["int", "string", "bigint", "date", "double"]),
+        ("SELECT CASE WHEN $1 THEN $2 ELSE n END FROM t WHERE a BETWEEN $3 AND $3",
+         ["boolean", "decimal(10,2)", "int"]),
+        ("SELECT a / $1 FROM t", ["int"]),
+        ("SELECT to_char(ts, $1) FROM t", [None]),
+    ],
+)  # fmt: skip
+def test_parameters_have_the_types_of_their_places(query: str, types: list[str | None]) -> None:
+    assert parameter_types(query, SCHEMA, frozenset(), [None] * len(types)) == types
+
+
+def test_a_type_that_is_given_stays() -> None:
+    assert parameter_types("SELECT a + $1 FROM t", SCHEMA, frozenset(), ["bigint"]) == ["bigint"]

@@ -1,0 +1,113 @@
+"""Mutated statements: the binder binds them, refuses them or does not know them, and never fails in another way."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+
+import pytest
+from test_binder import VALUES
+from test_transpile import SCHEMA
+
+from headrace.errors import HeadraceError
+from headrace.sql.binder.bind import Known, bind_query
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.spark import spark_text
+from headrace.sql.postgres import parse_statement
+from headrace.sql.statements import TableName
+
+SEEDS = [query for query, _ in VALUES] + [
+    "SELECT a, x, count(*) FROM t JOIN u USING (a) GROUP BY GROUPING SETS ((a), (a, x), ()) ORDER BY 1, 2, 3 LIMIT 5",
+    "SELECT DISTINCT ON (a) x FROM u ORDER BY a DESC, x LIMIT 1 OFFSET 2",
+    "SELECT window_start, sum(b) FROM tumble(t, ts, INTERVAL '1 h') w WHERE s LIKE 'a%' GROUP BY 1 HAVING max(a) > 1",
+    "SELECT sum(a) OVER w, lag(s, 1) OVER (PARTITION BY a ORDER BY b) FROM t WINDOW w AS (ORDER BY ts DESC NULLS LAST)",
+    "WITH c(k) AS (SELECT a FROM t), d AS (TABLE c) SELECT CASE k WHEN 1 THEN 'x' ELSE NULL END FROM d NATURAL JOIN c",
+    "SELECT (a, s) IN (SELECT a, x FROM u), NOT EXISTS (SELECT FROM u WHERE u.a = t.a), a = ANY ('{1,2}') FROM t",
+    "SELECT ts + interval '2' day, d - 3, f::int::text || n, s !~ '^a', a BETWEEN 1 AND b, b IS DISTINCT FROM 2 FROM t",
+]
+WORDS = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|\w+|\S")
+EXTRA = [
+    "NULL",
+    "'x'",
+    "1",
+    "-1",
+    "1.5",
+    "(",
+    ")",
+    ",",
+    "a",
+    "t",
+    "u.a",
+    '"A"',
+    "$1",
+    "*",
+    "t.*",
+    "SELECT",
+    "FROM",
+    "NOT",
+    "::",
+    "int",
+    "text[]",
+    "/* c */",
+    "-- d",
+    "COLLATE",
+    "count(*)",
+    "sum(a)\n",
+    "OVER ()",
+    "ROW(1, 2)",
+    "ARRAY[]",
+    "é",
+    "DEFAULT",
+    "UNION",
+    "LATERAL",
+    "interval '1 month'",
+    "'{1,}'",
+    "1e400",
+    "99999999999999999999",
+    "''",
+    "now()",
+    "q",
+]
+
+
+def mutated(chance: random.Random) -> str:
+    words = WORDS.findall(chance.choice(SEEDS))
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(words))
+        match chance.randrange(5):
+            case 0:
+                del words[at]
+            case 1:
+                words.insert(at, chance.choice(EXTRA))
+            case 2:
+                words[at] = chance.choice(EXTRA)
+            case 3:
+                other = chance.randrange(len(words))
+                words[at], words[other] = words[other], words[at]
+            case _:
+                words[at:at] = WORDS.findall(chance.choice(SEEDS))[: chance.randint(1, 8)]
+        if not words:
+            break
+    return " ".join(words)
+
+
+def tried(text: str) -> None:
+    try:
+        spark_text(bind_query(parse_statement(text), Known(lambda n: SCHEMA.get(TableName(None, n.name)))), str)
+    except NotBound:
+        pass
+    except HeadraceError as error:
+        assert error.position is None or 1 <= error.position <= len(text) + 1, text
+        assert not error.sqlstate.startswith("XX"), text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mutated_statements(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(int(os.environ.get("HEADRACE_MUTATIONS", "250"))):
+        text = mutated(chance)
+        try:
+            tried(text)
+        except Exception as error:
+            raise AssertionError(text) from error

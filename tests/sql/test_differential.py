@@ -1,0 +1,49 @@
+"""Random expressions of the catalogue mean here what they mean in PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import differential
+import pytest
+
+QUICK = int(os.environ.get("HEADRACE_DIFFERENTIAL", "160"))
+"""How many expressions `make test` compares."""
+CASES = Path(__file__).parent / "differential_cases.sql"
+"""What was found once, an expression a line."""
+
+
+@pytest.fixture(scope="module")
+def sides(sql_spark: Any, postgres: Any) -> Iterator[tuple[differential.Headrace, differential.Postgres]]:
+    with postgres.new_database("differential").connect() as connection:
+        yield differential.Headrace(sql_spark), differential.Postgres(connection)
+
+
+def test_found_cases(sides: Any) -> None:
+    cases = [line for line in CASES.read_text().splitlines() if line and not line.startswith("--")]
+    assert len(cases) > 10
+    assert [found for i in range(0, len(cases), 8) for found in differential.compare(*sides, cases[i : i + 8])] == []
+
+
+def test_random_expressions(sides: Any) -> None:
+    assert differential.search(*sides, seed=1, count=QUICK) == []
+
+
+def test_random_queries(sides: Any) -> None:
+    assert differential.search_queries(*sides, seed=1, count=QUICK // 5) == []
+
+
+@pytest.mark.soak
+def test_many_random_queries(sides: Any) -> None:
+    count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000")) // 10
+    assert differential.search_queries(*sides, seed=random.randrange(2**31), count=count) == []
+
+
+@pytest.mark.soak
+def test_many_random_expressions(sides: Any) -> None:
+    count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000"))
+    assert differential.search(*sides, seed=random.randrange(2**31), count=count) == []
