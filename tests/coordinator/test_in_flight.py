@@ -239,9 +239,10 @@ def test_what_is_held_is_taken_in_again_after_a_stop(tmp_path: Path) -> None:
     held = Held(tmp_path)
     last = held.run(1)
     held.close()
+    assert held.job.committed == last
     again = Database(tmp_path)
     try:
-        assert again.core.jobs[held.v].committed == last and again.read(held.v) == [[0, 1]]
+        assert again.core.jobs[held.v].committed >= last and again.read(held.v) == [[0, 1]]
     finally:
         again.close()
 

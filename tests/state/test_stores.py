@@ -397,7 +397,8 @@ def test_parts_are_held_once_and_a_few_at_a_time(faulty: Faulty, monkeypatch: py
 
     monkeypatch.setattr(faulty.transport, "get", counted)
     assert rows_of(faulty.root, ref).num_rows == 20_000
-    assert len(given) > 30 and most <= remote_module.PARTS_AHEAD + 2
+    # Those ahead, the one that is unpacked, and what each of four threads has just handed over and still names.
+    assert len(given) > 30 and most <= remote_module.PARTS_AHEAD + 1 + 4
 
 
 def test_large_requests_have_more_time() -> None:
