@@ -11,6 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.sql.binder.bind import Known, bind_query
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.way import parameter_types
+from headrace.sql.binder.world import NOTHING
 from headrace.sql.parser import parse_query
 from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
@@ -217,8 +218,8 @@ def test_query(ask: Any, query: str, expected: list[tuple[str | None, ...]]) -> 
     ],
 )  # fmt: skip
 def test_parameters_have_the_types_of_their_places(query: str, types: list[str | None]) -> None:
-    assert parameter_types(query, SCHEMA, frozenset(), [None] * len(types)) == types
+    assert parameter_types(query, SCHEMA, NOTHING, [None] * len(types)) == types
 
 
 def test_a_type_that_is_given_stays() -> None:
-    assert parameter_types("SELECT a + $1 FROM t", SCHEMA, frozenset(), ["bigint"]) == ["bigint"]
+    assert parameter_types("SELECT a + $1 FROM t", SCHEMA, NOTHING, ["bigint"]) == ["bigint"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.sql.functions import Routine
+from headrace.sql.binder.world import Routine
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import CreateFunction, Drop, TableName
 

@@ -15,6 +15,8 @@ from headrace.errors import HeadraceError
 _CLASS_AND_STATE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:\s*([0-9A-Z]{5})", re.DOTALL)
 _OF_SPARK = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
 _RAISED = re.compile(r"headrace\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nTraceback|$)", re.DOTALL)
+_OWN_STATE = re.compile(r"\[([0-9A-Z]{5})\] ")
+"""In front of a message that an expression raises with a state of its own."""
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -66,6 +68,9 @@ def translate(error: BaseException) -> HeadraceError:
         kind: type[HeadraceError] = getattr(errors, raised.group(1))
         # Spark adds a state of its own to the last line of what a worker has raised.
         message, _, detail = _OF_SPARK.sub("", raised.group(2)).strip().partition("\nDETAIL: ")
+        state = _OWN_STATE.match(message)
+        if state is not None:
+            return kind(message[state.end() :], sqlstate=state[1], detail=detail or None)
         return kind(message, detail=detail or None)
     found = None
     for match in _CLASS_AND_STATE.finditer(text):

@@ -22,7 +22,7 @@ from headrace.common.columns import arrow_type
 from headrace.dataflow.operators import functions as code
 from headrace.dataflow.operators.functions import Definition, NoFunction
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, StatementError, SyntaxFault
-from headrace.sql.functions import Form, Routine
+from headrace.sql.binder.world import Form, Routine
 from headrace.sql.statements import CreateFunction
 from headrace.sql.types import pg_type_text
 
@@ -83,7 +83,11 @@ def routine_of(record: ObjectRecord) -> Routine:
     arguments = record.payload["arguments"]
     form = cast(Form, record.payload["form"])
     known = tuple(arguments) if arguments is not None else None
-    return Routine(record.name, spark_name(record), form, known, record.payload["returns"])
+    columns = tuple((name, kind) for name, kind in record.payload["columns"])
+    return Routine(
+        record.name, spark_name(record), form, known, record.payload["returns"], columns,
+        not record.payload["deterministic"],
+    )  # fmt: skip
 
 
 def signature(record: ObjectRecord) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from headrace.session.system.relations import SystemRelation, system_relation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
 from headrace.sql.binder.way import parameter_types
+from headrace.sql.binder.world import Routine
 from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
@@ -187,7 +188,10 @@ class Bound:
         """Whether the binder knows all of the query itself, views in it aside."""
         if self._emulates():
             return False
-        return self.query.bound(str, self.schema(), frozenset(self.functions)) is not None
+        return self.query.bound(str, self.schema(), self._routines()) is not None
+
+    def _routines(self) -> tuple[Routine, ...]:
+        return tuple(routine_of(record) for _, record in sorted(self.functions.items()))
 
     def _emulates(self) -> bool:
         """Whether it reads PostgreSQL's own catalog, whose columns have not all the types here that they have there."""
@@ -195,7 +199,7 @@ class Bound:
 
     def parameter_types(self, given: Sequence[str | None]) -> list[str | None]:
         """The Spark types of the query's parameters, as far as they are given or the binder finds them."""
-        return parameter_types(self.query.text, self.schema(), frozenset(self.functions), given)
+        return parameter_types(self.query.text, self.schema(), self.query.world(self._routines()), given)
 
     def _all(self) -> Iterator[Target]:
         for found in self.targets.values():

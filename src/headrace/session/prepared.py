@@ -180,7 +180,7 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
         if types:
             bound = bind(statement, [None] * len(types), types)
             assert isinstance(bound, st.Select)
-            query = _without_open_limits(bound.query)
+            query = bound.query
         return describe_query(session, query)
     if isinstance(statement, (st.Insert, st.Update, st.Delete)):
         record = target_table(session, statement.table, "write to")
@@ -198,12 +198,3 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
             raise NotSupported("parameters in CANCEL JOBS")
         return [ResultColumn(*head) for head in CANCELLED_HEADS]
     return None
-
-
-def _without_open_limits(query: Query) -> Query:
-    """The query for description: Spark refuses a LIMIT whose value is not known."""
-    tree = query.tree
-    for node in list(tree.find_all(exp.Limit, exp.Offset)):
-        if not isinstance(node.args.get("expression"), exp.Literal):
-            node.pop()
-    return Query(tree, query.text)

@@ -9,8 +9,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported
 from headrace.sql.dialect import syntax_fault, token_text
-from headrace.sql.law import DATABASE
-from headrace.sql.statements import TableName
+from headrace.sql.statements import DATABASE, TableName
 
 _QUOTED = {TokenType.IDENTIFIER}
 _TEXT = {TokenType.STRING, TokenType.HEREDOC_STRING, TokenType.RAW_STRING, TokenType.BYTE_STRING}

@@ -36,9 +36,10 @@ class _NotLiteral(Exception):
 class Rows:
     """The rows of `INSERT ... VALUES`."""
 
-    def __init__(self, tree: exp.Values, text: str):
+    def __init__(self, tree: exp.Values, text: str, offset: int | None = None):
         self._tree = tree
         self.text = text
+        self._offset = offset
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Rows) and self._tree == other._tree
@@ -70,10 +71,12 @@ class Rows:
             return None
         return rows
 
-    def query(self, column_types: Sequence[str], defaults: Sequence[str | None] | None = None) -> Query:
+    def query(
+        self, column_types: Sequence[str], defaults: Sequence[str | None] | None = None, names: Sequence[str] = ()
+    ) -> Query:  # fmt: skip
         """The rows as a query with columns `column1`, ...; each value is cast to its column's type.
 
-        `defaults` are the SQL texts that take the place of `DEFAULT`.
+        `defaults` are the SQL texts that take the place of `DEFAULT`, `names` those of the columns.
         """
         selects: list[exp.Expr] = []
         for row in self._tree.expressions:
@@ -84,7 +87,11 @@ class Rows:
         tree = selects[0]
         for select in selects[1:]:
             tree = exp.Union(this=tree, expression=select, distinct=False)
-        return Query(tree, self.text)
+        if not names:
+            return Query(tree, self.text)
+        texts = tuple((n, text) for n, text in zip(names, defaults or ()) if text is not None)
+        change = Change("values", self.text, tuple(names), tuple(column_types), texts)
+        return Query(tree, self.text, self._offset, change=change)
 
     def _cell(self, cell: exp.Expr, at: int, defaults: Sequence[str | None] | None) -> exp.Expr:
         value = cell.copy()
@@ -199,9 +206,11 @@ class Assignment:
 class Returning:
     """A `RETURNING` list."""
 
-    def __init__(self, items: Sequence[exp.Expr], table: TableName, alias: str | None, text: str):
+    def __init__(
+        self, items: Sequence[exp.Expr], table: TableName, alias: str | None, text: str, statement: str, offset: int
+    ):  # fmt: skip
         select = exp.Select(expressions=[item.copy() for item in items], from_=exp.From(this=_target(table, alias)))
-        self._query = Query(select, text)
+        self._query = Query(select, statement, offset, change=Change("returning", statement))
         self.text = text
 
     def __eq__(self, other: object) -> bool:
@@ -262,7 +271,9 @@ def update_query(statement: Update, columns: Sequence[str], defaults: Mapping[st
         else:
             value = parse_expression_tokens(text, tokenize(text)) if text else exp.Null()
         extra.append(exp.alias_(value, exp.to_identifier(f"__new_{assignment.column}", quoted=True)))
-    return _changed_rows(statement, columns, extra, Change("update", statement.parsed, tuple(columns)))
+    texts = tuple(sorted((defaults or {}).items()))
+    change = Change("update", statement.parsed, tuple(columns), defaults=texts)
+    return _changed_rows(statement, columns, extra, change)
 
 
 def delete_query(statement: Delete, columns: Sequence[str]) -> Query:
@@ -296,9 +307,11 @@ def _assignment(column: exp.Expr, value: exp.Expr, text: str) -> Assignment:
     return Assignment(name, None if is_default else Expression(value.copy(), value.sql(dialect=Headrace)))
 
 
-def returning_of(tree: exp.Expr, table: TableName, alias: str | None) -> Returning | None:
-    """The `RETURNING` list of a parsed statement."""
+def returning_of(
+    tree: exp.Expr, table: TableName, alias: str | None, statement: str, offset: int
+) -> Returning | None:  # fmt: skip
+    """The `RETURNING` list of a parsed statement, whose text begins at an offset of its script."""
     node = tree.args.get("returning")
     if node is None:
         return None
-    return Returning(node.expressions, table, alias, node.sql(dialect=Headrace))
+    return Returning(node.expressions, table, alias, node.sql(dialect=Headrace), statement, offset)

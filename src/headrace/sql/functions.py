@@ -8,34 +8,19 @@ rules know it. An aggregate becomes a scalar function over the sorted list of it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import NotSupported, UndefinedFunction, WrongObjectType
 from headrace.sql import builtin, law
+from headrace.sql.binder.world import Routine
 from headrace.sql.normalize import OWN
 from headrace.sql.types import pg_type_text
 
-Form = Literal["scalar", "table", "aggregate"]
-
-
-@dataclass(frozen=True)
-class Routine:
-    """What a query must know of a function: types are Spark's, None where any will do."""
-
-    name: str
-    spark_name: str
-    form: Form
-    arguments: tuple[str, ...] | None
-    returns: str | None
-
-    @property
-    def signature(self) -> str:
-        """The name with the types of its arguments."""
-        return f"{self.name}({', '.join(map(_shown, self.arguments)) if self.arguments is not None else '...'})"
+def signature(routine: Routine) -> str:
+    """The name with the types of its arguments."""
+    return f"{routine.name}({', '.join(map(_shown, routine.arguments)) if routine.arguments is not None else '...'})"
 
 
 def _shown(kind: str) -> str:
@@ -104,7 +89,7 @@ def _arguments(call: exp.Anonymous, routine: Routine) -> list[exp.Expr]:
     if len(given) != len(routine.arguments):
         raise UndefinedFunction(
             f'function "{routine.name}" with {len(given)} arguments does not exist',
-            hint=f"There is {routine.signature}.",
+            hint=f"There is {signature(routine)}.",
         )
     return [_cast(g.copy(), kind) for g, kind in zip(given, routine.arguments)]
 

@@ -16,7 +16,12 @@ _ALIASES = {
     "mon": "month", "y": "year", "yr": "year", "centurie": "century", "centuries": "century",
 }  # fmt: skip
 _PART = re.compile(
-    r"\s*(?:([+-]?)(\d+):(\d{1,2})(?::(\d{1,2}(?:\.\d+)?))?|([+-]?\d*\.?\d+)\s*([a-zA-Z]*))\s*", re.ASCII
+    r"\s*(?:([+-]?)(\d+):(\d{1,2})(?::(\d{1,2}(?:\.\d+)?))?|([+-]?)(\d+)-(\d+)(?=\s|$)"
+    r"|([+-]?\d*\.?\d+)\s*([a-zA-Z]*))\s*", re.ASCII
+)  # fmt: skip
+_CLOCK = re.compile(r"[+-]?\d+:", re.ASCII)
+_ISO = re.compile(
+    r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)W)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d+)?)S)?)?", re.ASCII
 )
 
 
@@ -29,6 +34,11 @@ def parse_interval(text: str) -> tuple[int, int, int]:
     wrong = InvalidDatetime(f'invalid input syntax for type interval: "{text}"')
     if not body:
         raise wrong
+    iso = _ISO.fullmatch(body) if len(body) > 1 else None
+    if iso is not None:
+        years, months_, weeks, days_, hours, minutes, seconds = (Decimal(part or 0) for part in iso.groups())
+        clock = (hours * 3600 + minutes * 60 + seconds) * 1_000_000
+        return int(years * 12 + months_), int(weeks * 7 + days_), int(clock.to_integral_value())
     while at < len(body):
         match = _PART.match(body, at)
         if not match:
@@ -38,7 +48,11 @@ def parse_interval(text: str) -> tuple[int, int, int]:
             clock = Decimal(match[2]) * 3600 + Decimal(match[3]) * 60 + Decimal(match[4] or 0)
             micros += clock * 1_000_000 * (-1 if match[1] == "-" else 1)
             continue
-        amount, word = Decimal(match[5]), match[6].lower() or "second"
+        if match[6] is not None:
+            months += (Decimal(match[6]) * 12 + Decimal(match[7])) * (-1 if match[5] == "-" else 1)
+            continue
+        amount = Decimal(match[8])
+        word = match[9].lower() or ("day" if _CLOCK.match(body, at) else "second")
         unit = _ALIASES.get(word) or _ALIASES.get(word.removesuffix("s")) or word.removesuffix("s")
         if unit in _MONTHS:
             months += amount * _MONTHS[unit]
@@ -52,6 +66,23 @@ def parse_interval(text: str) -> tuple[int, int, int]:
     micros += (days - int(days)) * 86_400_000_000
     sign = -1 if ago else 1
     return sign * int(months), sign * int(days), sign * int(micros.to_integral_value())
+
+
+def interval_text(months: int, days: int, micros: int) -> str:
+    """An interval as PostgreSQL writes it, for instance `1 year 2 mons 3 days 04:05:06`."""
+    years = int(months / 12)
+    parts, before = "", False
+    for value, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
+        if value:
+            parts += f"{' ' if parts else ''}{'+' if before and value > 0 else ''}{value} {unit}{'' if value == 1 else 's'}"
+            before = value < 0
+    if micros or not parts:
+        sign = "-" if micros < 0 else "+" if before else ""
+        seconds, fraction = divmod(abs(micros), 1_000_000)
+        parts += f"{' ' if parts else ''}{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        if fraction:
+            parts += f".{fraction:06d}".rstrip("0")
+    return parts
 
 
 def spark_interval(text: str) -> str:

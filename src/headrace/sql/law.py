@@ -14,9 +14,7 @@ from sqlglot import exp
 
 from headrace.errors import NotSupported, StatementError
 from headrace.sql.handled import HANDLED
-
-DATABASE: Final = "dev"
-"""The name of the only database that there is."""
+from headrace.sql.statements import DATABASE
 
 _WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("Between", "symmetric"): "BETWEEN SYMMETRIC",

@@ -200,9 +200,9 @@ def _from_tree(cursor: Cursor) -> st.Statement:
     if isinstance(tree, exp.Insert):
         return _insert(tree, text, tokens[0].start)
     if isinstance(tree, exp.Update):
-        return _update(tree, text)
+        return _update(tree, text, tokens[0].start)
     if isinstance(tree, exp.Delete):
-        return _delete(tree, text)
+        return _delete(tree, text, tokens[0].start)
     raise syntax_fault(cursor.sql, tokens[0])
 
 
@@ -234,8 +234,8 @@ def _insert(tree: exp.Insert, text: str, offset: int) -> st.Statement:
         table,
         columns,
         None if source is None or plain else Query(source, text, offset, change=Change("insert", text)),
-        Rows(source, text) if plain and isinstance(source, exp.Values) else None,
-        returning_of(tree, table, alias),
+        Rows(source, text, offset) if plain and isinstance(source, exp.Values) else None,
+        returning_of(tree, table, alias, text, offset),
         "ignore" if conflict is not None else None,
     )
 
@@ -245,22 +245,23 @@ def _where(tree: exp.Expr) -> Expression | None:
     return Expression(where.this.copy(), where.this.sql(dialect=Headrace)) if where is not None else None
 
 
-def _update(tree: exp.Update, text: str) -> st.Statement:
+def _update(tree: exp.Update, text: str, offset: int) -> st.Statement:
     table, alias = _table(tree.this)
     source = tree.args.get("from_")
     sources = source.sql(dialect=Headrace).strip()[len("FROM ") :] if source is not None else None
     if tree.args.get("with_") is not None:
         raise NotSupported("WITH in UPDATE is not supported", hint="Use a subquery.")
-    return st.Update(table, alias, assignments_of(tree, text), _where(tree), returning_of(tree, table, alias), sources)
+    returning = returning_of(tree, table, alias, text, offset)
+    return st.Update(table, alias, assignments_of(tree, text), _where(tree), returning, sources)
 
 
-def _delete(tree: exp.Delete, text: str) -> st.Statement:
+def _delete(tree: exp.Delete, text: str, offset: int) -> st.Statement:
     table, alias = _table(tree.this)
     using = tree.args.get("using")
     sources = ", ".join(item.sql(dialect=Headrace) for item in using) if using else None
     if tree.args.get("with_") is not None:
         raise NotSupported("WITH in DELETE is not supported", hint="Use a subquery.")
-    return st.Delete(table, alias, _where(tree), returning_of(tree, table, alias), sources)
+    return st.Delete(table, alias, _where(tree), returning_of(tree, table, alias, text, offset), sources)
 
 
 def _parameters(sql: str, tokens: Sequence[Token]) -> list[tuple[int, int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from sqlglot import exp
@@ -11,14 +11,17 @@ from sqlglot.errors import SqlglotError
 from headrace.errors import HeadraceError
 from headrace.sql.binder.changes import Change
 from headrace.sql.binder.way import bound_text
+from headrace.sql.binder.world import NOTHING, Routine, World
 from headrace.sql.dialect import Headrace
-from headrace.sql.functions import Routine, called, check_known, put_functions
+from headrace.sql.functions import called, check_known, put_functions
 from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
 from headrace.sql.statements import TableName
 from headrace.sql.transpile import Schema, is_proctime, to_spark_sql
 
 __all__ = ["Query", "Rename", "Schema"]
 
+Session = tuple[tuple[str, str | bool | int | tuple[str, ...]], ...]
+"""Values that only a session knows, by what asks for them, such as `current_user`."""
 Rename = Callable[[TableName], str]
 """Maps a relation to the Spark SQL text that stands for it in `FROM`."""
 
@@ -28,29 +31,33 @@ class Query:
 
     `offset` is where that text stands in the script, in characters, if the query is what it says and nothing else; None
     for a query that was made of parts. `refused` says why the older translation does not handle it. `change` says which
-    query of an INSERT, UPDATE or DELETE it is, if the text is that of one.
+    query of an INSERT, UPDATE or DELETE it is, if the text is that of one. `session` are values that only the session
+    knows, by what asks for them.
     """
 
     def __init__(
         self, tree: exp.Expr, text: str, offset: int | None = None, refused: HeadraceError | None = None,
-        change: Change | None = None,
+        change: Change | None = None, session: Session = (),
     ):  # fmt: skip
         try:
             self._tree = normalize(tree)
-        except (HeadraceError, SqlglotError, ValueError, KeyError, AttributeError, TypeError):
-            if refused is not None:
-                raise refused from None
-            raise
+        except HeadraceError as error:
+            self._tree, refused = tree, refused or error
+        except (SqlglotError, ValueError, KeyError, AttributeError, TypeError):
+            if refused is None:
+                raise
+            self._tree = tree
         self.text = text
         self.offset = offset
         self.refused = refused
         self.change = change
+        self.session = session
 
     def __repr__(self) -> str:
         return f"Query({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Query) and self._tree == other._tree
+        return isinstance(other, Query) and self._tree == other._tree and self.text == other.text
 
     def __hash__(self) -> int:
         return hash(self._tree)
@@ -78,11 +85,12 @@ class Query:
     ) -> str:  # fmt: skip
         """Its Spark SQL text, every relation replaced by `rename`'s text.
 
-        With `schema` (the columns of the relations it reads and their Spark types) the binder makes it, if it knows
-        all of the query and `typed` allows it; else the rules of the translation that depend on types apply.
+        With `schema` (the columns of the relations it reads and their Spark types) the binder makes it, if `typed`
+        allows it, and refuses what it does not know. The older translation is left what reads PostgreSQL's catalog,
+        what was defined before there was a binder, and what `NotBound.older` says.
         """
         if typed and schema is not None:
-            bound = self.bound(rename, schema, frozenset(routines or ()))
+            bound = self.bound(rename, schema, tuple((routines or {}).values()))
             if bound is not None:
                 return bound
         if self.refused is not None:
@@ -91,13 +99,17 @@ class Query:
         check_known(tree, routines or {})
         return to_spark_sql(put_functions(tree, routines) if routines else tree, rename, schema)
 
-    def bound(self, rename: Rename, schema: Schema, routines: frozenset[str] = frozenset()) -> str | None:
-        """Spark's text by the binder; None if that does not know all of the query."""
+    def world(self, routines: Sequence[Routine] = ()) -> World:
+        """What the query may name beside relations."""
+        return World(tuple(routines), self.session) if routines or self.session else NOTHING
+
+    def bound(self, rename: Rename, schema: Schema, routines: Sequence[Routine] = ()) -> str | None:
+        """Spark's text by the binder; None if it leaves the query to the older translation."""
         if self.offset is None:
             return None
         try:
             text = self.text if self.change is None else self.change.text
-            return bound_text(text, schema, routines, rename, self.change)
+            return bound_text(text, schema, self.world(routines), rename, self.change)
         except HeadraceError as error:
             if error.position is not None:
                 substituted = self.change is not None and self.change.text != self.text

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from headrace.sql.query import Expression, Query, Rename, Schema
 
 
+DATABASE = "dev"
+"""The name of the only database that there is."""
 LOOKUP_SUFFIX = "_now"
 """What the planning name of a relation that is read `FOR SYSTEM_TIME AS OF PROCTIME()` ends with."""
 

@@ -120,7 +120,8 @@ def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Colum
         if literal is not None:
             return _from_literals(session, record, targets, literal)
         defaults = [record.payload.get("defaults", {}).get(c.name) for c in targets]
-        return _from_query(session, record, targets[:width], statement.rows.query(types, defaults))
+        names = [c.name for c in targets]
+        return _from_query(session, record, targets[:width], statement.rows.query(types, defaults, names))
     if statement.query is not None:
         return _from_query(session, record, targets, statement.query, bool(statement.columns))
     return _from_literals(session, record, [], [[]])

@@ -12,6 +12,7 @@ from headrace.session.system.postgres import ALWAYS_EMPTY, OWNER, type_names
 from headrace.session.system.relations import system_relation
 from headrace.session.variables import PG_VERSION
 from headrace.sql.query import Query
+from headrace.sql.query import Session as Values
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
@@ -171,19 +172,51 @@ def localize(session: Session, query: Query) -> Query:
     """The query with all such functions replaced; the same object where there are none."""
     tree = query.tree
     holder = exp.Paren(this=tree)
-    changed = False
+    changed, known = False, True
+    asked: list[str] = []
     for node in reversed(list(holder.walk(bfs=False))):
         if node is holder:
             continue
         new = _replacement(session, node)
         if new is not node:
             changed = True
+            known = known and (type(node) in _NODES or _is_simple(node))
+            if isinstance(node, exp.Anonymous) and node.name.lower() == "current_setting":
+                asked.append(node.expressions[0].name.lower())
             node.replace(new)
     if _reads_only_system(query):
         changed = _without_arrays(holder) or changed
         changed = _without_rows(holder) or changed
         changed = _single_rows(holder) or changed
-    return Query(holder.this, query.text, refused=query.refused) if changed else query
+    if not changed:
+        return query
+    if known:  # the binder is told the values, and reads the text itself
+        values = _values(session, asked)
+        return Query(holder.this, query.text, query.offset, query.refused, query.change, values)
+    return Query(holder.this, query.text, refused=query.refused)
+
+
+_SIMPLE = frozenset(("pg_backend_pid", "pg_is_in_recovery", "txid_current", "current_setting"))
+
+
+def _is_simple(node: exp.Expr) -> bool:
+    """Whether it is a call of a function that the binder knows, too."""
+    if not isinstance(node, exp.Anonymous) or node.name.lower() not in _SIMPLE:
+        return False
+    return all(isinstance(a, exp.Literal) for a in node.expressions) and len(node.expressions) <= 1
+
+
+def _values(session: Session, settings: Sequence[str]) -> Values:
+    """What the session says, by what asks for it."""
+    found: dict[str, str | bool | int | tuple[str, ...]] = {
+        **dict.fromkeys(("current_user", "session_user", "user", "current_role"), OWNER),
+        **dict.fromkeys(("current_catalog", "current_database"), "dev"),
+        "current_schema": session.names().schema, "version": version_text(),
+        "current_schemas": ("pg_catalog", *session.variables.search_path()),
+        "pg_backend_pid": session.number, "pg_is_in_recovery": session.on_standby, "txid_current": 1,
+        **{f"current_setting {name}": session.setting(name) for name in settings},
+    }  # fmt: skip
+    return tuple(sorted(found.items()))
 
 
 def _replacement(session: Session, node: exp.Expr) -> exp.Expr:

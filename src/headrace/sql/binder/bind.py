@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from postgast import pg_query_pb2 as pb
 
-from headrace.errors import UndefinedTable
+from headrace.errors import NotSupported, UndefinedTable
 from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import coerce, common_type
 from headrace.sql.binder.expressions import Expressions
@@ -19,6 +19,7 @@ from headrace.sql.binder.names import output_name
 from headrace.sql.binder.ordering import bound_limit, order_keys
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse
 from headrace.sql.binder.relations import Relations
+from headrace.sql.binder.rows import sets_of
 from headrace.sql.binder.scope import Located, Scope, Wrong
 from headrace.sql.binder.tree import (
     Aggregate,
@@ -27,6 +28,7 @@ from headrace.sql.binder.tree import (
     Constant,
     Derived,
     Expr,
+    Join,
     Output,
     Over,
     Query,
@@ -38,6 +40,7 @@ from headrace.sql.binder.tree import (
     walk,
 )  # fmt: skip
 from headrace.sql.binder.types import Type
+from headrace.sql.binder.world import NOTHING, World
 from headrace.sql.postgres import Parsed
 from headrace.sql.statements import TableName
 
@@ -59,10 +62,10 @@ _SETS: Final = {pb.SETOP_UNION: "UNION", pb.SETOP_INTERSECT: "INTERSECT", pb.SET
 
 @dataclass(frozen=True)
 class Known:
-    """What the binder is told of the world: relations, and the names of functions that somebody created."""
+    """What the binder is told of the world: relations, functions that somebody created, values of the session."""
 
     columns: Columns
-    routines: frozenset[str] = frozenset()
+    world: World = NOTHING
     parameters: tuple[tuple[int, Type], ...] = ()
 
 
@@ -72,7 +75,7 @@ class Binder:
     def __init__(self, parsed: Parsed, known: Known):
         self._parsed = parsed
         self.known = known
-        self.routines = known.routines
+        self.world = known.world
         self.local: set[int] = set()
         """Ids of the relations of the query that is bound now."""
         self.parameters: dict[int, Type] = dict(known.parameters)
@@ -104,7 +107,9 @@ class Binder:
 
     def statement(self) -> Query:
         """The whole statement, which is a query."""
-        if self._parsed.tree is None or kind_of(self._parsed.tree) != "SelectStmt":
+        if self._parsed.tree is None:
+            raise NotBound("a statement of this size", older=True)
+        if kind_of(self._parsed.tree) != "SelectStmt":
             refuse("a statement that is no query")
         found = self.query(self._parsed.tree, None)
         if not found.names:
@@ -121,7 +126,7 @@ class Binder:
 
     def _query(self, message: Any, scope: Scope) -> Query:
         if message.HasField("with_clause"):
-            self._with(inner(message.with_clause), scope)
+            self.with_clause(message.with_clause, scope)
         for lock in message.locking_clause:
             inner(lock)
         if message.op in _SETS:
@@ -130,8 +135,9 @@ class Binder:
             return self._values(message, scope)
         return self._select(message, scope)
 
-    def _with(self, clause: Any, scope: Scope) -> None:
-        for node in clause.ctes:
+    def with_clause(self, message: Any, scope: Scope) -> None:
+        """Put the CTEs of a WITH clause in sight."""
+        for node in inner(message).ctes:
             cte = inner(node)
             if cte.ctename in scope.ctes:
                 raise Wrong(f'WITH query name "{cte.ctename}" specified more than once', "42712", cte.location)
@@ -152,7 +158,8 @@ class Binder:
         source = Relations(self, scope).source(message.from_clause)
         targets = Expressions(self, scope, "SELECT", aggregates=True, windows=True)
         targets.named_windows = {inner(w).name: inner(w) for w in message.window_clause}
-        outputs = self._outputs(message.target_list, targets)
+        targets.sets = []
+        outputs = self.outputs(message.target_list, targets)
         where = None
         if message.HasField("where_clause"):
             where = Expressions(self, scope, "WHERE").condition(message.where_clause, "WHERE")
@@ -169,6 +176,12 @@ class Binder:
                 self, grouped[0], [o.value for o in outputs] + [k.value for k in order] + ([having] if having else [])
             )
         limit, offset = bound_limit(self, message)
+        if targets.sets:
+            windowed = any(isinstance(part, Over) for o in outputs for part in walk(o.value))
+            if has_groups or windowed or any(e.has_aggregates for e in (targets, having_in, sorting)):
+                refuse("a set-returning function in a grouped query")
+            produced = sets_of(targets.sets, targets.set_relation, source is not None)
+            source = produced if source is None else Join("CROSS JOIN", source, produced, None)
         select = Select(
             tuple(o.name for o in outputs), tuple(o.value.type for o in outputs), order, limit, offset, tuple(outputs),
             source, where, grouped[0], grouped[1], having, distinct,
@@ -191,7 +204,8 @@ class Binder:
             refuse("DISTINCT ON of a grouped query")
         return first_of_each(self, select, keys)
 
-    def _outputs(self, nodes: Any, at: Expressions) -> list[Output]:
+    def outputs(self, nodes: Any, at: Expressions) -> list[Output]:
+        """The columns that a list of targets makes."""
         outputs: list[Output] = []
         for node in nodes:
             target = inner(node)
@@ -199,7 +213,7 @@ class Binder:
                 outputs += self._star(inner(target.val), at.scope)
                 continue
             value = at.known(target.val)
-            if value.type.category == "?":
+            if value.type.category == "?" and not isinstance(value, Column):
                 raise NotBound(f"a value of {value.type.spark}")
             outputs.append(Output(target.name or output_name(target.val), value))
         return outputs
@@ -305,11 +319,11 @@ def bind_query(parsed: Parsed, known: Known) -> Query:
 def reporting(binder: Binder, parsed: Parsed) -> Iterator[None]:
     """Errors inside the block come out as the user sees them."""
     if parsed.additions:
-        raise NotBound("what is added to PostgreSQL's language")
+        raise NotBound("what is added to PostgreSQL's language", older=True)
     try:
         yield
     except Located as found:
         at = found.location
         raise found.error(binder.position(at) if at is not None and at >= 0 else None) from None
     except RecursionError:
-        raise NotBound("a query that is nested too deeply") from None
+        raise NotSupported("the query is nested too deeply", hint="Split it with WITH or views.") from None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS, AggregateEntry
-from headrace.sql.binder.coerce import coerce
-from headrace.sql.binder.overloads import arguments_for, chosen, shown
+from headrace.sql.binder.coerce import coerce, sortable
+from headrace.sql.binder.overloads import arguments_for, chosen, undefined
 from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.routines import routine_call
+from headrace.sql.binder.rows import SETS
 from headrace.sql.binder.scope import Wrong
+from headrace.sql.binder.session import is_session_function, session_value
 from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Over, SortKey, walk
+from headrace.sql.binder.types import Type
+from headrace.sql.binder.world import Routine
 
 if TYPE_CHECKING:
     from headrace.sql.binder.expressions import Expressions
@@ -31,11 +37,19 @@ _EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
 def call_function(at: Expressions, message: Any) -> Expr:
     """A call of any kind."""
     names = strings(message.funcname)
+    if len(names) > 1 and names[0] == SPARK:
+        raise Wrong(f"the type of {'.'.join(names)} is not known", "42P18", message.location,
+                    f"Give it: CAST({'.'.join(names)}(...) AS type).")  # fmt: skip
     if len(names) > 1 and names[0] != "pg_catalog":
         refuse("a function of a schema", message)
     name = names[-1]
-    if name in at.binder.routines:
-        refuse("a function that somebody created", message)
+    routine = at.binder.world.routine(name)
+    if routine is not None:
+        return _created(at, routine, message)
+    if is_session_function(name, len(message.args)) and not message.HasField("over"):
+        return _of_session(at, name, message)
+    if name in SETS:
+        return at.set_of(name, message)
     if message.HasField("over"):
         return _windowed(at, name, message)
     if name in WINDOWS and name not in AGGREGATES:
@@ -50,10 +64,60 @@ def call_function(at: Expressions, message: Any) -> Expr:
     return at.called(name, [at.bind(arg) for arg in message.args], message)
 
 
+def _created(at: Expressions, routine: Routine, message: Any) -> Expr:
+    """A function that a user has created."""
+    if message.agg_star:
+        refuse(f"{routine.name}(*)", message)
+    if routine.form != "aggregate" or message.HasField("over"):
+        arguments, where = [at.bind(arg) for arg in message.args], None
+        if message.HasField("agg_filter"):
+            where = at.condition(message.agg_filter, "FILTER")
+    else:
+        arguments, _, where = _aggregated(at, message)
+    made = routine_call(routine, arguments, message, where)
+    if routine.form == "aggregate" and message.HasField("over"):
+        return _over(made, *_window(at, routine.name, message))
+    return made
+
+
+def _of_session(at: Expressions, name: str, message: Any) -> Expr:
+    """What the session answers."""
+    if name != "current_setting":
+        return session_value(at.binder.world, name, message)
+    argument = at.bind(message.args[0])
+    if not isinstance(argument, Constant) or argument.text is None:
+        refuse("current_setting of a name that is no literal", message)
+    return session_value(at.binder.world, f"{name} {argument.text.lower()}", message)
+
+
+SPARK: Final = "spark"
+"""The schema by which Spark's own functions are called, right inside of a cast that says what type they return."""
+_FORBIDDEN: Final = frozenset(("java_method", "reflect", "try_reflect", "assert_true", "raise_error", "spark_partition_id"))
+
+
+def spark_call(at: Expressions, message: Any, target: Type) -> Expr:
+    """`spark.f(...)::type`: a function of Spark's, with Spark's meaning."""
+    names = strings(message.funcname)
+    extras = ("agg_order", "agg_filter", "agg_distinct", "agg_star", "over", "agg_within_group", "func_variadic")
+    if len(names) != 2 or not re.fullmatch(r"[a-z_][a-z_0-9]*", names[1]) or names[1].startswith("hr_"):
+        refuse("this call of Spark", message)
+    if names[1] in _FORBIDDEN or any(f.name in extras for f, _ in message.ListFields()):
+        refuse(f"spark.{names[1]}", message)
+    arguments = tuple(at.known(arg) for arg in message.args)
+    holes = ", ".join(f"{{{i}}}" for i in range(len(arguments)))
+    return Call(target, f"CAST({names[1]}({holes}) AS {target.spark})", arguments, True)
+
+
 # ---- aggregates
 
 
 def _aggregate(at: Expressions, name: str, message: Any) -> Expr:
+    arguments, order, where = _aggregated(at, message)
+    return _made(name, arguments, order, where, message)
+
+
+def _aggregated(at: Expressions, message: Any) -> tuple[list[Expr], tuple[SortKey, ...], Expr | None]:
+    """Arguments, order and filter of an aggregate."""
     if not at.aggregates or at.inside:
         what = "aggregate function calls cannot be nested" if at.inside else (
             f"aggregate functions are not allowed in {at.clause}"
@@ -68,7 +132,7 @@ def _aggregate(at: Expressions, name: str, message: Any) -> Expr:
         at.inside = False
     at.has_aggregates = True
     _require_local(at, [*arguments, *([where] if where is not None else [])], message)
-    return _made(name, arguments, order, where, message)
+    return arguments, order, where
 
 
 def _require_local(at: Expressions, found: Sequence[Expr], message: Any) -> None:
@@ -108,21 +172,20 @@ def _entry(
     known: dict[str, list[AggregateEntry]], name: str, arguments: Sequence[Expr], message: Any
 ) -> tuple[AggregateEntry, list[Expr]]:
     overloads = known.get(name)
-    if overloads is None:
-        refuse(f"the function {name}", message)
     given = [a.type for a in arguments]
-    found = chosen(overloads, given, name, message)
-    if found is None:
-        refuse(shown(name, given), message)
+    found = chosen(overloads, given, name, message) if overloads else None
+    if overloads is None or found is None:
+        undefined(name, given, [o.signature for o in overloads or ()], message)
     return overloads[found[0]], arguments_for(found[1], arguments)
 
 
 def _ordered_set(at: Expressions, name: str, message: Any) -> Expr:
-    if name != "percentile_cont" or len(message.args) != 1 or len(message.agg_order) != 1 or not at.aggregates:
-        refuse(name, message)
+    counts = {"percentile_cont": 1, "percentile_disc": 1, "mode": 0}
+    if len(message.args) != counts.get(name) or len(message.agg_order) != 1 or not at.aggregates or at.inside:
+        refuse(f"this {name}", message)
     at.inside = True
     try:
-        share = coerce(at.bind(message.args[0]), t.FLOAT8, "implicit")
+        share = coerce(at.bind(message.args[0]), t.FLOAT8, "implicit") if message.args else Constant(t.FLOAT8, "0")
         key = sort_keys(at, message.agg_order)[0]
         where = at.condition(message.agg_filter, "FILTER") if message.HasField("agg_filter") else None
     finally:
@@ -130,6 +193,8 @@ def _ordered_set(at: Expressions, name: str, message: Any) -> Expr:
     at.has_aggregates = True
     if not isinstance(share, Constant) and not isinstance(getattr(share, "arguments", (None,))[0], Constant):
         refuse("a share that is no literal", message)
+    if name != "percentile_cont":
+        return _of_sorted(name, share, key, where)
     if key.value.type.category != "N":
         refuse("percentile_cont of this type", message)
     value = coerce(key.value, t.FLOAT8, "implicit")
@@ -137,6 +202,19 @@ def _ordered_set(at: Expressions, name: str, message: Any) -> Expr:
     return Aggregate(
         t.FLOAT8, f"percentile_cont({{0}}) WITHIN GROUP (ORDER BY {{1}}{direction})", (share, value), False, (), where
     )
+
+
+def _of_sorted(name: str, share: Expr, key: SortKey, where: Expr | None) -> Expr:
+    """`percentile_disc`: the value at a share of the sorted ones; `mode`: the first of the most frequent."""
+    kind = key.value.type
+    if kind.category in "?P" or kind.is_array:
+        refuse(f"{name} of this type")
+    if name == "mode":
+        order = " ORDER BY {0} DESC" if key.descending else " ORDER BY {0}"
+        return Aggregate(kind, f"mode() WITHIN GROUP ({order.strip()})", (key.value,), False, (), where)
+    rows = Aggregate(t.array_of(kind), "collect_list({0})", (key.value,), False, (), where)
+    form = "try_element_at({1}, CAST(greatest(ceil({0} * size({1})), 1) AS INT))"
+    return Call(kind, form.replace("{1}", f"sort_array({{1}}, {not key.descending})", 1), (share, rows))
 
 
 def sort_keys(at: Expressions, clause: Any) -> tuple[SortKey, ...]:
@@ -154,8 +232,10 @@ def sort_key(value: Expr, item: Any, output: int | None = None) -> SortKey:
     if found.sortby_dir == 4:
         refuse("ORDER BY ... USING", item)
     nulls_first = found.sortby_nulls == 2 if found.sortby_nulls in (2, 3) else descending
-    if value.type.is_array:
-        refuse("an order of arrays", item)
+    if value.type.is_array or value.type.category in "?P":
+        if not value.type.is_array:
+            refuse(f"an order of values of {value.type}", item)
+        return SortKey(sortable(value), descending, nulls_first)
     return SortKey(value, descending, nulls_first, output)
 
 
@@ -163,6 +243,30 @@ def sort_key(value: Expr, item: Any, output: int | None = None) -> SortKey:
 
 
 def _windowed(at: Expressions, name: str, message: Any) -> Expr:
+    if not at.windows or at.inside:
+        raise Wrong(f"window functions are not allowed in {at.clause}", "42P20", message.location)
+    arguments = [at.bind(arg) for arg in message.args]
+    if message.agg_order or message.agg_distinct:
+        refuse("DISTINCT or ORDER BY in a window function", message)
+    where = at.condition(message.agg_filter, "FILTER") if message.HasField("agg_filter") else None
+    partition, order, frame = _window(at, name, message)
+    if name in AGGREGATES or message.agg_star:
+        made = _made(name, arguments, (), where, message)
+        return _over(made, partition, order, frame)
+    if where is not None:
+        refuse("FILTER of a window function", message)
+    entry, ready = _entry(WINDOWS, name, arguments, message)
+    if name in ("lag", "lead") and len(ready) > 1 and not isinstance(ready[1], Constant):
+        refuse("an offset that is no literal", message)
+    ranks = name not in ("first_value", "last_value", "nth_value")
+    function = Aggregate(entry.result(ready), entry.form, tuple(ready), False, (), None)
+    if ranks and not order:
+        order = (SortKey(Constant(t.INT4, "1"), False, False),)
+    return Over(function.type, function, partition, order, "" if ranks else frame)
+
+
+def _window(at: Expressions, name: str, message: Any) -> tuple[tuple[Expr, ...], tuple[SortKey, ...], str]:
+    """What OVER says: partition, order and frame."""
     if not at.windows or at.inside:
         raise Wrong(f"window functions are not allowed in {at.clause}", "42P20", message.location)
     definition = inner(message.over)
@@ -175,30 +279,13 @@ def _windowed(at: Expressions, name: str, message: Any) -> Expr:
         refuse("a window that extends another one", message)
     partition = tuple(at.known(p) for p in definition.partition_clause)
     order = sort_keys(at, definition.order_clause)
-    frame = _frame(at, definition, order)
-    arguments = [at.bind(arg) for arg in message.args]
-    if message.agg_order or message.agg_distinct:
-        refuse("DISTINCT or ORDER BY in a window function", message)
-    where = at.condition(message.agg_filter, "FILTER") if message.HasField("agg_filter") else None
-    if name in AGGREGATES or message.agg_star:
-        made = _made(name, arguments, (), where, message)
-        return _over(made, partition, order, frame)
-    if where is not None:
-        refuse("FILTER of a window function", message)
-    entry, ready = _entry(WINDOWS, name, arguments, message)
-    if name in ("lag", "lead") and len(ready) > 1 and not isinstance(ready[1], Constant):
-        refuse("an offset that is no literal", message)
-    ranks = name not in ("first_value", "last_value")
-    function = Aggregate(entry.result(ready), entry.form, tuple(ready), False, (), None)
-    if ranks and not order:
-        refuse("a rank without ORDER BY", message)
-    return Over(function.type, function, partition, order, "" if ranks else frame)
+    return partition, order, _frame(at, definition, order)
 
 
 def _over(made: Expr, partition: tuple[Expr, ...], order: tuple[SortKey, ...], frame: str) -> Expr:
     """Put OVER to the aggregates that an expression is made of."""
     if isinstance(made, Aggregate):
-        if made.form == "array_agg" or made.order:
+        if made.order or "listagg" in made.form:
             refuse("this aggregate over a window")
         return Over(made.type, made, partition, order, frame)
     assert isinstance(made, Call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.errors import DatatypeMismatch
+from headrace.errors import DatatypeMismatch, HeadraceError
 from headrace.sql.binder import types as t
 from headrace.sql.binder.bind import Binder, Known, reporting
 from headrace.sql.binder.coerce import plain
@@ -13,26 +13,35 @@ from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.scope import Item, Scope, Wrong
-from headrace.sql.binder.tree import Expr, Join, Output, Query, Relation, Select
+from headrace.sql.binder.tree import Constant, Expr, Join, Output, Query, Relation, Select, SetOperation
 from headrace.sql.binder.types import Type
-from headrace.sql.postgres import Parsed
+from headrace.sql.postgres import Parsed, parse_statement
 
 declare("UpdateStmt", "relation target_list where_clause from_clause returning_clause")
 declare("DeleteStmt", "relation using_clause where_clause returning_clause")
-declare("InsertStmt", "relation cols select_stmt on_conflict_clause returning_clause override")
+declare("InsertStmt", "relation cols select_stmt on_conflict_clause returning_clause override with_clause")
 declare("MultiAssignRef", "source colno ncolumns")
+declare("SetToDefault", "")
+declare("ReturningClause", "exprs")
 
 
 @dataclass(frozen=True)
 class Change:
-    """Which query of a statement is wanted: the rows to update or to delete, with these columns, or what is inserted.
+    """Which query of a statement is wanted.
+
+    The rows to update or to delete, with these columns; what is inserted: a query's rows, or those of VALUES as these
+    columns store them; or what RETURNING shows of changed rows.
 
     `text` is the statement's, with values in the place of parameters.
     """
 
-    kind: Literal["update", "delete", "insert"]
+    kind: Literal["update", "delete", "insert", "values", "returning"]
     text: str
     columns: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    """Spark's types of the columns that rows of values are stored in."""
+    defaults: tuple[tuple[str, str], ...] = ()
+    """What `DEFAULT` stands for, by column."""
 
 
 def bind_change(parsed: Parsed, known: Known, change: Change) -> Query:
@@ -40,15 +49,98 @@ def bind_change(parsed: Parsed, known: Known, change: Change) -> Query:
     binder = Binder(parsed, known)
     with reporting(binder, parsed):
         if change.kind == "insert":
-            return binder.query(_statement(parsed, "InsertStmt").select_stmt, None)
+            return _inserted(binder, parsed)
+        if change.kind == "values":
+            return _Rows(binder, change).query(_statement(parsed, "InsertStmt"))
+        if change.kind == "returning":
+            return _returned(binder, _statement(parsed, "InsertStmt", "UpdateStmt", "DeleteStmt"))
         message = _statement(parsed, "UpdateStmt" if change.kind == "update" else "DeleteStmt")
         return _Changed(binder, change).query(message)
 
 
-def _statement(parsed: Parsed, kind: str) -> Any:
-    if kind_of(parsed.tree) != kind:
-        raise NotBound("another statement than was expected")
+def _statement(parsed: Parsed, *kinds: str) -> Any:
+    if parsed.tree is None:
+        raise NotBound("a statement of this size", older=True)
+    if kind_of(parsed.tree) not in kinds:
+        refuse("this statement")
     return inner(parsed.tree)
+
+
+def _inserted(binder: Binder, parsed: Parsed) -> Query:
+    message = _statement(parsed, "InsertStmt")
+    scope = Scope()
+    if message.HasField("with_clause"):
+        binder.with_clause(message.with_clause, scope)
+    return binder.query(message.select_stmt, scope)
+
+
+def _returned(binder: Binder, message: Any) -> Query:
+    """The rows of the table as RETURNING shows them."""
+    scope = Scope()
+    source, items = Relations(binder, scope).table(check(message.relation))
+    scope.items.extend(items)
+    outputs = tuple(binder.outputs(inner(message.returning_clause).exprs, Expressions(binder, scope, "RETURNING")))
+    names, types = tuple(o.name for o in outputs), tuple(o.value.type for o in outputs)
+    return Select(names, types, (), None, None, outputs, source, None, (), "", None, False)
+
+
+class _Rows:
+    """The rows of `INSERT ... VALUES`, as the columns store them."""
+
+    def __init__(self, binder: Binder, change: Change):
+        self._at = Expressions(binder, Scope(), "VALUES")
+        self._binder = binder
+        self._change = change
+        self._kinds = [_kind(spark) for spark in change.types]
+
+    def query(self, message: Any) -> Query:
+        """All rows."""
+        rows = inner(message.select_stmt).values_lists
+        return self._united([self._row(inner(row).items) for row in rows])
+
+    def _row(self, cells: Any) -> Select:
+        if len(cells) > len(self._kinds):
+            raise Wrong("INSERT has more expressions than target columns", "42601", None)
+        outputs = tuple(Output(f"column{i + 1}", self._cell(cell, i)) for i, cell in enumerate(cells))
+        types = tuple(o.value.type for o in outputs)
+        return Select(tuple(o.name for o in outputs), types, (), None, None, outputs, None, None, (), "", None, False)
+
+    def _cell(self, node: Any, at: int) -> Expr:
+        name, kind = self._change.columns[at], self._kinds[at]
+        if kind_of(node) == "SetToDefault":
+            return default_of(self._binder, dict(self._change.defaults).get(name), kind, name)
+        return stored(self._at, self._at.bind(node), kind, name, node)
+
+    def _united(self, rows: list[Select]) -> Query:
+        """All of them, as a tree that is not deep."""
+        if len(rows) == 1:
+            return rows[0]
+        if len({len(row.names) for row in rows}) > 1:
+            raise Wrong("VALUES lists must all be the same length", "42601", None)
+        left, right = self._united(rows[: len(rows) // 2]), self._united(rows[len(rows) // 2 :])
+        return SetOperation(left.names, left.types, (), None, None, "UNION ALL", left, right)
+
+
+def _kind(spark: str) -> Type:
+    return t.of_spark(spark) or Type("?", spark, "?")
+
+
+def default_of(binder: Binder, text: str | None, kind: Type, name: str) -> Expr:
+    """What DEFAULT stands for: the expression that a column was declared with."""
+    if text is None:
+        return Constant(kind, None)
+    found = parse_statement(f"SELECT {text}").tree
+    if found is None or len(found.select_stmt.target_list) != 1:
+        raise NotBound("this DEFAULT")
+    node = inner(inner(found).target_list[0]).val
+    at = Expressions(binder, Scope(), "DEFAULT expressions")
+    try:
+        return stored(at, at.bind(node), kind, name, node)
+    except HeadraceError as error:
+        error.position = None  # it is one in another text
+        raise
+    except NotBound as unknown:
+        raise NotBound(unknown.what, older=unknown.older) from None
 
 
 class _Changed:
@@ -102,14 +194,16 @@ class _Changed:
             if kind_of(part.source) != "RowExpr":
                 refuse("SET (columns) = a query", part)
             node = inner(part.source).args[part.colno - 1]
+        if kind_of(node) == "SetToDefault":
+            return default_of(self._binder, dict(self._change.defaults).get(item.name), kind, item.name)
         at = Expressions(self._binder, self._scope, "UPDATE")
         return stored(at, at.bind(node), kind, item.name, node)
 
 
 def stored(at: Expressions, value: Expr, kind: Type, name: str, node: Any) -> Expr:
     """A value as an assignment to a column stores it. Raises `DatatypeMismatch`."""
-    if kind.category == "?":
-        raise NotBound(f"a value of {kind.spark}")
+    if kind.category == "?" or kind.name == "record":
+        raise NotBound(f"a value of {kind.spark}", older=True)
     if not t.can_cast(value.type, kind, "assignment"):
         raise DatatypeMismatch(
             f'column "{name}" is of type {kind} but expression is of type {value.type}',

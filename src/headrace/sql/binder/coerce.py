@@ -10,7 +10,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr, Parameter, fill
 from headrace.sql.binder.types import Context, Type
-from headrace.sql.intervals import parse_interval
+from headrace.sql.intervals import interval_text, parse_interval
 from headrace.sql.values import parse_text, to_text
 
 FLOAT_TEXT = (
@@ -163,10 +163,70 @@ def as_text(expr: Expr) -> Expr:
     source = expr.type
     if source.name in t.TEXTS:
         return expr
+    if source.name == "interval" and isinstance(expr, Constant) and expr.text is not None:
+        return Constant(t.TEXT, interval_text(*parse_interval(expr.text)))
     return Call(t.TEXT, _text_form(source), (expr,))
 
 
+def sortable(expr: Expr) -> Expr:
+    """What sorts for Spark as an array does in PostgreSQL: nulls among its elements are larger than all others."""
+    return Call(Type("keys", "?", "?"), "transform({0}, `__o` -> struct(`__o` IS NULL, `__o`))", (expr,))
+
+
+def _spelled(text: str) -> str:
+    """A string literal of Spark's."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_CLOCK = "EXTRACT(HOUR FROM {0}) <> 0 OR EXTRACT(MINUTE FROM {0}) <> 0 OR EXTRACT(SECOND FROM {0}) <> 0"
+_SPAN_TEXT = (
+    "CASE WHEN {0} IS NOT NULL THEN concat_ws(' ', CASE WHEN EXTRACT(DAY FROM {0}) <> 0 THEN concat("
+    "CAST(EXTRACT(DAY FROM {0}) AS STRING), CASE WHEN EXTRACT(DAY FROM {0}) = 1 THEN ' day' ELSE ' days' END) END, "
+    "CASE WHEN " + _CLOCK + " OR EXTRACT(DAY FROM {0}) = 0 THEN concat(CASE WHEN {0} < INTERVAL '0' DAY AND ("
+    + _CLOCK + ") THEN '-' ELSE '' END, lpad(CAST(abs(EXTRACT(HOUR FROM {0})) AS STRING), 2, '0'), ':', "
+    "lpad(CAST(abs(EXTRACT(MINUTE FROM {0})) AS STRING), 2, '0'), ':', regexp_replace("
+    "lpad(CAST(abs(EXTRACT(SECOND FROM {0})) AS STRING), 9, '0'), " + _spelled(r"\.?0+$") + ", '')) END) END"
+)  # fmt: skip
+_MONTHS_TEXT = (
+    "CASE WHEN {0} IS NULL THEN NULL WHEN EXTRACT(YEAR FROM {0}) = 0 AND EXTRACT(MONTH FROM {0}) = 0 THEN '00:00:00' "
+    "ELSE concat_ws(' ', CASE WHEN EXTRACT(YEAR FROM {0}) <> 0 THEN concat(CAST(EXTRACT(YEAR FROM {0}) AS STRING), "
+    "CASE WHEN EXTRACT(YEAR FROM {0}) = 1 THEN ' year' ELSE ' years' END) END, "
+    "CASE WHEN EXTRACT(MONTH FROM {0}) <> 0 THEN concat(CAST(EXTRACT(MONTH FROM {0}) AS STRING), "
+    "CASE WHEN EXTRACT(MONTH FROM {0}) = 1 THEN ' mon' ELSE ' mons' END) END) END"
+)
+"""The texts of intervals of days and times, and of those of years and months."""
+
+
+_MARKS = _spelled(r'(["\\])')
+_SPECIAL = _spelled(r'[(),"\\\s]')
+
+
+def _record_text(source: Type) -> str:
+    parts = []
+    for name, spark in t.fields_of(source):
+        kind = t.of_spark(spark)
+        if kind is None or set(name) & set("{}`"):
+            raise NotBound("this record as text")
+        at = f"{{0}}.`{name}`"
+        text = "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END" if kind.name == "bool" else _text_form(kind)
+        text = at if kind.name in t.TEXTS else text.replace("{0}", at)
+        doubled = f"regexp_replace({text}, {_MARKS}, '$1$1')"
+        quoted = f"""concat('"', {doubled}, '"')"""
+        whole = f"CASE WHEN {text} IS NULL THEN '' WHEN {text} = '' OR rlike({text}, {_SPECIAL}) THEN {quoted} ELSE {text} END"
+        parts.append(whole)
+    joined = ", ',', ".join(parts)
+    return f"CASE WHEN {{0}} IS NOT NULL THEN concat('(', {joined}, ')') END"
+
+
 def _text_form(source: Type) -> str:
+    if source.name == "record":
+        return _record_text(source)
+    if source.name == "interval":
+        if source.spark == t.INTERVAL.spark:
+            return _SPAN_TEXT
+        if source.spark == "interval":
+            raise NotBound("an interval of months and days as text")
+        return _MONTHS_TEXT
     if source.name == "numeric":
         cast = "CAST({0} AS STRING)"
         open_ended = source == t.NUMERIC

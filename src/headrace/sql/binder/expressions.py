@@ -10,16 +10,23 @@ from postgast import pg_query_pb2 as pb
 
 from headrace.errors import HeadraceError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.calls import call_function
-from headrace.sql.binder.catalogue.functions import FUNCTIONS, matches
+from headrace.sql.binder.calls import SPARK, call_function, spark_call
+from headrace.sql.binder.catalogue.functions import FUNCTIONS
 from headrace.sql.binder.catalogue.operators import OPERATORS, PREFIXES
+from headrace.sql.binder.catalogue.patterns import matches
 from headrace.sql.binder.coerce import coerce, common_type, literal, to_common
+from headrace.sql.binder.listed import array_of_query, rows_of_query
 from headrace.sql.binder.overloads import apply, operator
-from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.records import field_of, is_null, record
+from headrace.sql.binder.json_paths import json_text
+from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
-from headrace.sql.binder.tree import Call, Constant, Expr, Nested, Parameter, Query
+from headrace.sql.binder.session import SESSION_VALUES, session_value
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Parameter, Query
 from headrace.sql.binder.typenames import interval_unit, named_type
 from headrace.sql.binder.types import Type
+from headrace.sql.statements import DATABASE
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -41,7 +48,8 @@ for _kind, _arguments in {
     "SubLink": "sub_link_type testexpr oper_name subselect",
     "A_ArrayExpr": "elements",
     "A_Indirection": "arg indirection",
-    "A_Indices": "uidx",
+    "A_Indices": "is_slice lidx uidx",
+    "GroupingFunc": "args",
     "RowExpr": "args row_format",
     "SQLValueFunction": "op typmod",
     "CollateClause": "arg collname",
@@ -51,6 +59,7 @@ for _kind, _arguments in {
     declare(_kind, _arguments)
 
 _NUMBER: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_YEARS: Final = re.compile(r"\s*[+-]?\d+-\d+\s*", re.ASCII)
 _COLLATIONS: Final = frozenset(("default", "C", "POSIX", "ucs_basic"))
 _TESTS: Final = {
     pb.IS_TRUE: "({0} <=> TRUE)",
@@ -77,6 +86,9 @@ class Expressions:
         self.inside = False
         """Whether what is bound now is an argument of an aggregate."""
         self.named_windows: dict[str, Any] = {}
+        self.sets: list[Expr] | None = None
+        """The arrays of set-returning functions called in the outputs of a query; None where none may be called."""
+        self.set_relation = 0
         self.has_aggregates = False
         self.test = False
         """Whether what is bound now is a condition in which null counts as false."""
@@ -84,8 +96,11 @@ class Expressions:
     def bind(self, node: Any) -> Expr:
         """The expression; its type is `unknown` for a string literal or a null without one."""
         test, self.test = self.test, False
+        sets = self.sets
         try:
             kind = kind_of(node)
+            if kind in ("CaseExpr", "CoalesceExpr"):
+                self.sets = None
             read = _READERS.get(kind)
             if read is None:
                 refuse(kind, node)
@@ -97,8 +112,12 @@ class Expressions:
             if error.position is None and (at := place(node)) is not None:
                 error.position = self.binder.position(at)
             raise
+        except NotBound as unknown:
+            if unknown.location is None:
+                unknown.location = place(node)
+            raise
         finally:
-            self.test = test
+            self.test, self.sets = test, sets
 
     def known(self, node: Any) -> Expr:
         """The expression, a literal of unknown type as text."""
@@ -166,15 +185,15 @@ class Expressions:
             if self.scope.has(names[0]):
                 refuse("a whole row as a value", message)
             raise Missing(f'column "{names[0]}" does not exist', message.location)
+        if len(names) == 4 and names[0] == DATABASE:
+            names = names[1:]
         if len(names) > 3:
             refuse("a column with the name of its database", message)
         schema, relation, name = (None, *names) if len(names) == 2 else names
-        if (
-            len(names) == 2
-            and not self.scope.has(relation or "")
-            and self.scope.column(relation or "", message.location)
-        ):
-            refuse("a field of a record", message)
+        if len(names) == 2 and not self.scope.has(relation or ""):
+            whole = self.scope.column(relation or "", message.location)
+            if whole is not None:
+                refuse("a field of a column without brackets around the column", message)
         return self.scope.qualified(relation or "", schema, name or "", message.location)
 
     def _parameter(self, message: Any) -> Expr:
@@ -206,6 +225,8 @@ class Expressions:
             return self._prefixed(symbol, message)
         if kind_of(message.lexpr) == "RowExpr" and kind_of(message.rexpr) == "RowExpr":
             return self._rows(symbol, message)
+        if symbol == "->>":
+            return json_text(self, message)
         left, right = self.bind(message.lexpr), self.bind(message.rexpr)
         return self.operate(symbol, left, right, message)
 
@@ -361,7 +382,10 @@ class Expressions:
         if kind_of(message.arg) == "RowExpr":
             parts: list[Expr] = [Call(t.BOOL, form, (self.known(arg),)) for arg in inner(message.arg).args]
             return conjunction("AND", parts)
-        return Call(t.BOOL, form, (self.known(message.arg),))
+        found = self.known(message.arg)
+        if found.type.name == "record":
+            return is_null(found, negative)
+        return Call(t.BOOL, form, (found,))
 
     def _boolean_test(self, message: Any) -> Expr:
         return Call(
@@ -411,6 +435,10 @@ class Expressions:
         if unit is not None:
             return self._interval(message, unit)
         target = named_type(message.type_name)
+        if kind_of(message.arg) == "FuncCall" and strings(message.arg.func_call.funcname)[0] == SPARK:
+            return spark_call(self, inner(message.arg), target)
+        if kind_of(message.arg) == "A_Const" and target.name in t.FLOATS and message.arg.a_const.HasField("fval"):
+            return literal(message.arg.a_const.fval.fval, target)
         if kind_of(message.arg) == "A_ArrayExpr" and target.element is not None:
             return self._array(inner(message.arg), target)
         found = self.bind(message.arg)
@@ -419,7 +447,11 @@ class Expressions:
     def _interval(self, message: Any, unit: str) -> Expr:
         """`INTERVAL '2' DAY`."""
         found = self.bind(message.arg)
-        if not isinstance(found, Constant) or found.text is None or not _NUMBER.fullmatch(found.text):
+        if not isinstance(found, Constant) or found.text is None:
+            refuse("an interval with units beside what is no literal", message)
+        if unit == "year to month" and _YEARS.fullmatch(found.text):
+            return literal(found.text, t.INTERVAL)
+        if " to " in unit or not _NUMBER.fullmatch(found.text):
             refuse("an interval with units beside its text", message)
         return literal(f"{found.text.strip()} {unit}", t.INTERVAL)
 
@@ -443,8 +475,17 @@ class Expressions:
     def _indirection(self, message: Any) -> Expr:
         found = self.bind(message.arg)
         for part in message.indirection:
-            if kind_of(part) != "A_Indices" or found.type.element is None:
-                refuse("a field of a record", message)
+            if kind_of(part) == "String":
+                found = field_of(found, part.string.sval, message)
+                continue
+            if kind_of(part) != "A_Indices":
+                refuse("a star behind a value", message)
+            if found.type.element is None:
+                raise Wrong(f"cannot subscript type {found.type} because it does not support subscripting", "42804",
+                            place(message))  # fmt: skip
+            if inner(part).is_slice:
+                found = self._slice(found, inner(part), message)
+                continue
             index = self.converted(self.bind(inner(part).uidx), t.INT4, message)
             form = "CASE WHEN {1} > 0 THEN try_element_at({0}, {1}) END"
             if isinstance(index, Constant) and index.text is not None:
@@ -454,17 +495,58 @@ class Expressions:
             found = Call(found.type.element, form, (found, index))
         return found
 
+    def _slice(self, found: Expr, part: Any, message: Any) -> Expr:
+        """`a[low:high]`, each of them left out for the array's own bound."""
+        low: Expr = Constant(t.INT4, "1")
+        if part.HasField("lidx"):
+            low = self.converted(self.bind(part.lidx), t.INT4, message)
+        high: Expr = Call(t.INT4, "size({0})", (found,))
+        if part.HasField("uidx"):
+            high = self.converted(self.bind(part.uidx), t.INT4, message)
+        form = (
+            "CASE WHEN {1} IS NOT NULL AND {2} IS NOT NULL THEN "
+            "slice({0}, greatest({1}, 1), greatest(least({2}, size({0})) - greatest({1}, 1) + 1, 0)) END"
+        )
+        return Call(found.type, form, (found, low, high))
+
+    def _row(self, message: Any) -> Expr:
+        return record([self.known(arg) for arg in message.args])
+
+    def _grouping(self, message: Any) -> Expr:
+        if not self.aggregates:
+            raise Wrong(f"grouping operations are not allowed in {self.clause}", "42803", message.location)
+        self.has_aggregates = True
+        found = tuple(self.known(arg) for arg in message.args)
+        bits = [f"CAST(grouping({{{i}}}) AS INT) * {2 ** (len(found) - 1 - i)}" for i in range(len(found))]
+        return Aggregate(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
+
     def _session_value(self, message: Any) -> Expr:
         values = {pb.SVFOP_CURRENT_TIMESTAMP: (t.TIMESTAMPTZ, "current_timestamp()"),
                   pb.SVFOP_CURRENT_DATE: (t.DATE, "current_date()"),
                   pb.SVFOP_LOCALTIMESTAMP: (t.TIMESTAMP, "CAST(current_timestamp() AS TIMESTAMP_NTZ)")}  # fmt: skip
+        name = pb.SQLValueFunctionOp.Name(message.op).removeprefix("SVFOP_").lower()
+        if message.op not in values and name in SESSION_VALUES:
+            return session_value(self.binder.world, name, message)
         if message.op not in values or message.typmod not in (0, -1):
-            refuse(pb.SQLValueFunctionOp.Name(message.op), message)
+            refuse(f"this {name.upper().removesuffix('_N')}", message)
         kind, form = values[message.op]
         return Call(kind, form, ())
 
     def _function(self, message: Any) -> Expr:
         return call_function(self, message)
+
+    def set_of(self, name: str, message: Any) -> Expr:
+        """A function that returns a set, in the list of outputs: what it has at the place of the row."""
+        if self.sets is None or self.inside:
+            raise Wrong("set-returning functions are not allowed here", "0A000", message.location)
+        found, self.sets = self.sets, None
+        rows = rows_of(name, [self.bind(arg) for arg in message.args], message)
+        if len(rows.arrays) != 1:
+            refuse("unnest of several arrays outside of FROM", message)
+        self.sets = found
+        found.append(rows.arrays[0])
+        self.set_relation = self.set_relation or self.binder.next_id()
+        return Column(rows.kinds[0], self.set_relation, f"set{len(found) - 1}", name)
 
     def called(self, name: str, arguments: Sequence[Expr], message: Any) -> Expr:
         """A function of the catalogue."""
@@ -482,9 +564,34 @@ class Expressions:
             if len(query.types) != 1:
                 raise Wrong("subquery must return only one column", "42601", message.location)
             return Nested(query.types[0], "({q})", query, ())
+        if kind == pb.ARRAY_SUBLINK:
+            if len(query.types) != 1:
+                raise Wrong("subquery must return only one column", "42601", message.location)
+            return array_of_query(self.binder, query)
         if kind == pb.ANY_SUBLINK and (not message.oper_name or strings(message.oper_name) == ["="]):
             return self._in_query(message, query, test)
-        refuse(pb.SubLinkType.Name(kind), message)
+        if kind in (pb.ANY_SUBLINK, pb.ALL_SUBLINK):
+            return self._compared_with_query(message, query)
+        refuse("this query in an expression", message)
+
+    def _compared_with_query(self, message: Any, query: Query) -> Expr:
+        """`x op ANY (query)` and `x op ALL (query)`, and rows in a query: over the list of its rows."""
+        nodes = list(inner(message.testexpr).args) if kind_of(message.testexpr) == "RowExpr" else [message.testexpr]
+        if len(nodes) != len(query.types):
+            few = "few" if len(nodes) > len(query.types) else "many"
+            raise Wrong(f"subquery has too {few} columns", "42601", message.location)
+        symbol = strings(message.oper_name)[-1] if message.oper_name else "="
+        symbol = "<>" if symbol == "!=" else symbol
+        if len(nodes) > 1 and symbol not in ("=", "<>"):
+            refuse("an order of rows", message)
+        listed = rows_of_query(self.binder, query)
+        parts = [
+            self.operate(symbol, self.bind(node), Call(kind, f"`__row`.`c{i}`", ()), message)
+            for i, (node, kind) in enumerate(zip(nodes, query.types, strict=True))
+        ]
+        compared = conjunction("OR" if symbol == "<>" else "AND", parts)
+        function = "exists" if message.sub_link_type == pb.ANY_SUBLINK else "forall"
+        return Call(t.BOOL, f"{function}({{0}}, `__row` -> {{1}})", (listed, compared))
 
     def _in_query(self, message: Any, query: Query, test: bool) -> Expr:
         if kind_of(message.testexpr) == "RowExpr":
@@ -510,7 +617,7 @@ class Expressions:
             raise Wrong("subquery has too few columns", "42601", message.location)
         values = [self.bind(i) for i in items]
         if not test or any(v.type != k for v, k in zip(values, query.types, strict=True)):
-            refuse("rows IN a query of other types", message)
+            return self._compared_with_query(message, query)
         holes = ", ".join(f"{{{i}}}" for i in range(len(values)))
         return Nested(t.BOOL, f"(({holes}) IN ({{q}}))", query, tuple(values))
 
@@ -552,6 +659,8 @@ _READERS: Final[dict[str, _Reader]] = {
     "SubLink": Expressions._sublink,
     "CollateClause": Expressions._collated,
     "ParamRef": Expressions._parameter,
+    "RowExpr": Expressions._row,
+    "GroupingFunc": Expressions._grouping,
 }
 _OPERATIONS: Final[dict[int, _Reader]] = {
     pb.AEXPR_OP: Expressions._plain,

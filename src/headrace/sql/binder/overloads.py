@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NoReturn, Protocol
 
@@ -95,14 +96,30 @@ def _as(expr: Expr, kind: Type) -> Expr:
 
 def apply(catalogue: Catalogue, name: str, arguments: Sequence[Expr], message: Any) -> Expr:
     """A call of a function of the catalogue."""
-    overloads = catalogue.get(name)
-    if overloads is None:
-        refuse(f"the function {name}", message)
+    overloads = catalogue.get(name, ())
     given = [a.type for a in arguments]
-    found = chosen(overloads, given, name, message)
+    found = chosen(overloads, given, name, message) if overloads else None
     if found is None:
-        refuse(shown(name, given), message)
+        undefined(name, given, [o.signature for o in overloads], message)
     return overloads[found[0]].make(arguments_for(found[1], arguments))
+
+
+def undefined(name: str, given: Sequence[Type], known: Sequence[Signature], message: Any) -> NoReturn:
+    """Raise the error for a function that there is not, or not for such arguments."""
+    if known:
+        listed = ", ".join(dict.fromkeys(f"{name}({_listed(s)})" for s in known))
+        hint = f"There is {listed}. You might need to add explicit type casts."
+    else:
+        hint = (
+            f"headrace has no function of this name. If Spark has it, call it as spark.{name}(...) inside of a cast, "
+            "with Spark's meaning." if re.fullmatch("[a-z_][a-z_0-9]*", name) else None
+        )  # fmt: skip
+    raise Wrong(f"{shown(name, given)} does not exist", "42883", place(message), hint)
+
+
+def _listed(signature: Signature) -> str:
+    names = [t.SPELLED.get(a, a) for a in signature.arguments]
+    return ", ".join([*names[:-1], f"{names[-1]}, ..."]) if signature.variadic else ", ".join(names)
 
 
 def operator(catalogue: Catalogue, symbol: str, arguments: Sequence[Expr], message: Any) -> Expr:
@@ -137,7 +154,7 @@ def _same_types(overloads: Sequence[Entry], given: Sequence[Type]) -> tuple[Entr
 
 def _none(symbol: str, given: Sequence[Type], message: Any) -> NoReturn:
     words = shown(symbol, given)
-    if symbol not in _COMPLETE or any(g.is_array or g.category == "?" for g in given):
+    if symbol not in _COMPLETE or any(g.is_array or g.category in "?P" for g in given):
         refuse(f"the {words}", message)
     raise UndefinedFunction(
         f"operator does not exist: {words.removeprefix('operator ')}",

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.coerce import coerce, to_common
+from headrace.sql.binder.coerce import to_common
 from headrace.sql.binder.expressions import Expressions, conjunction
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse, strings
+from headrace.sql.binder.routines import table_call
+from headrace.sql.binder.rows import has_columns as _has_columns
+from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Item, Scope, Wrong, duplicate
 from headrace.sql.binder.tree import (
     Call,
+    Called,
     Column,
     Constant,
     Derived,
     Expr,
     Join,
-    Produced,
     Query,
     Relation,
     Scan,
@@ -27,14 +30,16 @@ from headrace.sql.binder.tree import (
     everything,
 )  # fmt: skip
 from headrace.sql.intervals import parse_interval
-from headrace.sql.statements import TableName
+from headrace.sql.binder.types import Type
+from headrace.sql.binder.world import Routine
+from headrace.sql.statements import DATABASE, TableName
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
 
 declare("RangeVar", "catalogname schemaname relname inh relpersistence alias")
 declare("RangeSubselect", "lateral subquery alias")
-declare("RangeFunction", "lateral functions alias")
+declare("RangeFunction", "lateral functions alias ordinality")
 declare("JoinExpr", "jointype is_natural larg rarg using_clause quals")
 declare("Alias", "aliasname colnames")
 
@@ -85,8 +90,9 @@ class Relations:
         """A relation by its name."""
         if not message.inh:
             refuse("ONLY", message)
-        if message.catalogname:
-            refuse("a relation with the name of its database", message)
+        if message.catalogname and message.catalogname != DATABASE:
+            name = f"{message.catalogname}.{message.schemaname}.{message.relname}"
+            raise Wrong(f'cross-database references are not implemented: "{name}"', "0A000", message.location)
         alias = inner(message.alias) if message.HasField("alias") else None
         if not message.schemaname:
             cte = self.scope.cte(message.relname)
@@ -235,22 +241,45 @@ class Relations:
         if len(message.functions) != 1:
             refuse("several functions in FROM", message)
         parts = inner(message.functions[0]).items
+        if kind_of(parts[0]) != "FuncCall":
+            refuse("this in FROM", message)
         call = inner(parts[0])
-        name = strings(call.funcname)[-1]
+        names = strings(call.funcname)
+        name = names[-1]
+        if len(names) > 1 and names[0] != "pg_catalog":
+            refuse("a function of a schema", call)
         if name in ("tumble", "hop"):
             return self._windows(name, call, message)
-        if name not in ("generate_series", "unnest"):
-            refuse(f"{name} in FROM", call)
+        if name == "session":
+            raise NotBound("SESSION", older=True)
         at = Expressions(self.binder, Scope(self.scope.outer, list(self.scope.items), self.scope.ctes), "FROM")
-        value = _rows(name, [at.bind(a) for a in call.args], call)
+        arguments = [at.bind(a) for a in call.args]
         number = self.binder.next_id()
         alias = inner(message.alias) if message.HasField("alias") else None
         shown = alias.aliasname if alias is not None else name
-        column = inner(alias.colnames[0]).sval if alias is not None and alias.colnames else shown
-        lateral = bool(self.scope.items) or self.scope.outer is not None
-        own = "value"
-        item = Item(shown, None, ((column, Column(value.type, number, own, f"{shown}.{column}")),))
-        return Produced(number, value, own, lateral and _has_columns(value)), [item]
+        lateral = (bool(self.scope.items) or self.scope.outer is not None) and any(map(_has_columns, arguments))
+        routine = self.binder.world.routine(name)
+        if routine is not None:
+            if message.ordinality:
+                refuse("WITH ORDINALITY of a function that somebody created", call)
+            return self._called(routine, arguments, call, number, alias, lateral)
+        rows = rows_of(name, arguments, call)
+        columns = rows.columns(number, shown, name, bool(message.ordinality))
+        item = Item(shown, None, tuple(_renamed(columns, alias, shown)))
+        if alias is not None and not alias.colnames and len(rows.kinds) == 1:
+            item = Item(shown, None, ((shown, columns[0][1]), *columns[1:]))
+        return rows.relation(number, bool(message.ordinality), lateral), [item]
+
+    def _called(
+        self, routine: Routine, arguments: list[Expr], call: Any, number: int, alias: Any, lateral: bool
+    ) -> tuple[Relation, list[Item]]:  # fmt: skip
+        value = table_call(routine, arguments, call)
+        shown = alias.aliasname if alias is not None else routine.name
+        columns = [
+            (n, Column(t.of_spark(spark) or Type("?", spark, "?"), number, n, f"{shown}.{n}"))
+            for n, spark in routine.columns
+        ]
+        return Called(number, value, lateral), [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
 
 def _width(found: Expr, call: Any) -> str:
@@ -263,10 +292,6 @@ def _width(found: Expr, call: Any) -> str:
     return f"{days * 86_400_000_000 + micros} microseconds"
 
 
-def _has_columns(value: Expr) -> bool:
-    return isinstance(value, Column) or any(_has_columns(c) for c in value.children())
-
-
 def _merged(kind: str, left: Expr, right: Expr) -> Expr:
     """The one column that USING makes of two."""
     if kind == "FULL OUTER JOIN":
@@ -274,55 +299,6 @@ def _merged(kind: str, left: Expr, right: Expr) -> Expr:
         return Call(pair[0].type, "coalesce({0}, {1})", pair)
     pair = to_common((left, right), "JOIN/USING")
     return pair[1] if kind == "RIGHT OUTER JOIN" else pair[0]
-
-
-def _rows(name: str, arguments: list[Expr], call: Any) -> Expr:
-    """What `EXPLODE` makes rows of."""
-    if name == "unnest":
-        if len(arguments) != 1 or arguments[0].type.element is None:
-            refuse("this unnest", call)
-        return Call(arguments[0].type.element, "explode({0})", (arguments[0],))
-    if len(arguments) not in (2, 3):
-        refuse("this generate_series", call)
-    names = {a.type.name for a in arguments}
-    if (
-        len(arguments) == 3
-        and arguments[2].type.name in ("interval", "unknown")
-        and names & {"timestamp", "timestamptz"}
-    ):
-        return _moments(arguments, call)
-    if not names <= {"int4", "int8", "unknown"} or names == {"unknown"}:
-        refuse("a series of other values than whole numbers", call)
-    kind = t.INT8 if "int8" in names else t.INT4
-    values = [coerce(a, kind, "implicit") for a in arguments]
-    if len(values) == 2:
-        form = (
-            "explode(CASE WHEN {0} <= {1} THEN sequence({0}, {1}, CAST(1 AS %s)) ELSE CAST(array() AS ARRAY<%s>) END)"
-        )
-        return Call(kind, form.replace("%s", kind.spark), tuple(values))
-    step = values[2]
-    if not isinstance(step, Constant) or step.text is None or int(step.text) == 0:
-        refuse("a series with a step that is no literal", call)
-    sign = "<=" if int(step.text) > 0 else ">="
-    empty = f"CAST(array() AS ARRAY<{kind.spark}>)"
-    form = f"explode(CASE WHEN {{0}} {sign} {{1}} THEN sequence({{0}}, {{1}}, {{2}}) ELSE {empty} END)"
-    return Call(kind, form, tuple(values))
-
-
-def _moments(arguments: list[Expr], call: Any) -> Expr:
-    """A series of times. Steps of months are not the same for PostgreSQL, which takes one after the other."""
-    kind = t.TIMESTAMPTZ if any(a.type.name == "timestamptz" for a in arguments) else t.TIMESTAMP
-    first, last = (coerce(a, kind, "implicit") for a in arguments[:2])
-    step = coerce(arguments[2], t.INTERVAL, "implicit")
-    if not isinstance(step, Constant) or step.text is None or step.type.spark != t.INTERVAL.spark:
-        refuse("a series by this step", call)
-    _, days, micros = parse_interval(step.text)
-    if days * 86_400_000_000 + micros == 0:
-        refuse("a series by this step", call)
-    sign = "<=" if days * 86_400_000_000 + micros > 0 else ">="
-    empty = f"CAST(array() AS ARRAY<{kind.spark}>)"
-    form = f"explode(CASE WHEN {{0}} {sign} {{1}} THEN sequence({{0}}, {{1}}, {{2}}) ELSE {empty} END)"
-    return Call(kind, form, (first, last, step))
 
 
 def _renamed(columns: Sequence[tuple[str, Expr]], alias: Any, shown: str | None) -> Sequence[tuple[str, Expr]]:

@@ -15,6 +15,7 @@ from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
     Aggregate,
     Call,
+    Called,
     Column,
     Constant,
     Derived,
@@ -130,7 +131,12 @@ class _Writer:
             return f"{lateral}({self.query(relation.query, relation.columns)}) AS {alias(relation.id)}"
         if isinstance(relation, Produced):
             lateral = "LATERAL " if relation.lateral else ""
-            return f"{lateral}(SELECT {self.expr(relation.call)} AS {quoted(relation.column)}) AS {alias(relation.id)}"
+            names = ", ".join(map(quoted, relation.columns))
+            names = f"({names})" if len(relation.columns) > 1 else names
+            return f"{lateral}(SELECT {self.expr(relation.call)} AS {names}) AS {alias(relation.id)}"
+        if isinstance(relation, Called):
+            lateral = "LATERAL " if relation.lateral else ""
+            return f"{lateral}{self.expr(relation.call)} AS {alias(relation.id)}"
         if isinstance(relation, Windowed):
             return self._windowed(relation)
         assert isinstance(relation, Join)
@@ -172,8 +178,8 @@ class _Writer:
 
     def _aggregate(self, expr: Aggregate, over: str) -> str:
         where = f" FILTER (WHERE {self.expr(expr.where)})" if expr.where is not None else ""
-        if expr.form == "array_agg":
-            return self._array_agg(expr, where)
+        if expr.form in ("array_agg", "list"):
+            return self._array_agg(expr, where + over)
         distinct = "DISTINCT " if expr.distinct else ""
         form = expr.form if "{w}" in expr.form else expr.form + "{w}"
         order = ""
@@ -190,7 +196,8 @@ class _Writer:
         keys = [(f"k{i}", k.descending, k.nulls_first) for i, k in enumerate(expr.order)]
         if keys or expr.distinct:
             text = f"array_sort({text}, {array_comparator(keys or [('v', False, False)])})"
-        return f"nullif(transform({text}, `__s` -> `__s`.`v`), array())"
+        text = f"transform({text}, `__s` -> `__s`.`v`)"
+        return text if expr.form == "list" else f"nullif({text}, array())"
 
     def _over(self, expr: Over) -> str:
         parts = []

@@ -144,11 +144,20 @@ class Derived(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Produced(Relation):
-    """The rows of a function in FROM."""
+    """The rows that an array is exploded to; two columns are the place from 0, and the value."""
 
     id: int
     call: Expr
-    column: str
+    columns: tuple[str, ...]
+    lateral: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Called(Relation):
+    """The rows of a table function that a user has created."""
+
+    id: int
+    call: Expr
     lateral: bool
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from headrace.common.columns import split_top_level
+
 Context = Literal["implicit", "assignment", "explicit"]
 """Where a cast stands: in an expression, in a value that is stored, or written as a cast."""
 
@@ -122,7 +124,16 @@ def of_spark(spark: str) -> Type | None:
     if text.startswith("array<"):
         element = of_spark(text[len("array<") : -1])
         return None if element is None or element.is_array else array_of(element)
+    if text.startswith("struct<"):
+        return Type("record", text, "P")
     return None
+
+
+def fields_of(kind: Type) -> list[tuple[str, str]]:
+    """The names of a record's fields, and their Spark types."""
+    inner = kind.spark[len("struct<") : -1]
+    parts = [split_top_level(part.strip(), ":") for part in split_top_level(inner)]
+    return [(name.strip().strip("`"), spark.strip()) for name, spark in parts]
 
 
 _IMPLICIT: Final = {

@@ -1,7 +1,6 @@
-"""Which way a query goes to Spark: by the binder, or, where that does not know all of it yet, by the older translation.
+"""Which way a query goes to Spark: by the binder, or, for the few constructs that it leaves to that, by the older translation.
 
-The binder's errors are final: a name that means nothing is an error on either way. `COUNTS` tells how many queries went
-which way, and what the binder did not know.
+What the binder does not know is refused. `COUNTS` tells how many queries went which way, and what was refused.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import Binder, Known, bind_query, reporting
 from headrace.sql.binder.changes import Change, bind_change
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
 from headrace.sql.binder.tree import Query
+from headrace.sql.binder.world import World
 from headrace.sql.binder.types import Type, of_spark
 from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
@@ -28,22 +28,25 @@ Relations = tuple[tuple[TableName, tuple[tuple[str, str], ...]], ...]
 
 
 def bound_text(
-    text: str, relations: Mapping[TableName, Mapping[str, str]], routines: frozenset[str],
-    rename: Callable[[TableName], str], change: Change | None = None,
+    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, rename: Callable[[TableName], str],
+    change: Change | None = None,
 ) -> str | None:  # fmt: skip
-    """Spark's text of a query; None if there is something in it that the binder does not know.
+    """Spark's text of a query; None if there is something in it that is left to the older translation.
 
-    `relations` are the columns of what it reads, with their Spark types; `routines` names of functions that users have
-    created; `change` says which query of an INSERT, UPDATE or DELETE is meant. Errors have their positions in `text`.
+    `relations` are the columns of what it reads, with their Spark types; `change` says which query of an INSERT, UPDATE
+    or DELETE is meant. Errors have their positions in `text`. Raises `NotSupported` for what the binder does not know.
     """
     try:
         query = _bound(
-            text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), routines, change
+            text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), world, change
         )
         found = spark_text(query, rename)
     except NotBound as unknown:
-        COUNTS[f"not bound: {unknown.what}"] += 1
-        return None
+        if unknown.older:
+            COUNTS[f"left to the older way: {unknown.what}"] += 1
+            return None
+        COUNTS[f"not supported: {unknown.what}"] += 1
+        raise not_supported(unknown, text) from None
     except HeadraceError as error:
         COUNTS[f"refused: {error.sqlstate}"] += 1
         raise
@@ -51,23 +54,29 @@ def bound_text(
     return found
 
 
-@lru_cache(maxsize=512)
-def _bound(text: str, relations: Relations, routines: frozenset[str], change: Change | None) -> Query:
-    known = {name: dict(columns) for name, columns in relations}
+def not_supported(unknown: NotBound, text: str) -> NotSupported:
+    """The error for what the binder does not know in a text."""
+    at = unknown.location
+    position = parse_statement(text).position(at) if at is not None and at >= 0 else None
+    return NotSupported(f"{unknown.what} is not supported", position=position)
 
-    parsed, world = parse_statement(text), Known(lambda name: _columns(known, name), routines)
-    return bind_query(parsed, world) if change is None else bind_change(parsed, world, change)
+
+@lru_cache(maxsize=512)
+def _bound(text: str, relations: Relations, world: World, change: Change | None) -> Query:
+    known = {name: dict(columns) for name, columns in relations}
+    parsed, whole = parse_statement(text), Known(lambda name: _columns(known, name), world)
+    return bind_query(parsed, whole) if change is None else bind_change(parsed, whole, change)
 
 
 def parameter_types(
-    text: str, relations: Mapping[TableName, Mapping[str, str]], routines: frozenset[str], given: Sequence[str | None]
+    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None]
 ) -> list[str | None]:
     """The Spark types of a query's parameters: those given, and those that their places give the others.
 
     What the binder does not know stays None. Raises the errors that PostgreSQL has.
     """
     kinds = {i + 1: of_spark(spark) for i, spark in enumerate(given) if spark is not None}
-    known = Known(lambda name: _columns(relations, name), routines, tuple((n, k) for n, k in kinds.items() if k))
+    known = Known(lambda name: _columns(relations, name), world, tuple((n, k) for n, k in kinds.items() if k))
     try:
         parsed = parse_statement(text)
         binder = Binder(parsed, known)

@@ -1,7 +1,8 @@
 """What an entry of the catalogue is, and how entries are written down.
 
 A line is `name(argument types) -> result : Spark's text`, with `{0}`, `{1}`, ... in it for the arguments. `...` behind the
-last type lets it be repeated; `*` as the result is the type of the first argument, and `*[]` an array of such.
+last type lets it be repeated; `*` as the result is the type of the first argument, `*2` that of the second,
+and `*[]` an array of the first one's.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def result_type(result: str, arguments: Sequence[Expr]) -> Type:
     """The type that a line's result is for some arguments."""
     if result == "*":
         return arguments[0].type
+    if result == "*2":
+        return arguments[1].type
     if result == "*[]":
         return array_of(arguments[0].type)
     if result == "*.":

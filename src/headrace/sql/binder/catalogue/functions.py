@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
+from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import numbers
+from headrace.sql.binder.catalogue import numbers, patterns, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
 from headrace.sql.binder.coerce import as_text, plain
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
-from headrace.sql.formats import java_replacement
 
 _TEXT: Final = """
 lower(text) -> text : lower({0})
@@ -49,12 +50,22 @@ translate(text, text, text) -> text : translate({0}, {1}, {2})
 md5(text) -> text : md5({0})
 md5(bytea) -> text : md5({0})
 sha256(bytea) -> bytea : unhex(sha2({0}, 256))
+sha224(bytea) -> bytea : unhex(sha2({0}, 224))
+sha384(bytea) -> bytea : unhex(sha2({0}, 384))
+sha512(bytea) -> bytea : unhex(sha2({0}, 512))
+quote_literal(text) -> text : QUOTED
+quote_nullable(text) -> text : coalesce(QUOTED, 'NULL')
+substring(bytea, int4) -> bytea : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
+substr(bytea, int4) -> bytea : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
+initcap(text) -> text : INITCAP
+bit_length(bytea) -> int4 : bit_length({0})
+split_part(text, text, int4) -> text : CASE WHEN {2} = 0 THEN CAST(raise_error('headrace.errors.DataError: [22023] field position must not be zero') AS STRING) ELSE split_part({0}, {1}, {2}) END
 to_hex(int4) -> text : CASE WHEN {0} < 0 THEN right(lower(hex({0})), 8) ELSE lower(hex({0})) END
 to_hex(int8) -> text : lower(hex({0}))
 chr(int4) -> text : decode(unhex(lpad(hex({0}), 8, '0')), 'UTF-32')
 """
 _SUBSTRING: Final = (
-    "CASE WHEN {2} < 0 THEN CAST(raise_error('headrace.errors.DataError: negative substring length not allowed') AS STRING) "
+    "CASE WHEN {2} < 0 THEN CAST(raise_error('headrace.errors.DataError: [22011] negative substring length not allowed') AS STRING) "
     "WHEN {1} IS NOT NULL AND {2} IS NOT NULL THEN substring({0}, greatest({1}, 1), CAST(greatest(CAST({1} AS BIGINT) + {2} - greatest({1}, 1), 0L) AS INT)) END"
 )
 _MATH: Final = """
@@ -67,11 +78,11 @@ ceil(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBL
 floor(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(floor({0}) AS DOUBLE) ELSE {0} END
 round(float8) -> float8 : rint({0})
 sign(float8) -> float8 : sign({0})
-sqrt(float8) -> float8 : CASE WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: cannot take square root of a negative number') AS DOUBLE) ELSE sqrt({0}) END
+sqrt(float8) -> float8 : CASE WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] cannot take square root of a negative number') AS DOUBLE) ELSE sqrt({0}) END
 cbrt(float8) -> float8 : cbrt({0})
-exp(float8) -> float8 : exp({0})
-power(float8, float8) -> float8 : power({0}, {1})
-pow(float8, float8) -> float8 : power({0}, {1})
+exp(float8) -> float8 : CASE WHEN {0} > 709.782712893384D AND {0} < CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} < -745.2D AND {0} > CAST('-Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE exp({0}) END
+power(float8, float8) -> float8 : CASE WHEN {0} = 0D AND {1} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) WHEN {0} < 0D AND {0} > CAST('-Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND {1} <> rint({1}) THEN CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a complex result') AS DOUBLE) WHEN abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND abs(power({0}, {1})) = CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} <> 0D AND abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND power({0}, {1}) = 0D THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE power({0}, {1}) END
+pow(float8, float8) -> float8 : CASE WHEN {0} = 0D AND {1} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) WHEN {0} < 0D AND {0} > CAST('-Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND {1} <> rint({1}) THEN CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a complex result') AS DOUBLE) WHEN abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND abs(power({0}, {1})) = CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} <> 0D AND abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND power({0}, {1}) = 0D THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE power({0}, {1}) END
 sin(float8) -> float8 : sin({0})
 cos(float8) -> float8 : cos({0})
 tan(float8) -> float8 : tan({0})
@@ -93,6 +104,8 @@ cardinality(anyarray) -> int4 : size({0})
 array_append(anyarray, anyelement) -> * : CASE WHEN {0} IS NULL THEN array({1}) ELSE array_append({0}, {1}) END
 array_cat(anyarray, anyarray) -> * : coalesce(concat({0}, {1}), {0}, {1})
 array_position(anyarray, anyelement) -> int4 : CAST(nullif(array_position({0}, {1}), 0L) AS INT)
+array_prepend(anyelement, anyarray) -> *2 : CASE WHEN {1} IS NULL THEN array({0}) ELSE array_prepend({1}, {0}) END
+array_replace(anyarray, anyelement, anyelement) -> * : transform({0}, `__i` -> CASE WHEN `__i` <=> {1} THEN {2} ELSE `__i` END)
 array_remove(anyarray, anyelement) -> * : filter({0}, `__i` -> NOT `__i` <=> {1})
 array_to_string(anyarray, text) -> text : ?
 """
@@ -103,8 +116,8 @@ def _logarithm(name: str) -> Make:
 
     def make(arguments: Sequence[Expr]) -> Expr:
         form = (
-            "CASE WHEN {0} = 0D THEN CAST(raise_error('headrace.errors.DataError: cannot take logarithm of zero') AS DOUBLE) "
-            "WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: cannot take logarithm of a negative number') AS DOUBLE) "
+            "CASE WHEN {0} = 0D THEN CAST(raise_error('headrace.errors.DataError: [2201E] cannot take logarithm of zero') AS DOUBLE) "
+            "WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201E] cannot take logarithm of a negative number') AS DOUBLE) "
             f"ELSE {function}({{0}}) END"
         )
         return Call(t.FLOAT8, form, tuple(arguments))
@@ -138,71 +151,6 @@ def _array_length(arguments: Sequence[Expr]) -> Expr:
     return Call(t.INT4, "nullif(size({0}), 0)", (array,))
 
 
-def _split_part(arguments: Sequence[Expr]) -> Expr:
-    place = arguments[2]
-    if not isinstance(place, Constant) or place.text is None or int(place.text) <= 0:
-        raise NotBound("split_part from the end")
-    return Call(t.TEXT, "split_part({0}, {1}, {2})", tuple(arguments))
-
-
-_PLAIN_PATTERN: Final = frozenset(
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,:;/|^$*+?()[]@#%&=<>!~'"
-)
-
-
-def _pattern(expr: Expr) -> str:
-    """A literal pattern that means in Java what it means in PostgreSQL."""
-    if not isinstance(expr, Constant) or expr.text is None:
-        raise NotBound("a pattern that is no literal")
-    text = expr.text
-    for escape in (
-        "\\d",
-        "\\w",
-        "\\s",
-        "\\.",
-        "\\D",
-        "\\W",
-        "\\S",
-        "\\(",
-        "\\)",
-        "\\[",
-        "\\]",
-        "\\+",
-        "\\*",
-        "\\?",
-        "\\$",
-        "\\^",
-    ):
-        text = text.replace(escape, "")
-    if not set(text) <= _PLAIN_PATTERN or "[:" in text or "(?" in text or "&&" in text or "[[" in text:
-        raise NotBound("this pattern")
-    return expr.text
-
-
-def matches(arguments: Sequence[Expr], insensitive: bool, negative: bool) -> Expr:
-    """`~` and its like."""
-    pattern = Constant(t.TEXT, ("(?is)" if insensitive else "(?s)") + _pattern(arguments[1]))
-    return Call(t.BOOL, "(NOT rlike({0}, {1}))" if negative else "rlike({0}, {1})", (arguments[0], pattern))
-
-
-def _regexp_replace(arguments: Sequence[Expr]) -> Expr:
-    replacement = arguments[2]
-    flags = arguments[3] if len(arguments) > 3 else Constant(t.TEXT, "")
-    if not isinstance(replacement, Constant) or replacement.text is None or not isinstance(flags, Constant):
-        raise NotBound("regexp_replace with a replacement that is no literal")
-    found, given = _pattern(arguments[1]), flags.text or ""
-    if set(given) - {"g", "i"}:
-        raise NotBound("these flags of regexp_replace")
-    mode = "(?is)" if "i" in given else "(?s)"
-    if "g" in given:
-        parts = (Constant(t.TEXT, mode + found), Constant(t.TEXT, java_replacement(replacement.text)))
-    else:
-        groups = found.replace("\\(", "").count("(")
-        new = "$1" + java_replacement(replacement.text, 2) + f"${groups + 3}"
-        parts = (Constant(t.TEXT, f"{mode}^(.*?)({found})(.*)$"), Constant(t.TEXT, new))
-    return Call(t.TEXT, "regexp_replace({0}, {1}, {2})", (arguments[0], *parts))
-
-
 def _overlay(arguments: Sequence[Expr]) -> Expr:
     return Call(t.TEXT, f"overlay({', '.join(f'{{{i}}}' for i in range(len(arguments)))})", tuple(arguments))
 
@@ -220,13 +168,57 @@ def _array_text(arguments: Sequence[Expr]) -> Expr:
     return Call(t.TEXT, "array_join({0}, {1})", (inner, arguments[1]))
 
 
-def _initcap(arguments: Sequence[Expr]) -> Expr:
-    raise NotBound("initcap")
+_WORD: Final = "[\\\\p{L}\\\\p{N}]+"
+_INITCAP: Final = (
+    f"array_join(transform(regexp_extract_all({{0}}, '{_WORD}|[^\\\\p{{L}}\\\\p{{N}}]+', 0), "
+    "`__w` -> concat(upper(left(`__w`, 1)), lower(substring(`__w`, 2)))), '')"
+)
+
+
+def _format(arguments: Sequence[Expr]) -> Expr:
+    """`format` of a literal with `%s`, `%L` and `%%`."""
+    template = arguments[0]
+    if not isinstance(template, Constant) or template.text is None:
+        raise NotBound("format with a template that is no literal")
+    found: list[Expr] = []
+    given = iter(arguments[1:])
+    for part in re.findall(r"%.|[^%]+|%", template.text, re.DOTALL):
+        if part in ("%s", "%L"):
+            value = next(given, None)
+            if value is None:
+                raise StatementError("too few arguments for format()", sqlstate="22023")
+            text = _shown(value)
+            form = "coalesce({0}, '')" if part == "%s" else _QUOTED_OR_NULL
+            found.append(Call(t.TEXT, form, (text,)))
+        elif part == "%%" or not part.startswith("%"):
+            found.append(Constant(t.TEXT, part.replace("%%", "%")))
+        else:
+            raise NotBound(f"{part} in format")
+    holes = ", ".join(f"{{{i}}}" for i in range(len(found)))
+    return Call(t.TEXT, f"concat('', {holes})" if found else "''", tuple(found))
+
+
+_QUOTED: Final = (
+    "CASE WHEN instr({0}, '\\\\') > 0 THEN concat('E\\'', replace(replace({0}, '\\\\', '\\\\\\\\'), '\\'', '\\'\\''), '\\'') "
+    "ELSE concat('\\'', replace({0}, '\\'', '\\'\\''), '\\'') END"
+)
+_QUOTED_OR_NULL: Final = f"coalesce({_QUOTED}, 'NULL')"
+
+
+def string_to_array(arguments: Sequence[Expr]) -> Expr:
+    """`string_to_array(text, delimiter)`: no elements for an empty text."""
+    delimiter = arguments[1]
+    kind = t.array_of(t.TEXT)
+    if not isinstance(delimiter, Constant) or not delimiter.text:
+        raise NotBound("string_to_array with this delimiter")
+    pattern = Constant(t.TEXT, "".join(f"\\{c}" if c.isascii() and not c.isalnum() else c for c in delimiter.text))
+    form = f"CASE WHEN {{0}} = '' THEN CAST(array() AS {kind.spark}) ELSE split({{0}}, {{1}}, -1) END"
+    return Call(kind, form, (arguments[0], pattern))
 
 
 def _build() -> Catalogue:
     found = [
-        *entries(_TEXT),
+        *entries(_TEXT.replace("INITCAP", _INITCAP).replace("QUOTED", _QUOTED)),
         *entries(_MATH),
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
@@ -235,15 +227,28 @@ def _build() -> Catalogue:
     found += [made(name, "float8", _logarithm(name), "float8") for name in ("ln", "log", "log10")]
     for name in ("substring", "substr"):
         found += entries(f"{name}(text, int4, int4) -> text : {_SUBSTRING}")
+        found += entries(f"{name}(bytea, int4, int4) -> bytea : {_SUBSTRING.replace('AS STRING', 'AS BINARY')}")
     found += [
         made("concat", "any...", _concat, "text"),
         made("concat_ws", "text, any...", _concat_ws, "text"),
         made("array_length", "anyarray, int4", _array_length, "int4"),
         made("array_to_string", "anyarray, text", _array_text, "text"),
         made("array_to_string", "anyarray, text, text", _array_text, "text"),
-        made("split_part", "text, text, int4", _split_part, "text"),
-        made("regexp_replace", "text, text, text", _regexp_replace, "text"),
-        made("regexp_replace", "text, text, text, text", _regexp_replace, "text"),
+        *(made("regexp_replace", f"text, text, text{more}", patterns.regexp_replace, "text")
+          for more in ("", ", text", ", int4", ", int4, int4", ", int4, int4, text")),
+        made("regexp_like", "text, text", patterns.regexp_like, "bool"),
+        made("regexp_like", "text, text, text", patterns.regexp_like, "bool"),
+        made("regexp_count", "text, text", patterns.regexp_count, "int4"),
+        made("regexp_match", "text, text", patterns.regexp_match),
+        made("regexp_match", "text, text, text", patterns.regexp_match),
+        made("substring", "text, text", patterns.substring_of, "text"),
+        made("format", "text", _format, "text"),
+        made("format", "text, any...", _format, "text"),
+        made("string_to_array", "text, text", string_to_array),
+        *(made("to_char", f"{kind}, text", templates.time_text, "text") for kind in ("timestamp", "timestamptz")),
+        *(made("to_char", f"{kind}, text", templates.number_text, "text") for kind in ("int4", "int8", "numeric", "float8")),
+        made("to_date", "text, text", templates.read_date, "date"),
+        made("to_timestamp", "text, text", templates.read_time, "timestamptz"),
         made("overlay", "text, text, int4", _overlay, "text"),
         made("overlay", "text, text, int4, int4", _overlay, "text"),
         made("abs", "numeric", numbers.same("abs({0})"), "numeric"),  # type: ignore[arg-type]
@@ -262,6 +267,7 @@ def _build() -> Catalogue:
     for kind in ("date", "timestamp", "timestamptz", "interval"):
         found.append(made("date_part", f"text, {kind}", lambda a: plain(date_part(a), t.FLOAT8), "float8"))
         found.append(made(EXTRACT, f"text, {kind}", date_part, "numeric"))
+    found += entries("to_timestamp(float8) -> timestamptz : timestamp_seconds({0})")
     for kind in ("timestamp", "timestamptz"):
         found.append(made("date_trunc", f"text, {kind}", date_trunc, kind))
         found.append(made("timezone", f"text, {kind}", timezone))

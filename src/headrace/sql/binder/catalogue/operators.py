@@ -8,7 +8,7 @@ from typing import Any, Final
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
-from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain
+from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain, sortable
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import SCALARS
@@ -103,7 +103,7 @@ def alike(arguments: Sequence[Expr], symbol: str) -> tuple[Expr, ...]:
     if any(a.type.is_array for a in arguments) and len({a.type.spark for a in arguments}) > 1:
         raise NotBound("a comparison of arrays of different types")
     if any(a.type.is_array for a in arguments) and symbol not in ("=", "<>"):
-        raise NotBound("an order of arrays")
+        return tuple(sortable(a) for a in arguments)
     if any(a.type.name == "interval" and a.type.spark != t.INTERVAL.spark for a in arguments):
         raise NotBound("a comparison of intervals with months")
     if len(kinds) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ transaction_timestamp() -> timestamptz : current_timestamp()
 statement_timestamp() -> timestamptz : current_timestamp()
 make_timestamp(int4, int4, int4, int4, int4, float8) -> timestamp : make_timestamp_ntz({0}, {1}, {2}, {3}, {4}, CAST({5} AS DECIMAL(16,6)))
 make_date(int4, int4, int4) -> date : make_date({0}, {1}, {2})
-to_timestamp(float8) -> timestamptz : timestamp_seconds({0})
+clock_timestamp() -> timestamptz : current_timestamp()
 """
 _FIELDS: Final = {
     "year": "YEAR", "month": "MONTH", "day": "DAY", "hour": "HOUR", "minute": "MINUTE", "week": "WEEK", "quarter": "QUARTER",
@@ -30,16 +31,26 @@ _CLOCK: Final = ("hour", "minute", "second", "millisecond", "milliseconds", "mic
 
 def timezone(arguments: Sequence[Expr]) -> Expr:
     """`AT TIME ZONE`: a zoned time as local time, and local time as a zoned one. The zone is a full name."""
-    zone, time = arguments
-    if (
-        not isinstance(zone, Constant)
-        or zone.text is None
-        or not ("/" in zone.text or zone.text.upper() in ("UTC", "GMT"))
-    ):
-        raise NotBound("a time zone that is no full name")
+    zone, time = _zone(arguments[0]), arguments[1]
     if time.type.name == "timestamptz":
         return Call(t.TIMESTAMP, "convert_timezone('UTC', {0}, {1})", (zone, plain(time, t.TIMESTAMP)))
     return plain(Call(t.TIMESTAMP, "convert_timezone({0}, 'UTC', {1})", (zone, time)), t.TIMESTAMPTZ)
+
+
+_OFFSET: Final = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?", re.ASCII)
+
+
+def _zone(expr: Expr) -> Expr:
+    """A zone that Java knows by the same name. What is an offset counts westwards, as PostgreSQL has it."""
+    if not isinstance(expr, Constant) or expr.text is None:
+        raise NotBound("a time zone that is no literal")
+    offset = _OFFSET.fullmatch(expr.text)
+    if offset is not None and int(offset[2]) <= 14:
+        sign = "-" if offset[1] == "+" else "+"
+        return Constant(t.TEXT, f"{sign}{int(offset[2]):02d}:{offset[3] or '00'}")
+    if "/" in expr.text or expr.text.upper() in ("UTC", "GMT"):
+        return expr
+    raise NotBound("a time zone that is no full name")
 
 
 def zoned_trunc(arguments: Sequence[Expr]) -> Expr:
@@ -111,11 +122,37 @@ def _of_interval(field: str, value: Expr) -> Expr:
     raise NotBound(f"{field} of an interval")
 
 
+_ERAS: Final = {
+    "decade": "(EXTRACT(YEAR FROM {0}) div 10) * 10", "century": "((EXTRACT(YEAR FROM {0}) - 1) div 100) * 100 + 1",
+    "millennium": "((EXTRACT(YEAR FROM {0}) - 1) div 1000) * 1000 + 1",
+}  # fmt: skip
+_SPELLINGS: Final = {"decades": "decade", "centuries": "century", "millennia": "millennium", "millenniums": "millennium"}
+
+
 def date_trunc(arguments: Sequence[Expr]) -> Expr:
     """`date_trunc`: a timestamp without zone stays one."""
-    unit, value = _unit(arguments[0]), arguments[1]
+    unit, value = arguments
+    if isinstance(unit, Constant) and unit.text is not None:
+        return _truncated(unit.text.lower(), value)
+    arms = []
+    parts: list[Expr] = [unit]
+    for name in (*_UNITS, *_ERAS):
+        arms.append(f"WHEN '{name}' THEN {{{len(parts)}}}")
+        parts.append(_truncated(name, value))
+    wrong = "raise_error(concat('headrace.errors.DataError: [22023] unit \"', {0}, '\" not recognized for this type'))"
+    otherwise = f"WHEN {{0}} IS NOT NULL THEN CAST({wrong} AS {value.type.spark})"
+    arms = [arm.replace("WHEN ", "WHEN lower({0}) = ", 1) for arm in arms]
+    return Call(value.type, f"CASE {' '.join(arms)} {otherwise} END", tuple(parts))
+
+
+def _truncated(unit: str, value: Expr) -> Expr:
+    unit = _SPELLINGS.get(unit, unit)
+    if unit in _ERAS:
+        form = f"make_timestamp_ntz(CAST({_ERAS[unit]} AS INT), 1, 1, 0, 0, CAST(0 AS DECIMAL(16,6)))"
+        made = Call(t.TIMESTAMP, form, (value,))
+        return made if value.type.name == "timestamp" else plain(made, value.type)
     unit = unit if unit in _UNITS or not unit.endswith("s") else unit[:-1]
     if unit not in _UNITS:
-        raise NotBound(f"date_trunc to {unit}")
+        raise StatementError(f'unit "{unit}" not recognized for type {value.type}', sqlstate="22023")
     word = unit[:-1].upper() if unit.endswith("s") else unit.upper()
     return plain(Call(t.TIMESTAMPTZ, f"date_trunc('{word}', {{0}})", (value,)), value.type)

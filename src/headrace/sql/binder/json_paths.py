@@ -1,0 +1,35 @@
+"""`j -> 'a' ->> 'b'`: the text of what stands at a place in a JSON document, which is kept as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.reading import inner, kind_of, refuse, strings
+from headrace.sql.binder.tree import Call, Constant, Expr
+
+if TYPE_CHECKING:
+    from headrace.sql.binder.expressions import Expressions
+
+
+def json_text(at: Expressions, message: Any) -> Expr:
+    """The text at a path of literal keys and places."""
+    path, node = [_step(at, message.rexpr)], message.lexpr
+    while kind_of(node) == "A_Expr" and strings(node.a_expr.name)[-1] == "->":
+        path.append(_step(at, inner(node).rexpr))
+        node = node.a_expr.lexpr
+    document = at.known(node)
+    if document.type.name not in t.TEXTS:
+        refuse(f"->> of {document.type}", message)
+    return Call(t.TEXT, "get_json_object({0}, {1})", (document, Constant(t.TEXT, "$" + "".join(reversed(path)))))
+
+
+def _step(at: Expressions, node: Any) -> str:
+    found = at.bind(node)
+    if not isinstance(found, Constant) or found.text is None:
+        refuse("a JSON operator with a key that is no literal", node)
+    if found.type.name == "int4" and not found.text.startswith("-"):
+        return f"[{found.text}]"
+    if found.type.name not in ("unknown", *t.TEXTS) or set(found.text) & set("'\\[]*"):
+        refuse("this key of a JSON document", node)
+    return f"['{found.text}']"

@@ -1,0 +1,58 @@
+"""The rows of a query as one list: `ARRAY(query)`, and comparisons with all of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.tree import Aggregate, Column, Derived, Expr, Nested, Output, Query, Select, SortKey
+from headrace.sql.binder.types import Type
+
+if TYPE_CHECKING:
+    from headrace.sql.binder.bind import Binder
+
+
+def array_of_query(binder: Binder, query: Query) -> Expr:
+    """`ARRAY(query)`: its values in its order, an empty array if there are none."""
+    kind = query.types[0]
+    if kind.is_array or kind.category == "?":
+        raise NotBound("an array of such values")
+    ordered, keys = _with_keys(query)
+    number = binder.next_id()
+    names = ("v", *(f"k{i}" for i in range(len(keys))))
+    columns = [Column(k, number, n, n) for n, k in zip(names, ordered.types, strict=True)]
+    order = tuple(SortKey(c, key.descending, key.nulls_first) for c, key in zip(columns[1:], keys, strict=True))
+    value = Aggregate(t.array_of(kind), "list", (columns[0],), False, order, None)
+    return Nested(value.type, "({q})", _selected(value, Derived(number, ordered, names, False)), ())
+
+
+def rows_of_query(binder: Binder, query: Query) -> Expr:
+    """The rows of a query as an array of structs with the fields `c0`, `c1`, ..."""
+    number = binder.next_id()
+    names = tuple(f"c{i}" for i in range(len(query.types)))
+    columns = tuple(Column(k, number, n, n) for n, k in zip(names, query.types, strict=True))
+    items = ", ".join(f"'c{i}', {{{i}}}" for i in range(len(columns)))
+    kind = Type("rows", f"array<struct<{','.join(f'{n}:{k.spark}' for n, k in zip(names, query.types, strict=True))}>>",
+                "?")  # fmt: skip
+    value = Aggregate(kind, f"collect_list(named_struct({items}))", columns, False, (), None)
+    return Nested(kind, "({q})", _selected(value, Derived(number, query, names, False)), ())
+
+
+def _with_keys(query: Query) -> tuple[Query, tuple[SortKey, ...]]:
+    """The query with its sort keys as further columns."""
+    if not query.order:
+        return query, ()
+    if not isinstance(query, Select) or query.distinct:
+        raise NotBound("ARRAY of this ordered query")
+    keys = [Output(f"k{i}", key.value) for i, key in enumerate(query.order)]
+    return replace(
+        query, outputs=(*query.outputs, *keys), names=(*query.names, *(k.name for k in keys)),
+        types=(*query.types, *(k.value.type for k in keys)),
+    ), query.order  # fmt: skip
+
+
+def _selected(value: Expr, source: Derived) -> Select:
+    return Select(("v",), (value.type,), (), None, None, (Output("v", value),), source, None, (), "", None, False)
+

@@ -1,0 +1,40 @@
+"""What only the session knows: who asks, and where."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.reading import refuse
+from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.world import World
+
+SESSION_VALUES: Final = frozenset(
+    ("current_user", "user", "session_user", "current_role", "current_catalog", "current_schema")
+)
+"""Those that are called without brackets."""
+_CALLED: Final = {
+    "version": (0,), "current_database": (0,), "current_schema": (0,), "current_schemas": (1,), "pg_backend_pid": (0,),
+    "pg_is_in_recovery": (0,), "txid_current": (0,), "current_setting": (1,),
+}  # fmt: skip
+"""Functions, and with how many arguments."""
+
+
+def is_session_function(name: str, arguments: int) -> bool:
+    """Whether the session answers such a call."""
+    return arguments in _CALLED.get(name, ())
+
+
+def session_value(world: World, name: str, message: Any) -> Expr:
+    """A value as the session gives it."""
+    found = world.value(name)
+    if found is None:
+        refuse(f"{name.split()[0]} in a definition, or another session's value,", message)
+    if isinstance(found, bool):
+        return Constant(t.BOOL, "true" if found else "false")
+    if isinstance(found, int):
+        return Constant(t.INT8 if name == "txid_current" else t.INT4, str(found))
+    if isinstance(found, str):
+        return Constant(t.TEXT, found)
+    listed = tuple(Constant(t.TEXT, part) for part in found)
+    return Call(t.array_of(t.TEXT), f"array({', '.join(f'{{{i}}}' for i in range(len(listed)))})", listed)
