@@ -46,12 +46,17 @@ class Word:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A statement's tree; `additions` says whether something was cut out before."""
+    """A statement's tree, and what was cut out before."""
 
     tree: Any | None
     """A message of libpg_query: the statement's node. None for one that is too deep or too large for it."""
     source: bytes
     additions: bool
+    """Whether something was cut out that is left to the older translation."""
+    lookups: frozenset[int] = frozenset()
+    """Where the relations stand, in bytes, that are read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
+    left_out: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Where a star stands, with its qualifier, and the names of `EXCEPT (...)` behind it."""
 
     def position(self, location: int) -> int:
         """The 1-based position of a character, from its place in bytes."""
@@ -71,7 +76,7 @@ def parse_statement(text: str) -> Parsed:
         words = _words(source)
         if sum(word.kind not in _FLAT for word in words) > _LARGE_WORDS:
             return Parsed(None, source, True)
-        cut = _without_additions(source, words) if _MARKS.intersection(w.text for w in words) else source
+        cut, own, lookups, left_out = _without_additions(source, words)
         found = parse(cut.decode())
     except PgQueryError as error:
         raise _fault(error) from None
@@ -79,7 +84,7 @@ def parse_statement(text: str) -> Parsed:
         return Parsed(None, source, True)
     if len(found.stmts) != 1:
         raise SyntaxFault("cannot insert multiple commands into a prepared statement", position=1)
-    return Parsed(found.stmts[0].stmt, source, cut != source)
+    return Parsed(found.stmts[0].stmt, source, own, lookups, left_out)
 
 
 def check_grammar(text: str, offset: int) -> None:
@@ -112,27 +117,49 @@ def _words(source: bytes) -> list[Word]:
 # ---- additions
 
 
-def _without_additions(source: bytes, words: Sequence[Word]) -> bytes:
+_Cut = tuple[bytes, bool, frozenset[int], tuple[tuple[int, tuple[str, ...]], ...]]
+
+
+def _without_additions(source: bytes, words: Sequence[Word]) -> _Cut:
+    """The text with blanks for what is added, and the additions as `Parsed` has them."""
+    if not _MARKS.intersection(w.text for w in words):
+        return source, False, frozenset(), ()
     cut = bytearray(source)
-    for start, end, instead in _additions(words):
-        cut[start:end] = instead.encode().ljust(end - start)
-    return bytes(cut)
-
-
-def _additions(words: Sequence[Word]) -> list[tuple[int, int, str]]:
-    """What stands from one byte to another, and what to put there; in the order of the text, none inside of another."""
-    found: list[tuple[int, int, str]] = []
+    own, lookups, left_out = False, set(), []
     at = 0
     while at < len(words):
         for read in _READERS:
             part = read(words, at)
-            if part is not None:
-                end, instead = part
-                found.append((words[at].start, words[end - 1].end, instead))
-                at = end - 1
-                break
+            if part is None:
+                continue
+            end, instead = part
+            start = words[at].start
+            cut[start : words[end - 1].end] = instead.encode().ljust(words[end - 1].end - start)
+            if read is _system_time:
+                if any(w.text == "proctime" for w in words[at:end]):
+                    lookups.add(words[_qualified(words, at - 1)].start)
+            elif read is _star_except:
+                names = tuple(_spelled(source, w) for w in words[at + 2 : end - 1] if w.text != ",")
+                left_out.append((words[_qualified(words, at - 1)].start, names))
+            else:
+                own = True
+            at = end - 1
+            break
         at += 1
-    return found
+    return bytes(cut), own, frozenset(lookups), tuple(left_out)
+
+
+def _qualified(words: Sequence[Word], at: int) -> int:
+    """Where a name begins that ends with a word, what qualifies it included."""
+    while at >= 2 and words[at - 1].text == ".":
+        at -= 2
+    return max(at, 0)
+
+
+def _spelled(source: bytes, word: Word) -> str:
+    """A name as it is looked up."""
+    text = source[word.start : word.end].decode()
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()
 
 
 def _texts(words: Sequence[Word], at: int, *wanted: str) -> bool:

@@ -59,6 +59,9 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
         columns = _columns(describe(session, Bound(session.localized(statement.query), session.names())))
     if not columns:
         raise NotSupported("a table without columns", hint="declare at least one column")
+    for column in statement.columns:
+        if column.default is not None:
+            _check_default(session, column.default)
     if statement.append_only and statement.on_conflict == "overwrite":
         raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
     payload = {
@@ -139,6 +142,15 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     record = _record(session, "source", statement.name, columns, statement.text, (), options, needed, payload)
     session.database.coordinator.create_relation(replace(record, secrets=named))
     return Result("CREATE SOURCE")
+
+
+def _check_default(session: Session, text: str) -> None:
+    """Raises what is wrong with the expression of a default."""
+    try:
+        _ = Bound(session.localized(parse_query(f"SELECT {text}")), session.names()).typed
+    except HeadraceError as error:
+        error.position = None  # it is one in the expression
+        raise
 
 
 def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dict[str, object]:

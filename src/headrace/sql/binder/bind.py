@@ -20,7 +20,7 @@ from headrace.sql.binder.ordering import bound_limit, order_keys
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.rows import sets_of
-from headrace.sql.binder.scope import Located, Scope, Wrong
+from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.tree import (
     Aggregate,
     Call,
@@ -86,6 +86,10 @@ class Binder:
         """The 1-based position of a place in bytes."""
         return self._parsed.position(location)
 
+    def is_looked_up(self, location: int) -> bool:
+        """Whether the relation that stands there is read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
+        return location in self._parsed.lookups
+
     def next_id(self) -> int:
         """The number of another relation."""
         self._ids += 1
@@ -137,6 +141,8 @@ class Binder:
 
     def with_clause(self, message: Any, scope: Scope) -> None:
         """Put the CTEs of a WITH clause in sight."""
+        if message.recursive:
+            raise NotBound("WITH RECURSIVE", older=True)
         for node in inner(message).ctes:
             cte = inner(node)
             if cte.ctename in scope.ctes:
@@ -226,7 +232,12 @@ class Binder:
                 raise Wrong("SELECT * with no tables specified is not valid", "42601", message.location)
         else:
             items = [scope.item(names[-1], names[0] if len(names) > 1 else None, message.location)]
-        return [Output(name, value) for item in items for name, value in item.columns]
+        found = [Output(name, value) for item in items for name, value in item.columns]
+        left_out = dict(self._parsed.left_out).get(message.location, ())
+        for name in left_out:
+            if name not in {o.name for o in found}:
+                raise Missing(f'column "{name}" does not exist', message.location)
+        return [o for o in found if o.name not in left_out]
 
     # ---- VALUES and set operations
 

@@ -18,7 +18,7 @@ from headrace.sql.binder.coerce import coerce, common_type, literal, to_common
 from headrace.sql.binder.listed import array_of_query, rows_of_query
 from headrace.sql.binder.overloads import apply, operator
 from headrace.sql.binder.records import field_of, is_null, record
-from headrace.sql.binder.json_paths import json_text
+from headrace.sql.binder.json_paths import is_json, json_literal, json_text
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
@@ -434,6 +434,8 @@ class Expressions:
         unit = interval_unit(message.type_name)
         if unit is not None:
             return self._interval(message, unit)
+        if is_json(message.type_name):
+            return json_literal(self.bind(message.arg), message)
         target = named_type(message.type_name)
         if kind_of(message.arg) == "FuncCall" and strings(message.arg.func_call.funcname)[0] == SPARK:
             return spark_call(self, inner(message.arg), target)

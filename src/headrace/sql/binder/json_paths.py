@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.reading import inner, kind_of, refuse, strings
+from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
+from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Call, Constant, Expr
 
 if TYPE_CHECKING:
     from headrace.sql.binder.expressions import Expressions
+
+
+def is_json(type_name: Any) -> bool:
+    """Whether a type's name is `json` or `jsonb`."""
+    return bool(type_name.names) and type_name.names[-1].string.sval in ("json", "jsonb")
+
+
+def json_literal(found: Expr, message: Any) -> Expr:
+    """A document that is written out: `json` keeps its text; `jsonb` would not, and is left to `->>` alone."""
+    if not isinstance(found, Constant) or message.type_name.array_bounds:
+        refuse("a cast to json of what is no literal", message)
+    if found.text is not None:
+        try:
+            json.loads(found.text, parse_constant=_refuse_constant)
+        except ValueError:
+            raise Wrong("invalid input syntax for type json", "22P02", place(message)) from None
+    return Constant(t.TEXT, found.text)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def json_text(at: Expressions, message: Any) -> Expr:

@@ -108,7 +108,7 @@ class Relations:
         columns = [(n, Column(k, number, n, f"{shown}.{n}")) for n, k in found]
         schema = None if alias is not None else (name.schema or "public")
         item = Item(shown, schema, tuple(_renamed(columns, alias, shown)))
-        return Scan(number, name), [item]
+        return Scan(number, name, self.binder.is_looked_up(location)), [item]
 
     def _require_stable(self, cte: Query, message: Any) -> None:
         """A CTE is put in the place of its name, so that it may be computed several times."""

@@ -38,7 +38,7 @@ from headrace.sql.binder.tree import (
 from headrace.sql.binder.types import Type
 from headrace.sql.intervals import spark_interval
 from headrace.sql.ordering import array_comparator
-from headrace.sql.statements import TableName
+from headrace.sql.statements import LOOKUP_SUFFIX, TableName
 from headrace.sql.values import parse_text, to_text
 
 Rename = Callable[[TableName], str]
@@ -125,7 +125,10 @@ class _Writer:
     def relation(self, relation: Relation) -> str:
         """A relation with its alias."""
         if isinstance(relation, Scan):
-            return f"{self._rename(relation.table)} AS {alias(relation.id)}"
+            text = self._rename(relation.table)
+            if relation.looked_up and text.startswith("`"):
+                text = f"{text[:-1]}{LOOKUP_SUFFIX}`"
+            return f"{text} AS {alias(relation.id)}"
         if isinstance(relation, Derived):
             lateral = "LATERAL " if relation.lateral else ""
             return f"{lateral}({self.query(relation.query, relation.columns)}) AS {alias(relation.id)}"

@@ -130,6 +130,8 @@ class Scan(Relation):
 
     id: int
     table: TableName
+    looked_up: bool = False
+    """Whether it is read as it is when a row of the other side comes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,13 @@ atan2(float8, float8) -> float8 : atan2({0}, {1})
 degrees(float8) -> float8 : degrees({0})
 radians(float8) -> float8 : radians({0})
 pi() -> float8 : pi()
+sinh(float8) -> float8 : sinh({0})
+cosh(float8) -> float8 : cosh({0})
+tanh(float8) -> float8 : tanh({0})
+asinh(float8) -> float8 : asinh({0})
+acosh(float8) -> float8 : acosh({0})
+atanh(float8) -> float8 : atanh({0})
+cot(float8) -> float8 : cot({0})
 mod(int2, int2) -> int2 : CAST({0} % {1} AS SMALLINT)
 mod(int4, int4) -> int4 : ({0} % {1})
 mod(int8, int8) -> int8 : ({0} % {1})
@@ -224,6 +231,9 @@ def _build() -> Catalogue:
     ]
     found += entries(TIMES)
     found += entries("random() -> float8 : random()", volatile=True)
+    found += entries("gen_random_uuid() -> text : uuid()", volatile=True)
+    found += [made("date", kind, lambda a: plain(a[0], t.DATE), "date") for kind in ("date", "timestamp", "timestamptz")]
+    found.append(made("div", "numeric, numeric", numbers.quotient, "numeric"))
     found += [made(name, "float8", _logarithm(name), "float8") for name in ("ln", "log", "log10")]
     for name in ("substring", "substr"):
         found += entries(f"{name}(text, int4, int4) -> text : {_SUBSTRING}")

@@ -94,6 +94,14 @@ def modulo(arguments: Sequence[Expr]) -> Expr:
     return Call(adjusted(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2)), "({0} % {1})", (left, right))
 
 
+def quotient(arguments: Sequence[Expr]) -> Expr:
+    """`div`: the whole number of times that one number is in the other."""
+    left, right = map(_decimal, arguments)
+    (p1, s1), (_, s2) = t.digits(left.type), t.digits(right.type)
+    kind = t.decimal(min(p1 - s1 + s2, t.DIGITS), 0)
+    return Call(kind, f"CAST(({{0}} div {{1}}) AS {kind.spark.upper()})", (left, right))
+
+
 def same(form: str) -> object:
     """A function whose result has the digits of its argument."""
 

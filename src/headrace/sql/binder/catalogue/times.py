@@ -19,6 +19,7 @@ transaction_timestamp() -> timestamptz : current_timestamp()
 statement_timestamp() -> timestamptz : current_timestamp()
 make_timestamp(int4, int4, int4, int4, int4, float8) -> timestamp : make_timestamp_ntz({0}, {1}, {2}, {3}, {4}, CAST({5} AS DECIMAL(16,6)))
 make_date(int4, int4, int4) -> date : make_date({0}, {1}, {2})
+proctime() -> timestamptz : current_timestamp()
 clock_timestamp() -> timestamptz : current_timestamp()
 """
 _FIELDS: Final = {

@@ -1,0 +1,213 @@
+"""An example or more for each name in the catalogue, which a test runs here and by PostgreSQL.
+
+They are expressions over a table with the columns `i2`, `i4`, `i8`, `f4`, `f8`, `n`, `t`, `b`, `d`, `ts`, `tz`, `a` (of
+type `int[]`) and `id`; those of aggregates have one row, those of window functions one for each.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FUNCTIONS: Final = r"""
+abs: abs(i2), abs(i4), abs(n), abs(f8)
+acos: acos(0.5)
+acosh: acosh(2)
+array_append: array_append(a, 9), array_append(a, NULL)
+array_cat: array_cat(a, ARRAY[1]), array_cat(NULL, a)
+array_length: array_length(a, 1), array_length(a, 2)
+array_position: array_position(a, 5)
+array_prepend: array_prepend(9, a)
+array_remove: array_remove(a, 2), array_remove(a, NULL)
+array_replace: array_replace(a, 2, 7), array_replace(a, NULL, 0)
+array_to_string: array_to_string(a, ','), array_to_string(a, ',', '?')
+ascii: ascii(t), ascii('é')
+asin: asin(0.5)
+asinh: asinh(2)
+atan: atan(2)
+atan2: atan2(1, 2)
+atanh: atanh(0.5)
+bit_length: bit_length(t)
+btrim: btrim('  x '), btrim('xyx', 'x'), trim(BOTH 'x' FROM 'xax')
+cardinality: cardinality(a)
+cbrt: cbrt(27)
+ceil: ceil(n), ceil(f8)
+ceiling: ceiling(n), ceiling(f8)
+char_length: char_length(t)
+character_length: character_length(t)
+chr: chr(9731)
+concat: concat(t, b, i4, NULL, ts)
+concat_ws: concat_ws('-', t, NULL, i4)
+cos: cos(1)
+cosh: cosh(1)
+cot: cot(1)
+date: date(ts), date(tz)
+date_part: date_part('year', d), date_part('epoch', ts), date_part('second', tz)
+date_trunc: date_trunc('hour', ts), date_trunc('century', ts), date_trunc('decade', tz), date_trunc('day', tz, 'Europe/Berlin')
+degrees: degrees(1)
+div: div(7, 2), div(-7, 2), div(n, 2)
+exp: exp(1)
+extract: extract(dow FROM d), extract(second FROM ts), extract(isoyear FROM tz), extract(epoch FROM interval '1 day')
+floor: floor(n), floor(f8)
+format: format('%s is %L%%', t, t), format('%s', NULL), format('plain')
+initcap: initcap('foo-bar bAZ 1st'), initcap(t)
+left: left(t, 2), left(t, -2)
+length: length(t)
+ln: ln(2)
+log: log(100)
+log10: log10(1000)
+lower: lower(t)
+lpad: lpad(t, 5), lpad(t, 5, 'xy')
+ltrim: ltrim('  x '), ltrim('xxa', 'x')
+make_date: make_date(2024, 2, 29)
+make_timestamp: make_timestamp(2024, 2, 29, 1, 2, 3.5)
+md5: md5(t)
+mod: mod(i4, 7), mod(n, 2)
+octet_length: octet_length(t)
+overlay: overlay(t placing 'zz' from 2), overlay(t placing 'zz' from 2 for 1)
+pi: pi()
+position: position('o' in t)
+pow: pow(2, 10)
+power: power(2, 0.5), power(-2, 3)
+quote_literal: quote_literal(t)
+quote_nullable: quote_nullable(t)
+radians: radians(180)
+regexp_count: regexp_count(t, '[a-z]')
+regexp_like: regexp_like(t, '^o'), regexp_like(t, 'ONE', 'i')
+regexp_match: regexp_match(t, '([a-z])([a-z])'), regexp_match(t, 'T.')
+regexp_replace: regexp_replace(t, 'o', '0'), regexp_replace(t, '[A-Z]', '<\&>', 'gi'), regexp_replace(t, '(.)(.)', '\2\1'), regexp_replace(t, 'o', '0', 2), regexp_replace(t, '[[:lower:]]', '', 1, 0), regexp_replace(t, '[(]', 'x')
+repeat: repeat(t, 2)
+replace: replace(t, 'o', '00'), replace(t, '', 'x')
+reverse: reverse(t)
+right: right(t, 2), right(t, -2)
+round: round(n), round(n, 1), round(f8), round(-2.5)
+rpad: rpad(t, 5), rpad(t, 5, 'xy')
+rtrim: rtrim(' x  '), rtrim('axx', 'x')
+sha224: sha224('abc')
+sha256: sha256('abc')
+sha384: sha384('abc')
+sha512: sha512('abc')
+sign: sign(n), sign(f8)
+sin: sin(1)
+sinh: sinh(1)
+split_part: split_part(t, ',', 2), split_part('a,b,c', ',', -1), split_part('a', '', 1)
+sqrt: sqrt(2)
+starts_with: starts_with(t, 'o')
+string_to_array: string_to_array(t, ','), string_to_array('', ','), string_to_array('a.b', '.')
+strpos: strpos(t, 'o')
+substr: substr(t, 2), substr(t, 0, 3)
+substring: substring(t, 2), substring(t from 0 for 3), substring(t from 'o.'), substring(t from 'o(.)'), substring('\x010203'::bytea from 2)
+tan: tan(1)
+tanh: tanh(1)
+timezone: tz AT TIME ZONE 'Europe/Berlin', ts AT TIME ZONE 'America/New_York', tz AT TIME ZONE '+02', tz AT TIME ZONE 'UTC'
+to_char: to_char(ts, 'YYYY-MM-DD HH24:MI:SS.US'), to_char(ts, 'Month DD, FMHH12 AM Day dy Q DDD IYYY-IW WW W D ID J CC'), to_char(ts, 'FMMonth FMDD "of" YY p.m. MS SSSS'), to_char(i4, 'FM999999999990'), to_char(-5, 'FM999'), to_char(n, '999,999,990.99'), to_char(12345.678, '99,999.99'), to_char(5, '000'), to_char(123456, '999')
+to_date: to_date('31/12/99', 'DD/MM/YY'), to_date('2024-2-3', 'YYYY-MM-DD'), to_date('03 Feb 2024', 'DD Mon YYYY')
+to_hex: to_hex(i4), to_hex(i8)
+to_timestamp: to_timestamp(1.5), to_timestamp('2024-02-03 04:05:06.789', 'YYYY-MM-DD HH24:MI:SS.MS')
+translate: translate(t, 'on', 'x')
+trunc: trunc(n), trunc(n, 1), trunc(f8)
+upper: upper(t)
+"""
+_OPERATORS: Final = r"""
+!~~: t NOT LIKE 'o%'
+!~~*: t NOT ILIKE 'O%'
+#: i4 # 5
+%: i4 % 7, n % 2
+&: i4 & 5
+*: i4 * 2, n * n, interval '1 hour' * 2
++: i2 + i4, n + 1, f8 + f4, d + 1, d + interval '1 day', ts + interval '1 month'
+-: i4 - 1, d - date '2024-01-01', ts - timestamp '2024-01-01', d - interval '1 year', - i4, - n
+/: i4 / 2, n / 3, f8 / 2, interval '1 day' / 2
+<: i4 < n, t < 'p', a < ARRAY[2], b < true
+<<: i4 << 2
+<=: i8 <= f8, d <= ts
+<>: t <> 'one', a <> '{5}'
+=: i4 = i8, a = ARRAY[NULL, 5], n = 3.25
+>: tz > ts, a > ARRAY[1, NULL]
+>=: f4 >= 1.5
+>>: i4 >> 1
+@: @ f8
+^: 2 ^ 3, f4 ^ 2
+|: i4 | 8
+||: t || i4, t || 'x', a || ARRAY[1], '\x01'::bytea || '\x02'::bytea
+~: ~ i4, t ~ '^o', t ~ '[[:digit:]]', t ~ '\yone\y', 'a1' ~ '\d$'
+~*: t ~* 'ONE'
+!~: t !~ 'x'
+!~*: t !~* 'TWO'
+~~: t LIKE 'o_e', t LIKE 'a!_c' ESCAPE '!'
+~~*: t ILIKE 'O%'
+"""
+_AGGREGATES: Final = r"""
+array_agg: array_agg(i4 ORDER BY id), array_agg(DISTINCT b)
+avg: avg(i4), avg(n), avg(f8)
+bit_and: bit_and(i4)
+bit_or: bit_or(i4)
+bit_xor: bit_xor(i2)
+bool_and: bool_and(b)
+bool_or: bool_or(b)
+corr: corr(f8, f4)
+count: count(*), count(t), count(DISTINCT b)
+covar_pop: covar_pop(f4, f4)
+covar_samp: covar_samp(f4, f4)
+every: every(b)
+max: max(i4), max(t), max(n), max(ts)
+min: min(i4), min(t), min(d)
+stddev: stddev(f4)
+stddev_pop: stddev_pop(f4)
+stddev_samp: stddev_samp(f4)
+string_agg: string_agg(t, '-' ORDER BY id), string_agg(DISTINCT t, ',' ORDER BY t DESC)
+sum: sum(i2), sum(i4), sum(n), sum(i4) FILTER (WHERE b)
+var_pop: var_pop(f4)
+var_samp: var_samp(f4)
+variance: variance(f4)
+percentile_cont: percentile_cont(0.5) WITHIN GROUP (ORDER BY f4)
+percentile_disc: percentile_disc(0.5) WITHIN GROUP (ORDER BY i4), percentile_disc(0.3) WITHIN GROUP (ORDER BY t DESC)
+mode: mode() WITHIN GROUP (ORDER BY b)
+"""
+_WINDOWS: Final = r"""
+cume_dist: cume_dist() OVER (ORDER BY id)
+dense_rank: dense_rank() OVER (ORDER BY b)
+first_value: first_value(i4) OVER (ORDER BY id), array_agg(i4) OVER (ORDER BY id)
+lag: lag(i4) OVER (ORDER BY id), lag(i4, 2, 0) OVER (ORDER BY id)
+last_value: last_value(i4) OVER (ORDER BY id ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING)
+lead: lead(t) OVER (ORDER BY id)
+nth_value: nth_value(i4, 2) OVER (ORDER BY id)
+ntile: ntile(2) OVER (ORDER BY id)
+percent_rank: percent_rank() OVER (ORDER BY id)
+rank: rank() OVER (ORDER BY b), rank() OVER ()
+row_number: row_number() OVER (ORDER BY id)
+"""
+OWN: Final = frozenset(
+    ("any_value", "approx_count_distinct", "arg_max", "arg_min", "count_if", "proctime", "now", "clock_timestamp", "random",
+     "statement_timestamp", "transaction_timestamp", "gen_random_uuid")
+)  # fmt: skip
+"""Names of which PostgreSQL 15 has none, or that are never the same twice."""
+
+
+def _read(text: str) -> dict[str, list[str]]:
+    found = {}
+    for line in text.strip().splitlines():
+        name, _, examples = line.partition(": ")
+        found[name] = _split(examples)
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that stand outside of brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for i, c in enumerate(text):
+        if c == "'":
+            quoted = not quoted
+        elif not quoted and c in "([":
+            depth += 1
+        elif not quoted and c in ")]":
+            depth -= 1
+        elif c == "," and not quoted and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    return [*parts, text[start:].strip()]
+
+
+EXAMPLES: Final = _read(_FUNCTIONS)
+OPERATOR_EXAMPLES: Final = _read(_OPERATORS)
+AGGREGATE_EXAMPLES: Final = _read(_AGGREGATES)
+WINDOW_EXAMPLES: Final = _read(_WINDOWS)
