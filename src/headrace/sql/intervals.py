@@ -21,7 +21,8 @@ _PART = re.compile(
 )  # fmt: skip
 _CLOCK = re.compile(r"[+-]?\d+:", re.ASCII)
 _ISO = re.compile(
-    r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)W)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d+)?)S)?)?", re.ASCII
+    r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)W)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d+)?)S)?)?",
+    re.ASCII,
 )
 
 
@@ -74,7 +75,9 @@ def interval_text(months: int, days: int, micros: int) -> str:
     parts, before = "", False
     for value, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
         if value:
-            parts += f"{' ' if parts else ''}{'+' if before and value > 0 else ''}{value} {unit}{'' if value == 1 else 's'}"
+            parts += (
+                f"{' ' if parts else ''}{'+' if before and value > 0 else ''}{value} {unit}{'' if value == 1 else 's'}"
+            )
             before = value < 0
     if micros or not parts:
         sign = "-" if micros < 0 else "+" if before else ""

@@ -92,7 +92,9 @@ def _of_session(at: Expressions, name: str, message: Any) -> Expr:
 
 SPARK: Final = "spark"
 """The schema by which Spark's own functions are called, right inside of a cast that says what type they return."""
-_FORBIDDEN: Final = frozenset(("java_method", "reflect", "try_reflect", "assert_true", "raise_error", "spark_partition_id"))
+_FORBIDDEN: Final = frozenset(
+    ("java_method", "reflect", "try_reflect", "assert_true", "raise_error", "spark_partition_id")
+)
 
 
 def spark_call(at: Expressions, message: Any, target: Type) -> Expr:

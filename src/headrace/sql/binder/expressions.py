@@ -15,11 +15,11 @@ from headrace.sql.binder.catalogue.functions import FUNCTIONS
 from headrace.sql.binder.catalogue.operators import OPERATORS, PREFIXES
 from headrace.sql.binder.catalogue.patterns import matches
 from headrace.sql.binder.coerce import coerce, common_type, literal, to_common
-from headrace.sql.binder.listed import array_of_query, rows_of_query
-from headrace.sql.binder.overloads import apply, operator
-from headrace.sql.binder.records import field_of, is_null, record
 from headrace.sql.binder.json_paths import is_json, json_literal, json_text
+from headrace.sql.binder.listed import array_of_query, over_rows
+from headrace.sql.binder.overloads import apply, operator
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
+from headrace.sql.binder.records import field_of, is_null, record
 from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.session import SESSION_VALUES, session_value
@@ -482,7 +482,8 @@ class Expressions:
                 continue
             if kind_of(part) != "A_Indices":
                 refuse("a star behind a value", message)
-            if found.type.element is None:
+            element = found.type.element
+            if element is None:
                 raise Wrong(f"cannot subscript type {found.type} because it does not support subscripting", "42804",
                             place(message))  # fmt: skip
             if inner(part).is_slice:
@@ -491,10 +492,8 @@ class Expressions:
             index = self.converted(self.bind(inner(part).uidx), t.INT4, message)
             form = "CASE WHEN {1} > 0 THEN try_element_at({0}, {1}) END"
             if isinstance(index, Constant) and index.text is not None:
-                form = (
-                    "try_element_at({0}, {1})" if int(index.text) > 0 else f"CAST(NULL AS {found.type.element.spark})"
-                )
-            found = Call(found.type.element, form, (found, index))
+                form = "try_element_at({0}, {1})" if int(index.text) > 0 else f"CAST(NULL AS {element.spark})"
+            found = Call(element, form, (found, index))
         return found
 
     def _slice(self, found: Expr, part: Any, message: Any) -> Expr:
@@ -577,7 +576,7 @@ class Expressions:
         refuse("this query in an expression", message)
 
     def _compared_with_query(self, message: Any, query: Query) -> Expr:
-        """`x op ANY (query)` and `x op ALL (query)`, and rows in a query: over the list of its rows."""
+        """`x op ANY (query)`, `x op ALL (query)` and rows in a query, with null where a null leaves it open."""
         nodes = list(inner(message.testexpr).args) if kind_of(message.testexpr) == "RowExpr" else [message.testexpr]
         if len(nodes) != len(query.types):
             few = "few" if len(nodes) > len(query.types) else "many"
@@ -586,14 +585,13 @@ class Expressions:
         symbol = "<>" if symbol == "!=" else symbol
         if len(nodes) > 1 and symbol not in ("=", "<>"):
             refuse("an order of rows", message)
-        listed = rows_of_query(self.binder, query)
-        parts = [
-            self.operate(symbol, self.bind(node), Call(kind, f"`__row`.`c{i}`", ()), message)
-            for i, (node, kind) in enumerate(zip(nodes, query.types, strict=True))
-        ]
-        compared = conjunction("OR" if symbol == "<>" else "AND", parts)
-        function = "exists" if message.sub_link_type == pb.ANY_SUBLINK else "forall"
-        return Call(t.BOOL, f"{function}({{0}}, `__row` -> {{1}})", (listed, compared))
+        left = [self.bind(node) for node in nodes]
+
+        def compare(columns: Sequence[Expr]) -> Expr:
+            parts = [self.operate(symbol, a, b, message) for a, b in zip(left, columns, strict=True)]
+            return conjunction("OR" if symbol == "<>" else "AND", parts)
+
+        return over_rows(self.binder, query, compare, message.sub_link_type == pb.ANY_SUBLINK)
 
     def _in_query(self, message: Any, query: Query, test: bool) -> Expr:
         if kind_of(message.testexpr) == "RowExpr":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Aggregate, Column, Derived, Expr, Nested, Output, Query, Select, SortKey
-from headrace.sql.binder.types import Type
+from headrace.sql.binder.tree import Aggregate, Call, Column, Derived, Expr, Nested, Output, Query, Select, SortKey
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -28,16 +28,19 @@ def array_of_query(binder: Binder, query: Query) -> Expr:
     return Nested(value.type, "({q})", _selected(value, Derived(number, ordered, names, False)), ())
 
 
-def rows_of_query(binder: Binder, query: Query) -> Expr:
-    """The rows of a query as an array of structs with the fields `c0`, `c1`, ..."""
-    number = binder.next_id()
+def over_rows(binder: Binder, query: Query, compare: Callable[[Sequence[Expr]], Expr], any_of: bool) -> Expr:
+    """Whether a comparison holds for any row of a query, or for all of them; null where a null leaves it open."""
+    first, second = binder.next_id(), binder.next_id()
     names = tuple(f"c{i}" for i in range(len(query.types)))
-    columns = tuple(Column(k, number, n, n) for n, k in zip(names, query.types, strict=True))
-    items = ", ".join(f"'c{i}', {{{i}}}" for i in range(len(columns)))
-    kind = Type("rows", f"array<struct<{','.join(f'{n}:{k.spark}' for n, k in zip(names, query.types, strict=True))}>>",
-                "?")  # fmt: skip
-    value = Aggregate(kind, f"collect_list(named_struct({items}))", columns, False, (), None)
-    return Nested(kind, "({q})", _selected(value, Derived(number, query, names, False)), ())
+    columns = [Column(k, first, n, n) for n, k in zip(names, query.types, strict=True)]
+    compared = _selected(compare(columns), Derived(first, query, names, False))
+    value = Column(t.BOOL, second, "v", "v")
+    extreme = Aggregate(t.BOOL, "bool_or({0})" if any_of else "bool_and({0})", (value,), False, (), None)
+    unknown = Aggregate(t.INT8, "count_if({0} IS NULL)", (value,), False, (), None)
+    decided = "{0}" if any_of else "NOT {0}"
+    form = f"CASE WHEN {decided} THEN {any_of} WHEN {{1}} > 0 THEN NULL ELSE {not any_of} END"
+    whole = _selected(Call(t.BOOL, form.upper(), (extreme, unknown)), Derived(second, compared, ("v",), False))
+    return Nested(t.BOOL, "({q})", whole, ())
 
 
 def _with_keys(query: Query) -> tuple[Query, tuple[SortKey, ...]]:
@@ -55,4 +58,3 @@ def _with_keys(query: Query) -> tuple[Query, tuple[SortKey, ...]]:
 
 def _selected(value: Expr, source: Derived) -> Select:
     return Select(("v",), (value.type,), (), None, None, (Output("v", value),), source, None, (), "", None, False)
-

@@ -106,14 +106,15 @@ def apply(catalogue: Catalogue, name: str, arguments: Sequence[Expr], message: A
 
 def undefined(name: str, given: Sequence[Type], known: Sequence[Signature], message: Any) -> NoReturn:
     """Raise the error for a function that there is not, or not for such arguments."""
+    hint: str | None = None
     if known:
         listed = ", ".join(dict.fromkeys(f"{name}({_listed(s)})" for s in known))
         hint = f"There is {listed}. You might need to add explicit type casts."
-    else:
+    elif re.fullmatch("[a-z_][a-z_0-9]*", name):
         hint = (
             f"headrace has no function of this name. If Spark has it, call it as spark.{name}(...) inside of a cast, "
-            "with Spark's meaning." if re.fullmatch("[a-z_][a-z_0-9]*", name) else None
-        )  # fmt: skip
+            "with Spark's meaning."
+        )
     raise Wrong(f"{shown(name, given)} does not exist", "42883", place(message), hint)
 
 

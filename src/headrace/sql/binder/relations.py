@@ -29,9 +29,9 @@ from headrace.sql.binder.tree import (
     Windowed,
     everything,
 )  # fmt: skip
-from headrace.sql.intervals import parse_interval
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
+from headrace.sql.intervals import parse_interval
 from headrace.sql.statements import DATABASE, TableName
 
 if TYPE_CHECKING:

@@ -37,7 +37,12 @@ def routine_call(routine: Routine, arguments: Sequence[Expr], message: Any, wher
         )
     items = ", ".join(f"'a{i}', {{{i}}}" for i in range(len(given)))
     rows = Aggregate(
-        Type("rows", "?", "?"), f"collect_list({{d}}named_struct({items}))", given, bool(message.agg_distinct), (), where
+        Type("rows", "?", "?"),
+        f"collect_list({{d}}named_struct({items}))",
+        given,
+        bool(message.agg_distinct),
+        (),
+        where,
     )
     sorted_rows = "{0}" if any("map<" in kind for kind in routine.arguments or ()) else "sort_array({0})"
     return _cast(Call(result, f"`{routine.spark_name}`({sorted_rows})", (rows,), routine.volatile), result)

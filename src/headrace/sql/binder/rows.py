@@ -143,4 +143,3 @@ def _moments(arguments: list[Expr], call: Any) -> Expr:
         form = _BY_MONTHS.replace("{n}", str(abs(months))).replace("{sign}", sign)
     guarded = f"CASE WHEN {{0}} {sign} {{1}} THEN {form} ELSE CAST(array() AS {array.spark}) END"
     return Call(array, guarded, (first, last, step))
-

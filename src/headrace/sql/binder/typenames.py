@@ -53,7 +53,15 @@ def _sized(kind: Type, message: Any) -> Type:
     refuse(f"a size of {kind}", message)
 
 
-_UNITS: Final = {1 << 1: "month", 1 << 2: "year", 1 << 1 | 1 << 2: "year to month", 1 << 3: "day", 1 << 10: "hour", 1 << 11: "minute", 1 << 12: "second"}
+_UNITS: Final = {
+    1 << 1: "month",
+    1 << 2: "year",
+    1 << 1 | 1 << 2: "year to month",
+    1 << 3: "day",
+    1 << 10: "hour",
+    1 << 11: "minute",
+    1 << 12: "second",
+}
 """PostgreSQL's bits for the units of an interval."""
 
 

@@ -16,8 +16,8 @@ from headrace.sql.binder.changes import Change, bind_change
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
 from headrace.sql.binder.tree import Query
-from headrace.sql.binder.world import World
 from headrace.sql.binder.types import Type, of_spark
+from headrace.sql.binder.world import World
 from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
 

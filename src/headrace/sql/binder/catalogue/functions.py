@@ -232,7 +232,9 @@ def _build() -> Catalogue:
     found += entries(TIMES)
     found += entries("random() -> float8 : random()", volatile=True)
     found += entries("gen_random_uuid() -> text : uuid()", volatile=True)
-    found += [made("date", kind, lambda a: plain(a[0], t.DATE), "date") for kind in ("date", "timestamp", "timestamptz")]
+    found += [
+        made("date", kind, lambda a: plain(a[0], t.DATE), "date") for kind in ("date", "timestamp", "timestamptz")
+    ]
     found.append(made("div", "numeric, numeric", numbers.quotient, "numeric"))
     found += [made(name, "float8", _logarithm(name), "float8") for name in ("ln", "log", "log10")]
     for name in ("substring", "substr"):
@@ -244,8 +246,10 @@ def _build() -> Catalogue:
         made("array_length", "anyarray, int4", _array_length, "int4"),
         made("array_to_string", "anyarray, text", _array_text, "text"),
         made("array_to_string", "anyarray, text, text", _array_text, "text"),
-        *(made("regexp_replace", f"text, text, text{more}", patterns.regexp_replace, "text")
-          for more in ("", ", text", ", int4", ", int4, int4", ", int4, int4, text")),
+        *(
+            made("regexp_replace", f"text, text, text{more}", patterns.regexp_replace, "text")
+            for more in ("", ", text", ", int4", ", int4, int4", ", int4, int4, text")
+        ),
         made("regexp_like", "text, text", patterns.regexp_like, "bool"),
         made("regexp_like", "text, text, text", patterns.regexp_like, "bool"),
         made("regexp_count", "text, text", patterns.regexp_count, "int4"),
@@ -256,7 +260,10 @@ def _build() -> Catalogue:
         made("format", "text, any...", _format, "text"),
         made("string_to_array", "text, text", string_to_array),
         *(made("to_char", f"{kind}, text", templates.time_text, "text") for kind in ("timestamp", "timestamptz")),
-        *(made("to_char", f"{kind}, text", templates.number_text, "text") for kind in ("int4", "int8", "numeric", "float8")),
+        *(
+            made("to_char", f"{kind}, text", templates.number_text, "text")
+            for kind in ("int4", "int8", "numeric", "float8")
+        ),
         made("to_date", "text, text", templates.read_date, "date"),
         made("to_timestamp", "text, text", templates.read_time, "timestamptz"),
         made("overlay", "text, text, int4", _overlay, "text"),

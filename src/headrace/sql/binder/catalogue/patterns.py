@@ -60,7 +60,7 @@ class _Reader:
 
     def pattern(self) -> Pattern:
         """All of it."""
-        if self._text.startswith("***") or self._text.startswith("(?") and self._text[2:3] not in (":", "=", "!"):
+        if self._text.startswith("***") or (self._text.startswith("(?") and self._text[2:3] not in (":", "=", "!")):
             raise NotBound("a regular expression with options in it")
         while self._at < len(self._text):
             self._step()
@@ -97,9 +97,7 @@ class _Reader:
             self._out.append("^")
         elif c == "$":
             self._out.append(r"\z")
-        elif c in _QUANTIFIERS:
-            raise _invalid("quantifier operand invalid")
-        elif c == "{" and self._next().isdigit():
+        elif c in _QUANTIFIERS or (c == "{" and self._next().isdigit()):
             raise _invalid("quantifier operand invalid")
         else:
             self._out.append("." if c == "." else _literal(c))
@@ -224,7 +222,9 @@ def _with_mode(java: str, flags: str) -> str:
 def _exact(found: Pattern) -> Pattern:
     """A pattern whose matches are as long in Java."""
     if found.longest:
-        raise NotBound("a regular expression with alternatives or optional parts, of which PostgreSQL takes the longest,")
+        raise NotBound(
+            "a regular expression with alternatives or optional parts, of which PostgreSQL takes the longest,"
+        )
     return found
 
 

@@ -21,7 +21,9 @@ _KEYWORDS: Final = sorted(_WORDS.split(), key=len, reverse=True)
 _EXTRACT: Final = "EXTRACT({} FROM {{0}})"
 _DAY_OF_ERA: Final = "datediff(CAST({0} AS DATE), DATE '1970-01-01')"
 _HOUR12: Final = "((EXTRACT(HOUR FROM {0}) + 11) % 12 + 1)"
-_SECONDS: Final = "(EXTRACT(HOUR FROM {0}) * 3600 + EXTRACT(MINUTE FROM {0}) * 60 + CAST(floor(EXTRACT(SECOND FROM {0})) AS INT))"
+_SECONDS: Final = (
+    "(EXTRACT(HOUR FROM {0}) * 3600 + EXTRACT(MINUTE FROM {0}) * 60 + CAST(floor(EXTRACT(SECOND FROM {0})) AS INT))"
+)
 _MICROS: Final = "CAST(EXTRACT(SECOND FROM {0}) * CAST(1000000 AS DECIMAL(7,0)) AS INT) % 1000000"
 _NUMBERS: Final = {
     "YYYY": (_EXTRACT.format("YEAR"), 4), "IYYY": (_EXTRACT.format("YEAROFWEEK"), 4), "MM": (_EXTRACT.format("MONTH"), 2),
@@ -38,7 +40,16 @@ _NUMBERS: Final = {
 }  # fmt: skip
 _NAMES: Final = {"MONTH": ("MMMM", 9), "MON": ("MMM", 0), "DAY": ("EEEE", 9), "DY": ("EEE", 0)}
 _HALVES: Final = {"AM": ("AM", "PM"), "PM": ("AM", "PM"), "A.M.": ("A.M.", "P.M."), "P.M.": ("A.M.", "P.M.")}
-_ZONES: Final = {"TZ": "UTC", "tz": "utc", "OF": "+00", "of": "+00", "TZH": "+00", "tzh": "+00", "TZM": "00", "tzm": "00"}
+_ZONES: Final = {
+    "TZ": "UTC",
+    "tz": "utc",
+    "OF": "+00",
+    "of": "+00",
+    "TZH": "+00",
+    "tzh": "+00",
+    "TZM": "00",
+    "tzm": "00",
+}
 
 
 def _template(expr: Expr, function: str) -> str:
@@ -190,7 +201,8 @@ def read_date(arguments: Sequence[Expr]) -> Expr:
 
 def _read(arguments: Sequence[Expr], function: str) -> Expr:
     template = _template(arguments[1], function)
-    java, places = r"^\s*", {}
+    java = r"^\s*"
+    places: dict[str, int] = {}
     for word, text, _ in parts(template):
         if not word:
             if text.isalnum():

@@ -127,7 +127,12 @@ _ERAS: Final = {
     "decade": "(EXTRACT(YEAR FROM {0}) div 10) * 10", "century": "((EXTRACT(YEAR FROM {0}) - 1) div 100) * 100 + 1",
     "millennium": "((EXTRACT(YEAR FROM {0}) - 1) div 1000) * 1000 + 1",
 }  # fmt: skip
-_SPELLINGS: Final = {"decades": "decade", "centuries": "century", "millennia": "millennium", "millenniums": "millennium"}
+_SPELLINGS: Final = {
+    "decades": "decade",
+    "centuries": "century",
+    "millennia": "millennium",
+    "millenniums": "millennium",
+}
 
 
 def date_trunc(arguments: Sequence[Expr]) -> Expr:
