@@ -102,6 +102,42 @@ VALUES = [
         "SELECT max(x) FROM generate_series(timestamp '2024-01-01', timestamp '2024-01-02', '7 hours') AS g(x)",
         "2024-01-01 21:00:00",
     ),
+    ("SELECT (tz AT TIME ZONE '+02')::text FROM t WHERE a = 1", "2024-02-29 11:45:10"),
+    ("SELECT date_trunc('century', ts) FROM t WHERE a = 1", "2001-01-01 00:00:00"),
+    ("SELECT date_trunc(u, ts) FROM t, (VALUES ('month')) AS v(u) WHERE a = 1", "2024-02-01 00:00:00"),
+    (
+        "SELECT interval '1-2'::text || '|' || interval '3 04:05:06'::text || '|' || interval '-3 day'::varchar",
+        "1 year 2 mons|3 days 04:05:06|-3 days",
+    ),
+    ("SELECT interval '1-2' YEAR TO MONTH = interval '14 months'", "t"),
+    ("SELECT (ts - timestamp '2024-03-10')::text FROM t WHERE a = 1", "-9 days -10:14:49.5"),
+    ("SELECT to_char(-5, 'FM999') || to_char(12345.678, '99,999.99') || to_char(5, '000')", "-5 12,345.68 005"),
+    ("SELECT to_char(ts, 'FMMonth DD, YYYY HH12:MI AM Dy') FROM t WHERE a = 1", "February 29, 2024 01:45 PM Thu"),
+    ("SELECT to_date('31/12/99', 'DD/MM/YY')", "1999-12-31"),
+    (
+        "SELECT max(x) FROM generate_series(timestamp '2024-01-31', timestamp '2024-06-30', '1 month') AS g(x)",
+        "2024-06-29 00:00:00",
+    ),
+    # patterns
+    ("SELECT 'a abc b' ~ '\\yabc\\y' AND 'x1' ~ '[[:digit:]]$' AND NOT 'x' ~ '[[:digit:]]'", "t"),
+    ("SELECT regexp_replace('foo(o', 'o', '0', 2) || regexp_replace('a(b', '[(]', 'x')", "f0o(oaxb"),
+    ("SELECT 'a' || chr(10) ~ 'a$'", "f"),
+    ("SELECT substring('foobar' from 'o(.)b')", "o"),
+    # text of whole values
+    ("SELECT row(1, 'a b', NULL, true)::text", '(1,"a b",,t)'),
+    ("SELECT initcap('foo-bar bAZ') || format('%s|%L', NULL, 'it''s')", "Foo-Bar Baz|'it''s'"),
+    ("SELECT '{\"a\": {\"b\": 5}}'::jsonb -> 'a' ->> 'b'", "5"),
+    # lists
+    ("SELECT (ARRAY[1, 2, 3])[2:]::text || (ARRAY[1, 2, 3])[0:1]::text || (ARRAY[1, 2])[3:2]::text", "{2,3}{1}{}"),
+    ("SELECT ARRAY(SELECT a FROM t ORDER BY a DESC)", "{3,2,1}"),
+    ("SELECT ARRAY(SELECT a FROM t WHERE a > 5)", "{}"),
+    ("SELECT 2 < ALL (SELECT a FROM t)", "f"),
+    ("SELECT 0 < ALL (SELECT b FROM t)", None),
+    ("SELECT 15 > ANY (SELECT b FROM t)", "t"),
+    ("SELECT (5, 'x') IN (SELECT b, s FROM t)", None),
+    ("SELECT ARRAY[1, NULL] > ARRAY[1, 2] AND ARRAY[1] < ARRAY[1, 0]", "t"),
+    ("SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY a) FROM (VALUES (1), (2), (9)) AS v(a)", "2"),
+    ("SELECT CAST(spark.levenshtein('kitten', 'sitting') AS int) / 2", "1"),
     # names
     ("WITH hr_t AS (SELECT 5 AS a) SELECT hr_t.a + t.a FROM hr_t, t WHERE t.a = 1", "6"),
     ("SELECT count(*) FROM t AS x NATURAL JOIN u", "3"),
@@ -140,6 +176,25 @@ REFUSED = [
     ("SELECT a FROM t ORDER BY 2", "42P10", "ORDER BY position 2 is not in select list", 26),
     ("SELECT a FROM t LIMIT -1", "2201W", "LIMIT must not be negative", None),
     ("SELECT 'é', nope FROM t", "42703", "nope", 13),
+    ("SELECT lower(a) FROM t", "42883", "function lower(integer) does not exist", 8),
+    ("SELECT java_method('java.lang.System', 'exit', '1')", "42883", "java_method(unknown, unknown, unknown)", 8),
+    ("SELECT a FROM t WHERE reflect('java.util.UUID', 'randomUUID') = 'x'", "42883", "reflect", 23),
+    ("SELECT \"reflect\"('a', 'b')", "42883", "reflect", 8),
+    ("SELECT pg_catalog.java_method('a', 'b')", "42883", "java_method", 8),
+    ("SELECT CAST(spark.java_method('a', 'b') AS text)", "0A000", "spark.java_method is not supported", None),
+    ("SELECT CAST(spark.reflect('a', 'b') AS text)", "0A000", "spark.reflect is not supported", None),
+    ("SELECT CAST(spark.\"java_method\"('a', 'b') AS text)", "0A000", "spark.java_method is not supported", None),
+    ("SELECT spark.levenshtein('a', 'b')", "42P18", "the type of spark.levenshtein is not known", 8),
+    ("SELECT * FROM reflect('a', 'b')", "0A000", "reflect in FROM", 15),
+    ("SELECT (ARRAY[1])[java_method('a', 'b')]", "42883", "java_method", 19),
+    ("SELECT t FROM t", "0A000", "a whole row as a value is not supported", 8),
+    ("SELECT a FROM ONLY t", "0A000", "ONLY is not supported", 20),
+    ("SELECT s ~ '\\1' FROM t", "0A000", "in a regular expression is not supported", None),
+    ("SELECT regexp_replace(s, 'a|ab', 'x') FROM t", "0A000", "PostgreSQL takes the longest", None),
+    ("SELECT to_char(ts, s) FROM t", "0A000", "a template that is no literal", 8),
+    ("SELECT CASE WHEN true THEN generate_series(1, 2) END", "0A000", "set-returning functions are not allowed", 28),
+    ("SELECT s -> 'a' FROM t", "0A000", "the operator -> is not supported", 10),
+    ("SELECT version() FROM t", "0A000", "version", 8),
 ]
 
 
@@ -170,7 +225,7 @@ def bind(query: str) -> Any:
         "SELECT a FROM ONLY t",
     ],
 )
-def test_what_is_not_known_is_left_to_the_older_way(query: str) -> None:
+def test_what_is_not_known_is_not_bound(query: str) -> None:
     with pytest.raises(NotBound):
         bind(query)
 
@@ -178,6 +233,18 @@ def test_what_is_not_known_is_left_to_the_older_way(query: str) -> None:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
+        ("SELECT generate_series(1, 2), generate_series(1, 3)", [("1", "1"), ("2", "2"), (None, "3")]),
+        ("SELECT unnest(ARRAY[a, 7]) / 2, a FROM t WHERE a < 3 ORDER BY 2, 1",
+         [("0", "1"), ("3", "1"), ("1", "2"), ("3", "2")]),
+        ("SELECT * FROM unnest(ARRAY[7, 8]) WITH ORDINALITY ORDER BY 2", [("7", "1"), ("8", "2")]),
+        ("SELECT g.v, g.n FROM generate_series(3, 4) WITH ORDINALITY AS g(v, n) ORDER BY 1", [("3", "1"), ("4", "2")]),
+        ("SELECT * FROM unnest(ARRAY[1, 2], ARRAY['x']) AS q(a, b) ORDER BY 1", [("1", "x"), ("2", None)]),
+        ("SELECT a, array_agg(b) OVER (ORDER BY a) FROM t ORDER BY a",
+         [("1", "{10}"), ("2", "{10,20}"), ("3", "{10,20,NULL}")]),
+        ("SELECT x, grouping(a, x) FROM u GROUP BY ROLLUP (a, x) HAVING a = 2 OR a IS NULL ORDER BY 2",
+         [("z", "0"), (None, "1"), (None, "3")]),
+        ("SELECT ARRAY[x, NULL] FROM u ORDER BY ARRAY[a, NULL] DESC, x DESC",
+         [("{z,NULL}",), ("{y,NULL}",), ("{x,NULL}",)]),
         ("SELECT a FROM u ORDER BY a FETCH FIRST 1 ROW WITH TIES", [("1",), ("1",)]),
         ("SELECT DISTINCT ON (a) a, x FROM u ORDER BY a, x DESC", [("1", "y"), ("2", "z")]),
         ("SELECT DISTINCT ON (a) x FROM u ORDER BY a DESC, x LIMIT 1", [("z",)]),
@@ -219,6 +286,15 @@ def test_query(ask: Any, query: str, expected: list[tuple[str | None, ...]]) -> 
 )  # fmt: skip
 def test_parameters_have_the_types_of_their_places(query: str, types: list[str | None]) -> None:
     assert parameter_types(query, SCHEMA, NOTHING, [None] * len(types)) == types
+
+
+def test_an_error_says_which_functions_there_are() -> None:
+    with pytest.raises(HeadraceError) as raised:
+        parse_query("SELECT lower(a) FROM t").to_spark(rename, SCHEMA)
+    assert "There is lower(text)." in str(raised.value.hint)
+    with pytest.raises(HeadraceError) as raised:
+        parse_query("SELECT levenshtein(s, s) FROM t").to_spark(rename, SCHEMA)
+    assert "spark.levenshtein(...)" in str(raised.value.hint)
 
 
 def test_a_type_that_is_given_stays() -> None:

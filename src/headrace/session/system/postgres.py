@@ -9,6 +9,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.session.parts import is_part
 from headrace.session.system.relations import Rows, define
+from headrace.sql.binder.catalogue.listing import listed
 from headrace.sql.types import pg_type, pg_type_text, typmod
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _TYPES = (
     (1186, "interval", 16, "T", 1187), (1700, "numeric", -1, "N", 1231), (2249, "record", -1, "P", 2287),
     (2950, "uuid", 16, "U", 2951), (3802, "jsonb", -1, "U", 3807), (2205, "regclass", 4, "N", 2210),
 )  # fmt: skip
+_OIDS = {name: oid for oid, name, *_ in _TYPES}
 _LONG_NAMES = {
     "bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real",
     "float8": "double precision", "varchar": "character varying", "bpchar": "character",
@@ -167,7 +169,6 @@ def _of_kind(kind: str, prefix: str) -> object:
 
 _EMPTY = {
     "pg_collation": "oid bigint, collname, collnamespace bigint",
-    "pg_proc": "oid bigint, proname, pronamespace bigint, proowner bigint, prokind, prorettype bigint",
     "pg_description": "objoid bigint, classoid bigint, objsubid int, description",
     "pg_shdescription": "objoid bigint, classoid bigint, description",
     "pg_depend": "classid bigint, objid bigint, objsubid int, refclassid bigint, refobjid bigint, "
@@ -198,11 +199,27 @@ ALWAYS_EMPTY = frozenset(_EMPTY)
 """Relations that never have rows."""
 
 
+def _functions(session: Session) -> Rows:
+    """The functions of the binder's catalogue."""
+    return [
+        {"oid": 100_000 + i, "proname": f.name, "pronamespace": 11, "prokind": f.kind, "pronargs": len(f.arguments),
+         "prorettype": _OIDS.get(f.result, 0), "proargtypes": ", ".join(f.arguments),
+         "provolatile": "v" if f.volatile else "i"}
+        for i, f in enumerate(listed())
+    ]  # fmt: skip
+
+
 @cache
 def load() -> None:
     """Define the relations."""
     for name, columns in _EMPTY.items():
         define("pg_catalog", name, columns)
+    define(
+        "pg_catalog", "pg_proc",
+        "oid bigint, proname, pronamespace bigint, proowner bigint, prokind, prorettype bigint, pronargs smallint, "
+        "proargtypes, provolatile, proisstrict boolean, proretset boolean",
+        _functions, proowner=_OWNER_OID, proisstrict=False, proretset=False,
+    )  # fmt: skip
     define("pg_catalog", "pg_namespace", "oid bigint, nspname, nspowner bigint, nspacl array<string>", _namespaces,
            nspowner=_OWNER_OID)  # fmt: skip
     define(

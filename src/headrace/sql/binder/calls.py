@@ -10,7 +10,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS, AggregateEntry
 from headrace.sql.binder.coerce import coerce, sortable
-from headrace.sql.binder.overloads import arguments_for, chosen, undefined
+from headrace.sql.binder.overloads import FORBIDDEN, arguments_for, chosen, undefined
 from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.routines import routine_call
 from headrace.sql.binder.rows import SETS
@@ -92,9 +92,6 @@ def _of_session(at: Expressions, name: str, message: Any) -> Expr:
 
 SPARK: Final = "spark"
 """The schema by which Spark's own functions are called, right inside of a cast that says what type they return."""
-_FORBIDDEN: Final = frozenset(
-    ("java_method", "reflect", "try_reflect", "assert_true", "raise_error", "spark_partition_id")
-)
 
 
 def spark_call(at: Expressions, message: Any, target: Type) -> Expr:
@@ -103,7 +100,7 @@ def spark_call(at: Expressions, message: Any, target: Type) -> Expr:
     extras = ("agg_order", "agg_filter", "agg_distinct", "agg_star", "over", "agg_within_group", "func_variadic")
     if len(names) != 2 or not re.fullmatch(r"[a-z_][a-z_0-9]*", names[1]) or names[1].startswith("hr_"):
         refuse("this call of Spark", message)
-    if names[1] in _FORBIDDEN or any(f.name in extras for f, _ in message.ListFields()):
+    if names[1] in FORBIDDEN or any(f.name in extras for f, _ in message.ListFields()):
         refuse(f"spark.{names[1]}", message)
     arguments = tuple(at.known(arg) for arg in message.args)
     holes = ", ".join(f"{{{i}}}" for i in range(len(arguments)))

@@ -212,8 +212,8 @@ def _record_text(source: Type) -> str:
         text = at if kind.name in t.TEXTS else text.replace("{0}", at)
         doubled = f"regexp_replace({text}, {_MARKS}, '$1$1')"
         quoted = f"""concat('"', {doubled}, '"')"""
-        whole = f"CASE WHEN {text} IS NULL THEN '' WHEN {text} = '' OR rlike({text}, {_SPECIAL}) THEN {quoted} ELSE {text} END"
-        parts.append(whole)
+        special = f"{text} = '' OR rlike({text}, {_SPECIAL})"
+        parts.append(f"CASE WHEN {text} IS NULL THEN '' WHEN {special} THEN {quoted} ELSE {text} END")
     joined = ", ',', ".join(parts)
     return f"CASE WHEN {{0}} IS NOT NULL THEN concat('(', {joined}, ')') END"
 

@@ -16,6 +16,10 @@ from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.tree import Expr
 from headrace.sql.binder.types import Type
 
+FORBIDDEN: Final = frozenset(
+    ("java_method", "reflect", "try_reflect", "assert_true", "raise_error", "spark_partition_id")
+)
+"""Functions of Spark's that reach out of the query, and that nobody can call."""
 _COMPLETE = ("+", "-", "*", "/", "%", "=", "<>", "<", "<=", ">", ">=", "||")
 """Operators of which the catalogue has all that there are between the types that the binder knows."""
 
@@ -110,7 +114,7 @@ def undefined(name: str, given: Sequence[Type], known: Sequence[Signature], mess
     if known:
         listed = ", ".join(dict.fromkeys(f"{name}({_listed(s)})" for s in known))
         hint = f"There is {listed}. You might need to add explicit type casts."
-    elif re.fullmatch("[a-z_][a-z_0-9]*", name):
+    elif re.fullmatch("[a-z_][a-z_0-9]*", name) and name not in FORBIDDEN:
         hint = (
             f"headrace has no function of this name. If Spark has it, call it as spark.{name}(...) inside of a cast, "
             "with Spark's meaning."

@@ -121,7 +121,7 @@ _BY_MONTHS: Final = (
     "filter(aggregate(sequence(1, CAST(abs(months_between({1}, {0})) / {n} AS INT) + 2), array({0}), "
     "(`__a`, `__n`) -> array_append(`__a`, element_at(`__a`, -1) + {2})), `__m` -> `__m` {sign} {1})"
 )
-"""Each moment is the one before and so many months, as PostgreSQL has it: after January 31 comes the 29th of all others."""
+"""Each moment is the one before and so many months, as PostgreSQL has it: after February 29 comes March 29."""
 
 
 def _moments(arguments: list[Expr], call: Any) -> Expr:

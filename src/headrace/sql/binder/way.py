@@ -1,4 +1,4 @@
-"""Which way a query goes to Spark: by the binder, or, for the few constructs that it leaves to that, by the older translation.
+"""Which way a query goes to Spark: by the binder, or, for a few constructs, by the older translation.
 
 What the binder does not know is refused. `COUNTS` tells how many queries went which way, and what was refused.
 """
