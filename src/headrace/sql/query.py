@@ -57,7 +57,7 @@ class Query:
         return f"Query({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Query) and self._tree == other._tree and self.text == other.text
+        return isinstance(other, Query) and self._tree == other._tree
 
     def __hash__(self) -> int:
         return hash(self._tree)

@@ -68,6 +68,7 @@ _SUBSTRING: Final = (
     "CASE WHEN {2} < 0 THEN CAST(raise_error('headrace.errors.DataError: [22011] negative substring length not allowed') AS STRING) "
     "WHEN {1} IS NOT NULL AND {2} IS NOT NULL THEN substring({0}, greatest({1}, 1), CAST(greatest(CAST({1} AS BIGINT) + {2} - greatest({1}, 1), 0L) AS INT)) END"
 )
+_OUT_OF_RANGE: Final = "CAST(raise_error('headrace.errors.NumericOutOfRange: input is out of range') AS DOUBLE)"
 _MATH: Final = """
 abs(int2) -> int2 : abs({0})
 abs(int4) -> int4 : abs({0})
@@ -83,11 +84,11 @@ cbrt(float8) -> float8 : cbrt({0})
 exp(float8) -> float8 : CASE WHEN {0} > 709.782712893384D AND {0} < CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} < -745.2D AND {0} > CAST('-Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE exp({0}) END
 power(float8, float8) -> float8 : CASE WHEN {0} = 0D AND {1} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) WHEN {0} < 0D AND {0} > CAST('-Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND {1} <> rint({1}) THEN CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a complex result') AS DOUBLE) WHEN abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND abs(power({0}, {1})) = CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} <> 0D AND abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND power({0}, {1}) = 0D THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE power({0}, {1}) END
 pow(float8, float8) -> float8 : CASE WHEN {0} = 0D AND {1} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) WHEN {0} < 0D AND {0} > CAST('-Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND {1} <> rint({1}) THEN CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a complex result') AS DOUBLE) WHEN abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND abs(power({0}, {1})) = CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} <> 0D AND abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND power({0}, {1}) = 0D THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE power({0}, {1}) END
-sin(float8) -> float8 : sin({0})
-cos(float8) -> float8 : cos({0})
-tan(float8) -> float8 : tan({0})
-asin(float8) -> float8 : asin({0})
-acos(float8) -> float8 : acos({0})
+sin(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE sin({0}) END
+cos(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE cos({0}) END
+tan(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE tan({0}) END
+asin(float8) -> float8 : CASE WHEN abs({0}) > 1D AND NOT isnan({0}) THEN OUT_OF_RANGE ELSE asin({0}) END
+acos(float8) -> float8 : CASE WHEN abs({0}) > 1D AND NOT isnan({0}) THEN OUT_OF_RANGE ELSE acos({0}) END
 atan(float8) -> float8 : atan({0})
 atan2(float8, float8) -> float8 : atan2({0}, {1})
 degrees(float8) -> float8 : degrees({0})
@@ -97,9 +98,9 @@ sinh(float8) -> float8 : sinh({0})
 cosh(float8) -> float8 : cosh({0})
 tanh(float8) -> float8 : tanh({0})
 asinh(float8) -> float8 : asinh({0})
-acosh(float8) -> float8 : acosh({0})
-atanh(float8) -> float8 : atanh({0})
-cot(float8) -> float8 : cot({0})
+acosh(float8) -> float8 : CASE WHEN {0} < 1D THEN OUT_OF_RANGE ELSE acosh({0}) END
+atanh(float8) -> float8 : CASE WHEN abs({0}) > 1D AND NOT isnan({0}) THEN OUT_OF_RANGE ELSE atanh({0}) END
+cot(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE cot({0}) END
 mod(int2, int2) -> int2 : CAST({0} % {1} AS SMALLINT)
 mod(int4, int4) -> int4 : ({0} % {1})
 mod(int8, int8) -> int8 : ({0} % {1})
@@ -226,7 +227,7 @@ def string_to_array(arguments: Sequence[Expr]) -> Expr:
 def _build() -> Catalogue:
     found = [
         *entries(_TEXT.replace("INITCAP", _INITCAP).replace("QUOTED", _QUOTED)),
-        *entries(_MATH),
+        *entries(_MATH.replace("OUT_OF_RANGE", _OUT_OF_RANGE)),
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
