@@ -53,7 +53,8 @@ def _compared(sides: Any, part: list[str], form: str) -> list[tuple[str, str]]:
     if len(part) > 1:
         half = len(part) // 2
         return _compared(sides, part[:half], form) + _compared(sides, part[half:], form)
-    return [(part[0], mine.unknown or differential.difference(mine, other) or f"{mine.message} {other.message}")]
+    found = mine.unknown or differential.difference(mine, other)
+    return [] if found is None else [(part[0], found)]
 
 
 def flat(examples: dict[str, list[str]]) -> list[str]:

@@ -24,6 +24,7 @@ SCHEMA = {
     },
     TableName(None, "u"): {"a": "int", "x": "string"},
 }
+SCHEMA[TableName("public", "t")] = SCHEMA[TableName(None, "t")]
 T = """VALUES
  (1, 10L, 'one', DATE'2024-02-29', TIMESTAMP_NTZ'2024-02-29 13:45:10.5', TIMESTAMP'2024-02-29 13:45:10Z', 2.5D, 2.50),
  (2, 20L, 'two', DATE'2024-03-03', TIMESTAMP_NTZ'2024-03-03 00:30:00', TIMESTAMP'2024-03-03 00:30:00Z', 3.5D, -1.25),

@@ -208,8 +208,10 @@ def _record_text(source: Type) -> str:
         if kind is None or set(name) & set("{}`"):
             raise NotBound("this record as text")
         at = f"{{0}}.`{name}`"
-        text = "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END" if kind.name == "bool" else _text_form(kind)
-        text = at if kind.name in t.TEXTS else text.replace("{0}", at)
+        text = "{0}" if kind.name in t.TEXTS else _text_form(kind)
+        if kind.name == "bool":
+            text = "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END"
+        text = text.replace("{0}", at)
         doubled = f"regexp_replace({text}, {_MARKS}, '$1$1')"
         quoted = f"""concat('"', {doubled}, '"')"""
         special = f"{text} = '' OR rlike({text}, {_SPECIAL})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 _FUNCTIONS: Final = r"""
-abs: abs(i2), abs(i4), abs(n), abs(f8)
+abs: abs(i2), abs(id), abs(n), abs(f8)
 acos: acos(0.5)
 acosh: acosh(2)
 array_append: array_append(a, 9), array_append(a, NULL)
@@ -113,9 +113,9 @@ _OPERATORS: Final = r"""
 #: i4 # 5
 %: i4 % 7, n % 2
 &: i4 & 5
-*: i4 * 2, n * n, interval '1 hour' * 2
-+: i2 + i4, n + 1, f8 + f4, d + 1, d + interval '1 day', ts + interval '1 month'
--: i4 - 1, d - date '2024-01-01', ts - timestamp '2024-01-01', d - interval '1 year', - i4, - n
+*: i2 * 2, n * n, interval '1 hour' * 2
++: i2 + id, n + 1, f8 + f4, d + 1, d + interval '1 day', ts + interval '1 month'
+-: i2 - 1, d - date '2024-01-01', ts - timestamp '2024-01-01', d - interval '1 year', - i2, - n
 /: i4 / 2, n / 3, f8 / 2, interval '1 day' / 2
 <: i4 < n, t < 'p', a < ARRAY[2], b < true
 <<: i4 << 2

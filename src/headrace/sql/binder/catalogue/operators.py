@@ -104,7 +104,8 @@ def alike(arguments: Sequence[Expr], symbol: str) -> tuple[Expr, ...]:
         raise NotBound("a comparison of arrays of different types")
     if any(a.type.is_array for a in arguments) and symbol not in ("=", "<>"):
         return tuple(sortable(a) for a in arguments)
-    if any(a.type.name == "interval" and a.type.spark != t.INTERVAL.spark for a in arguments):
+    spans = {a.type.spark for a in arguments if a.type.name == "interval"}
+    if "interval" in spans or len(spans) > 1:
         raise NotBound("a comparison of intervals with months")
     if len(kinds) == 1:
         return tuple(arguments)
