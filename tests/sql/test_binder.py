@@ -245,6 +245,8 @@ def test_what_is_not_known_is_not_bound(query: str) -> None:
          [("z", "0"), (None, "1"), (None, "3")]),
         ("SELECT ARRAY[x, NULL] FROM u ORDER BY ARRAY[a, NULL] DESC, x DESC",
          [("{z,NULL}",), ("{y,NULL}",), ("{x,NULL}",)]),
+        ("SELECT * EXCEPT (x) FROM u LEFT SEMI JOIN t ON u.a = t.a AND t.b > 10", [("2",)]),
+        ("SELECT t.a FROM t LEFT ANTI JOIN u AS q ON q.a = t.a", [("3",)]),
         ("SELECT a FROM u ORDER BY a FETCH FIRST 1 ROW WITH TIES", [("1",), ("1",)]),
         ("SELECT DISTINCT ON (a) a, x FROM u ORDER BY a, x DESC", [("1", "y"), ("2", "z")]),
         ("SELECT DISTINCT ON (a) x FROM u ORDER BY a DESC, x LIMIT 1", [("z",)]),

@@ -8,7 +8,7 @@ strings, comments and dollar quotes, and is blanked out or replaced by something
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -57,6 +57,8 @@ class Parsed:
     """Where the relations stand, in bytes, that are read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
     left_out: tuple[tuple[int, tuple[str, ...]], ...] = ()
     """Where a star stands, with its qualifier, and the names of `EXCEPT (...)` behind it."""
+    side_joins: tuple[tuple[int, str], ...] = ()
+    """Where the relations stand that are joined by `LEFT SEMI JOIN` or `LEFT ANTI JOIN`, and which of the two."""
 
     def position(self, location: int) -> int:
         """The 1-based position of a character, from its place in bytes."""
@@ -76,7 +78,7 @@ def parse_statement(text: str) -> Parsed:
         words = _words(source)
         if sum(word.kind not in _FLAT for word in words) > _LARGE_WORDS:
             return Parsed(None, source, True)
-        cut, own, lookups, left_out = _without_additions(source, words)
+        cut, added = _without_additions(source, words)
         found = parse(cut.decode())
     except PgQueryError as error:
         raise _fault(error) from None
@@ -84,7 +86,9 @@ def parse_statement(text: str) -> Parsed:
         return Parsed(None, source, True)
     if len(found.stmts) != 1:
         raise SyntaxFault("cannot insert multiple commands into a prepared statement", position=1)
-    return Parsed(found.stmts[0].stmt, source, own, lookups, left_out)
+    return Parsed(
+        found.stmts[0].stmt, source, added.own, frozenset(added.lookups), tuple(added.left_out), tuple(added.side_joins)
+    )  # fmt: skip
 
 
 def check_grammar(text: str, offset: int) -> None:
@@ -117,15 +121,22 @@ def _words(source: bytes) -> list[Word]:
 # ---- additions
 
 
-_Cut = tuple[bytes, bool, frozenset[int], tuple[tuple[int, tuple[str, ...]], ...]]
+@dataclass
+class _Added:
+    """The additions, as `Parsed` has them."""
+
+    own: bool = False
+    lookups: set[int] = field(default_factory=set)
+    left_out: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    side_joins: list[tuple[int, str]] = field(default_factory=list)
 
 
-def _without_additions(source: bytes, words: Sequence[Word]) -> _Cut:
-    """The text with blanks for what is added, and the additions as `Parsed` has them."""
+def _without_additions(source: bytes, words: Sequence[Word]) -> tuple[bytes, _Added]:
+    """The text with blanks for what is added, and what that was."""
+    added = _Added()
     if not _MARKS.intersection(w.text for w in words):
-        return source, False, frozenset(), ()
+        return source, added
     cut = bytearray(source)
-    own, lookups, left_out = False, set(), []
     at = 0
     while at < len(words):
         for read in _READERS:
@@ -137,16 +148,18 @@ def _without_additions(source: bytes, words: Sequence[Word]) -> _Cut:
             cut[start : words[end - 1].end] = instead.encode().ljust(words[end - 1].end - start)
             if read is _system_time:
                 if any(w.text == "proctime" for w in words[at:end]):
-                    lookups.add(words[_qualified(words, at - 1)].start)
+                    added.lookups.add(words[_qualified(words, at - 1)].start)
             elif read is _star_except:
                 names = tuple(_spelled(source, w) for w in words[at + 2 : end - 1] if w.text != ",")
-                left_out.append((words[_qualified(words, at - 1)].start, names))
+                added.left_out.append((words[_qualified(words, at - 1)].start, names))
+            elif read is _side_join and at + 2 < len(words) and words[at + 2].text not in ("(", "lateral", "only"):
+                added.side_joins.append((words[at + 2].start, words[at].text.upper()))
             else:
-                own = True
+                added.own = True
             at = end - 1
             break
         at += 1
-    return bytes(cut), own, frozenset(lookups), tuple(left_out)
+    return bytes(cut), added
 
 
 def _qualified(words: Sequence[Word], at: int) -> int:

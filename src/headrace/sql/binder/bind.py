@@ -90,6 +90,10 @@ class Binder:
         """Whether the relation that stands there is read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
         return location in self._parsed.lookups
 
+    def side_join(self, location: int) -> str | None:
+        """`SEMI` or `ANTI`, where the relation that stands there is joined by that."""
+        return dict(self._parsed.side_joins).get(location)
+
     def next_id(self) -> int:
         """The number of another relation."""
         self._ids += 1

@@ -150,6 +150,11 @@ class Relations:
         kind = _KINDS.get(message.jointype)
         if kind is None:
             refuse("this join", message)
+        side = None
+        if kind_of(message.rarg) == "RangeVar" and kind == "LEFT OUTER JOIN":
+            side = self.binder.side_join(message.rarg.range_var.location)
+        if side is not None and not message.HasField("quals"):
+            refuse(f"LEFT {side} JOIN with USING", message)
         names = self._shared(message, left_items, right_items)
         if names is not None:
             return self._using(kind, left, right, left_items, right_items, names)
@@ -157,6 +162,8 @@ class Relations:
         if message.HasField("quals"):
             inside = Scope(self.scope.outer, items, self.scope.ctes)
             condition = Expressions(self.binder, inside, "JOIN conditions").condition(message.quals, "JOIN/ON")
+            if side is not None:
+                return Join(f"LEFT {side} JOIN", left, right, condition), left_items
         elif kind == "INNER JOIN":
             kind = "CROSS JOIN"
         return Join(kind, left, right, condition), items
