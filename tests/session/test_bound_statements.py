@@ -73,3 +73,63 @@ def test_a_parameter_divides_an_integer_as_one(world: Database) -> None:
     assert found.parameter_types == ["int", "string"]
     assert found.execute(["2", "z"]).table().to_pylist() == [{"h": 1, "t": "xz"}]
     session.close()
+
+
+def test_values_and_returning_are_bound(world: Database) -> None:
+    world.sql("CREATE TABLE v (id int PRIMARY KEY, a int DEFAULT 7 / 2, s text DEFAULT 'x' || 1)")
+    before = COUNTS["bound"]
+    found = world.sql(
+        "INSERT INTO v VALUES (1, 7 / 2, upper('a') || 1), (2, DEFAULT, DEFAULT), (3, (SELECT max(id) FROM w), to_hex(-1)) "
+        "RETURNING id, a / 2, s || '!'"
+    )
+    assert found.rows() == [(1, 1, "A1!"), (2, 1, "x1!"), (3, 1, "ffffffff!")]
+    assert COUNTS["bound"] > before
+    assert world.sql("UPDATE v SET a = DEFAULT, s = NULL WHERE id = 3 RETURNING row(a, s)::text").rows() == [("(3,)",)]
+    assert world.sql("DELETE FROM v WHERE a / 2 = 1 AND id > 1 RETURNING a::numeric / 2").rows() == [
+        (Decimal("1.50000000000000000000"),), (Decimal("1.50000000000000000000"),),
+    ]  # fmt: skip
+    for text, state in (
+        ("INSERT INTO v VALUES (9, 1 = 1, 'x')", "42804"),
+        ("INSERT INTO v VALUES (9, 1, reflect('java.util.UUID', 'randomUUID'))", "42883"),
+        ("INSERT INTO v VALUES (9, 1, 'x') RETURNING java_method('java.lang.System', 'getProperty', 'x')", "42883"),
+        ("UPDATE v SET s = java_method('java.lang.System', 'getProperty', 'x')", "42883"),
+        ("DELETE FROM v WHERE s = java_method('java.lang.System', 'getProperty', 'x')", "42883"),
+        ("CREATE TABLE v2 (a int, s text DEFAULT java_method('java.lang.System', 'getProperty', 'x'))", "42883"),
+        ("CREATE VIEW v2 AS SELECT reflect('java.util.UUID', 'randomUUID')", "42883"),
+        ("CREATE MATERIALIZED VIEW v2 AS SELECT reflect('java.util.UUID', 'randomUUID') FROM v", "42883"),
+        ("SELECT '${env:PATH}' || java_method('a', 'b')", "42883"),
+    ):
+        with pytest.raises(HeadraceError) as raised:
+            world.sql(text)
+        assert raised.value.sqlstate == state, text
+    assert world.sql("SELECT '${env:PATH}' || s FROM v WHERE id = 1").rows() == [("${env:PATH}A1",)]
+    world.sql("DROP TABLE v")
+
+
+def test_what_the_session_knows_is_bound(world: Database) -> None:
+    before = COUNTS["bound"]
+    assert world.sql("SELECT id / 2, current_user, current_database(), current_schema FROM w WHERE id = 3").rows() == [
+        (1, "root", "dev", "public")
+    ]
+    assert COUNTS["bound"] > before
+
+
+def test_the_catalogue_is_listed(world: Database) -> None:
+    found = world.sql("SELECT prokind, proargtypes FROM pg_catalog.pg_proc WHERE proname = 'lower'").rows()
+    assert found == [("f", "text")]
+
+
+def test_views_with_sets_lists_and_templates(world: Database) -> None:
+    world.sql("CREATE TABLE e (id int PRIMARY KEY, a int, d timestamp)")
+    world.sql("CREATE MATERIALIZED VIEW e1 AS SELECT id, generate_series(1, a) AS g, to_char(d, 'YYYY-MM') AS m FROM e")
+    world.sql(
+        "CREATE MATERIALIZED VIEW e2 AS SELECT a % 2 AS k, percentile_disc(0.5) WITHIN GROUP (ORDER BY id) AS p, "
+        "array_agg(id ORDER BY id DESC) AS l FROM e GROUP BY 1"
+    )
+    world.sql("INSERT INTO e VALUES (1, 2, '2024-02-03'), (2, 1, NULL), (3, 0, '2024-01-01'); FLUSH")
+    assert world.sql("SELECT * FROM e1 ORDER BY 1, 2").rows() == [(1, 1, "2024-02"), (1, 2, "2024-02"), (2, 1, None)]
+    assert world.sql("SELECT * FROM e2 ORDER BY 1").rows() == [(0, 1, [3, 1]), (1, 2, [2])]
+    world.sql("DELETE FROM e WHERE id = 1; FLUSH")
+    assert world.sql("SELECT * FROM e1 ORDER BY 1, 2").rows() == [(2, 1, None)]
+    assert world.sql("SELECT * FROM e2 ORDER BY 1").rows() == [(0, 3, [3]), (1, 2, [2])]
+    world.sql("DROP TABLE e CASCADE")
