@@ -79,8 +79,8 @@ def test_values_and_returning_are_bound(world: Database) -> None:
     world.sql("CREATE TABLE v (id int PRIMARY KEY, a int DEFAULT 7 / 2, s text DEFAULT 'x' || 1)")
     before = COUNTS["bound"]
     found = world.sql(
-        "INSERT INTO v VALUES (1, 7 / 2, upper('a') || 1), (2, DEFAULT, DEFAULT), (3, (SELECT max(id) FROM w), to_hex(-1)) "
-        "RETURNING id, a / 2, s || '!'"
+        "INSERT INTO v VALUES (1, 7 / 2, upper('a') || 1), (2, DEFAULT, DEFAULT), "
+        "(3, (SELECT max(id) FROM w), to_hex(-1)) RETURNING id, a / 2, s || '!'"
     )
     assert found.rows() == [(1, 1, "A1!"), (2, 1, "x1!"), (3, 1, "ffffffff!")]
     assert COUNTS["bound"] > before
