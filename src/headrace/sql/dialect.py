@@ -35,7 +35,7 @@ class _Fault(ParseError):
 def _date_trunc(args: list[exp.Expr]) -> exp.Expr:
     """`date_trunc(unit, value [, zone])`; with a unit that is no literal the binder alone knows it."""
     if len(args) not in (2, 3) or not isinstance(args[0], exp.Literal):
-        return exp.Anonymous(this="date_trunc with a unit that is no literal", expressions=args)
+        return exp.Anonymous(this=law.OPEN_UNIT, expressions=args)
     zone = args[2] if len(args) > 2 else None
     return exp.TimestampTrunc(this=args[1], unit=exp.var(args[0].name.upper()), zone=zone)
 

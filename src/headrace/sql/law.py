@@ -189,6 +189,15 @@ def _unit(node: exp.Expr) -> None:
     _known_unit(node.args["unit"], _TRUNCATED)
 
 
+OPEN_UNIT: Final = "date_trunc with a unit that is no literal"
+"""What such a call is named in the tree."""
+
+
+def _open_unit(node: exp.Expr) -> None:
+    if node.this == OPEN_UNIT:
+        _refuse(OPEN_UNIT, node)
+
+
 def _known_unit(node: exp.Expr, known: frozenset[str]) -> None:
     if node.name.lower() not in known or not isinstance(node, (exp.Var, exp.Literal)):
         raise StatementError(
@@ -308,6 +317,7 @@ def _delete(node: exp.Expr) -> None:
 
 
 _SPECIAL: Final[Mapping[type[exp.Expr], Callable[[exp.Expr], None]]] = {
+    exp.Anonymous: _open_unit,
     exp.Any: _any,
     exp.ArraySize: _dimension,
     exp.Collate: _collation,
