@@ -195,7 +195,7 @@ OPEN_UNIT: Final = "date_trunc with a unit that is no literal"
 
 def _open_unit(node: exp.Expr) -> None:
     if node.this == OPEN_UNIT:
-        _refuse(OPEN_UNIT, node)
+        _refuse(OPEN_UNIT, node.expressions[0] if node.expressions else node)
 
 
 def _known_unit(node: exp.Expr, known: frozenset[str]) -> None:
