@@ -122,6 +122,8 @@ class Binder:
         found = self.query(self._parsed.tree, None)
         if not found.names:
             refuse("a query without columns")
+        if any(kind.name == "interval" and kind.spark != t.INTERVAL.spark for kind in found.types):
+            refuse("an interval of months as a result (its text is)")
         return found
 
     def query(self, node: Any, outer: Scope | None) -> Query:
