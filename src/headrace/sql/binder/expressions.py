@@ -16,14 +16,14 @@ from headrace.sql.binder.catalogue.operators import OPERATORS, PREFIXES
 from headrace.sql.binder.catalogue.patterns import matches
 from headrace.sql.binder.coerce import coerce, common_type, literal, to_common
 from headrace.sql.binder.json_paths import is_json, json_literal, json_text
-from headrace.sql.binder.listed import array_of_query, over_rows
 from headrace.sql.binder.overloads import apply, operator
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.records import field_of, is_null, record
 from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.session import SESSION_VALUES, session_value
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Parameter, Query
+from headrace.sql.binder.sublinks import query_in_expression
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Parameter, conjunction
 from headrace.sql.binder.typenames import interval_unit, named_type
 from headrace.sql.binder.types import Type
 from headrace.sql.statements import DATABASE
@@ -553,91 +553,8 @@ class Expressions:
         """A function of the catalogue."""
         return apply(FUNCTIONS, name, arguments, message)
 
-    # ---- queries
-
     def _sublink(self, message: Any) -> Expr:
-        kind = message.sub_link_type
-        test = self.test
-        query: Query = self.binder.query(message.subselect, self.scope)
-        if kind == pb.EXISTS_SUBLINK:
-            return Nested(t.BOOL, "EXISTS ({q})", query, ())
-        if kind == pb.EXPR_SUBLINK:
-            if len(query.types) != 1:
-                raise Wrong("subquery must return only one column", "42601", message.location)
-            return Nested(query.types[0], "({q})", query, ())
-        if kind == pb.ARRAY_SUBLINK:
-            if len(query.types) != 1:
-                raise Wrong("subquery must return only one column", "42601", message.location)
-            return array_of_query(self.binder, query)
-        if kind == pb.ANY_SUBLINK and (not message.oper_name or strings(message.oper_name) == ["="]):
-            return self._in_query(message, query, test)
-        if kind in (pb.ANY_SUBLINK, pb.ALL_SUBLINK):
-            return self._compared_with_query(message, query)
-        refuse("this query in an expression", message)
-
-    def _compared_with_query(self, message: Any, query: Query) -> Expr:
-        """`x op ANY (query)`, `x op ALL (query)` and rows in a query, with null where a null leaves it open."""
-        nodes = list(inner(message.testexpr).args) if kind_of(message.testexpr) == "RowExpr" else [message.testexpr]
-        if len(nodes) != len(query.types):
-            few = "few" if len(nodes) > len(query.types) else "many"
-            raise Wrong(f"subquery has too {few} columns", "42601", message.location)
-        symbol = strings(message.oper_name)[-1] if message.oper_name else "="
-        symbol = "<>" if symbol == "!=" else symbol
-        if len(nodes) > 1 and symbol not in ("=", "<>"):
-            refuse("an order of rows", message)
-        left = [self.bind(node) for node in nodes]
-
-        def compare(columns: Sequence[Expr]) -> Expr:
-            parts = [self.operate(symbol, a, b, message) for a, b in zip(left, columns, strict=True)]
-            return conjunction("OR" if symbol == "<>" else "AND", parts)
-
-        return over_rows(self.binder, query, compare, message.sub_link_type == pb.ANY_SUBLINK)
-
-    def _in_query(self, message: Any, query: Query, test: bool) -> Expr:
-        if kind_of(message.testexpr) == "RowExpr":
-            return self._row_in_query(message, query, test)
-        if len(query.types) != 1:
-            raise Wrong("subquery has too many columns", "42601", message.location)
-        left = self.bind(message.testexpr)
-        item = Call(query.types[0], "{item}", ())
-        compared = self.operate("=", left, item, message)
-        assert isinstance(compared, Call)
-        value, wanted = compared.arguments
-        if wanted != item and not (isinstance(wanted, Call) and wanted.arguments == (item,)):
-            refuse("a comparison with a query", message)
-        cast = wanted.type.spark if wanted != item else ""
-        form = "({0} IN (SELECT " + (f"CAST(`c` AS {cast})" if cast else "`c`") + " FROM ({q}) AS `_s`(`c`)))"
-        if not test:
-            form = _three_valued(cast)
-        return Nested(t.BOOL, form, query, (value,))
-
-    def _row_in_query(self, message: Any, query: Query, test: bool) -> Expr:
-        items = inner(message.testexpr).args
-        if len(items) != len(query.types):
-            raise Wrong("subquery has too few columns", "42601", message.location)
-        values = [self.bind(i) for i in items]
-        if not test or any(v.type != k for v, k in zip(values, query.types, strict=True)):
-            return self._compared_with_query(message, query)
-        holes = ", ".join(f"{{{i}}}" for i in range(len(values)))
-        return Nested(t.BOOL, f"(({holes}) IN ({{q}}))", query, tuple(values))
-
-
-def _three_valued(cast: str) -> str:
-    """`x IN (query)` as a value: null where a null could be the one that is looked for."""
-    column = f"CAST(`c` AS {cast})" if cast else "`c`"
-    rows = "FROM ({q}) AS `_s`(`c`)"
-    return (
-        f"CASE WHEN {{0}} IN (SELECT {column} {rows} WHERE `c` IS NOT NULL) THEN TRUE "
-        f"WHEN (SELECT count(*) {rows}) = 0 THEN FALSE "
-        f"WHEN {{0}} IS NULL OR (SELECT count(*) {rows} WHERE `c` IS NULL) > 0 THEN NULL ELSE FALSE END"
-    )
-
-
-def conjunction(word: str, parts: Sequence[Expr]) -> Expr:
-    """All of them with AND, or with OR, between."""
-    if len(parts) == 1:
-        return parts[0]
-    return Call(t.BOOL, "(" + f" {word} ".join(f"{{{i}}}" for i in range(len(parts))) + ")", tuple(parts))
+        return query_in_expression(self, message, self.test)
 
 
 _Reader = Callable[[Expressions, Any], Expr]

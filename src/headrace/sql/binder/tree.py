@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from headrace.sql.binder.types import Type
+from headrace.sql.binder.types import BOOL, Type
 from headrace.sql.statements import TableName
 
 
@@ -233,6 +233,13 @@ class SetOperation(Query):
     operator: str
     left: Query
     right: Query
+
+
+def conjunction(word: str, parts: Sequence[Expr]) -> Expr:
+    """All of them with AND, or with OR, between."""
+    if len(parts) == 1:
+        return parts[0]
+    return Call(BOOL, "(" + f" {word} ".join(f"{{{i}}}" for i in range(len(parts))) + ")", tuple(parts))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
