@@ -448,6 +448,10 @@ class Bridge:
             return expression
         return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("ANSI"))
 
+    def widens(self, source: Any, target: Any) -> bool:
+        """Whether a cast between two of Catalyst's types keeps every value, so that it can be cast back."""
+        return bool(self.module(self._expressions, "Cast").canUpCast(source, target))
+
     def try_cast(self, expression: JExpr, data_type: Any) -> JExpr:
         """A cast that gives null for what does not fit; nothing where the type is right already."""
         if expression.dataType().equals(data_type):
@@ -491,7 +495,15 @@ class Bridge:
         return int(period.getDays()) * 86_400_000_000 + int(duration.toNanos()) // 1000
 
     def normalized(self, expression: JExpr) -> JExpr:
-        """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare."""
+        """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare.
+
+        Raises `NotSupported` for text with a collation, of which different values are equal.
+        """
+        if self.is_collated(expression):
+            raise NotSupported(
+                f"bringing rows together by values of type {self.simple_type(expression)}",
+                hint="group, join or partition by lower(...) of the text, or another form of it that is equal",
+            )
         optimizer = self.jvm.org.apache.spark.sql.catalyst.optimizer
         return self.module(optimizer, "NormalizeFloatingNumbers").normalize(expression)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.texts import text_of
 from headrace.errors import NotNullViolation
 from headrace.state.arrangement import Arrangement
 from headrace.state.changes import Delta, TableChange, plan_change, stored_rows
@@ -91,7 +92,7 @@ class ToChanges:
         for name in self.required:
             at = self._added_null(rows.column(name), weights)
             if at is not None:
-                error = null_in(self.relation, name, [rows.column(c)[at].as_py() for c in self.order])
+                error = null_in(self.relation, name, [text_of(rows.column(c)[at]) for c in self.order])
                 error.add_note("DETAIL: " + " ".join((error.detail or "").split()))  # all of it that leaves a task
                 raise error
         stored = stored_rows(self.schema, rows, 1)
