@@ -102,8 +102,13 @@ def test_a_slice_that_was_written_twice_declines_the_epoch(engine: Engine) -> No
 
 
 def test_a_slice_that_ran_twice_and_wrote_nothing_is_no_harm(engine: Engine) -> None:
+    """What it has seen counts once all the same: its rows, and those on which an expression fails."""
     params = engine.params("now")
-    engine.runner._result(params, [_ack("now", "0", 1, 0), _ack("now", "0", 1, 0, task_attempt=1)])
+    noted = {"row_error_count": 2, "late_rows": 1}
+    leaf = next(iter(engine.runner._inputs))
+    once, again = ({**_ack("now", leaf, 1, 0, task_attempt=n), **noted} for n in (0, 1))
+    result = engine.runner._result(params, [once, again])
+    assert (result.row_error_count, result.late_rows, result.rows_in, result.task_count) == (2, 1, 3, 1)
 
 
 def test_objects_are_named_by_attempt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

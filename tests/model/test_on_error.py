@@ -86,7 +86,9 @@ def test_an_aggregate_that_overflows_is_no_failure_of_a_row(spark: SparkSession,
 
 def test_a_row_with_times_for_which_python_has_no_object(spark: SparkSession) -> None:
     """It is noted as any other, its values shown as Spark writes them; the failure is that of the expression."""
-    times = "SELECT timestamp_seconds(k) AS t, date_from_unix_date(CAST(k div 1000 AS int)) AS d, x FROM t GROUP BY 1, 2, 3"
+    times = (
+        "SELECT timestamp_seconds(k) AS t, date_from_unix_date(CAST(k div 1000 AS int)) AS d, x FROM t GROUP BY 1, 2, 3"
+    )
     query = f"SELECT CAST(t AS string) AS t, CAST(d AS string) AS d, {{}} AS q FROM ({times})"
     oracle = query.format("if(x = 0, NULL, 10 div x)")
     table = Table(1, "t", (Column("k", "bigint"), Column("x", "bigint")))

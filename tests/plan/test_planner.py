@@ -103,6 +103,16 @@ def test_join_state(planner: Planner) -> None:
     assert cross.distribution() == "(one group)"
 
 
+def test_an_expansion_of_which_no_column_is_needed(planner: Planner) -> None:
+    query = """SELECT 1 AS one FROM t WHERE a IS NULL EXCEPT SELECT 1 AS one FROM (
+        SELECT stddev(n) AS s, sort_array(collect_list(k)) AS l FROM (
+            SELECT x AS j, d AS k, count(b) AS n FROM t GROUP BY ROLLUP (x, d)))"""
+    expands = [
+        op for op in tree.walk(planner.plan(query).root) if isinstance(op, tree.Rowwise) and op.label == "Expand"
+    ]
+    assert [op.output for op in expands] == [[]]
+
+
 @pytest.mark.parametrize(
     ("query", "join_type"),
     [

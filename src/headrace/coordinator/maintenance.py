@@ -8,7 +8,7 @@ from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core
 from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.vacuum import Vacuum
-from headrace.dataflow.runner import AGAIN
+from headrace.dataflow.params import AGAIN
 from headrace.errors import DiskFull
 from headrace.state.spool import forget_leftovers
 

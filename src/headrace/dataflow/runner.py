@@ -20,7 +20,7 @@ from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.failures import Noted, described
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
-from headrace.dataflow.params import EpochParams, property_of, secrets_property_of
+from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
@@ -30,7 +30,6 @@ from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_attempt
 
 _NUMBERS = itertools.count(1)
-AGAIN = "again"
 _log = structlog.get_logger("headrace")
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
@@ -205,7 +204,7 @@ class EpochRunner:
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
         )
         self._acknowledged.value = []
-        self._under_way = params.attempt.removesuffix(AGAIN), job_group
+        self._under_way = params.known_as, job_group
         self._context.setLocalProperty(property_of(self._number), told.encode())
         self._context.setLocalProperty(secrets_property_of(self._number), told.encode_secrets(self._key))
         return physical, rdd
@@ -238,14 +237,17 @@ class EpochRunner:
                 continue
             refs = [RunRef.from_json(r) for r in ack["refs"]]
             # Every task of the epoch counts once: state must not mix two attempts at one slice. That a stage's rows
-            # travel in the object of a later one makes no difference.
-            if ack["rows_written"] and (slot := (ack["stage"], ack["partition"])) in seen:
+            # travel in the object of a later one makes no difference. What Spark runs again after it has lost a
+            # shuffle's files has seen the same rows: of one that writes nothing the first word counts.
+            slot = (ack["stage"], ack["partition"])
+            if slot in seen:
+                if not ack["rows_written"] and not refs:
+                    continue
                 raise JobFailed(
                     f"stage {slot[0]} ran twice for slice {slot[1]} of epoch {params.to_epoch}",
                     hint="the epoch is run again from the last checkpoint",
                 )
-            if ack["rows_written"]:
-                seen.add((ack["stage"], ack["partition"]))
+            seen.add(slot)
             written += ack["rows_written"]
             result.runs += refs
             result.spilled_bytes += ack["spilled_bytes"]
