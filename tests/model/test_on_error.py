@@ -97,8 +97,7 @@ def test_a_row_with_times_for_which_python_has_no_object(spark: SparkSession) ->
         result = e.advance(1)
         e.check()
         assert result.row_error_count == 4 and {r["sqlstate"] for r in result.row_errors} == {"22012"}
-        shown = {(r["row"]["t"].partition("T")[0].partition(" ")[0], r["row"]["d"]) for r in result.row_errors}
-        assert len(shown) == 4
+        assert len({tuple(r["row"].values()) for r in result.row_errors}) == 4
         e.change("t", [(row, -1) for row in list(table.rows)])
         assert e.advance(2).row_error_count == 0
         e.check()
