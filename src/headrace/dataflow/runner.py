@@ -110,6 +110,8 @@ class EpochRunner:
         """What the values of secrets are encrypted by on their way to tasks: known to its stages alone."""
         self._failures: Mapping[str, Noted] = {}
         """Of the plan that runs."""
+        self._tasks: Mapping[str, int] = {}
+        """How many tasks the stages of the plan that runs have."""
         self._under_way = "", ""
         """The attempt that runs, and the group of Spark's job."""
         self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
@@ -188,6 +190,8 @@ class EpochRunner:
             finally:
                 for runner, own, _ in attempts:
                     runner._end(own)
+            for runner, own, _ in attempts:
+                runner._check_told(own)
             results = [runner._result(own, runner._acknowledged.value) for runner, own, _ in attempts]
             if params.on_other_hosts:
                 confirm(params.root, [ref for result in results for ref in result.runs])
@@ -199,7 +203,7 @@ class EpochRunner:
     ) -> tuple[_PhysicalPlan, Any]:
         """Make all ready for an attempt in a Spark job; returns its rows as an RDD."""
         physical = self.prepare(parallelism, self._active(params))
-        rdd, self._failures = physical.rdd(), physical.failures
+        rdd, self._failures, self._tasks = physical.rdd(), physical.failures, physical.stages.tasks
         told = replace(
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
         )
@@ -227,6 +231,24 @@ class EpochRunner:
         under_way, job_group = self._under_way
         if under_way == attempt:
             self._context.cancelJobGroup(job_group)
+
+    def _check_told(self, params: EpochParams) -> None:
+        """Raise `JobFailed` if a task has come to its end of which nothing was told here.
+
+        Where Spark cannot hand on what a task has added to an accumulator, it logs a line and counts the task as done;
+        and the connection that failed stays the one for all accumulators, so none would ever be heard of again.
+        """
+        told: dict[str, set[int]] = {stage: set() for stage in self._tasks}
+        for ack in self._acknowledged.value:
+            if ack["attempt"] == params.attempt and ack["stage"] in told:
+                told[ack["stage"]].add(ack["partition"])
+        for stage, tasks in self._tasks.items():
+            if len(told[stage]) < tasks:
+                self._bridge.reconnect_accumulators()
+                raise JobFailed(
+                    f"{tasks - len(told[stage])} of {tasks} tasks of stage {stage} were not heard of at their end",
+                    hint="the epoch is run again from the last checkpoint",
+                )
 
     def _result(self, params: EpochParams, acknowledgements: list[dict[str, Any]]) -> EpochResult:
         result = EpochResult()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,6 +69,22 @@ class PythonStages(NamedTuple):
     """Those whose output goes to another one within the same Spark task."""
     last: tuple[str, ...]
     """Those that no shuffle follows: they run in the tasks of the job's last stage."""
+    tasks: Mapping[str, int]
+    """How many tasks each has, as far as the plan tells."""
+
+
+def _partitions(node: Any, kind: str, below: Sequence[int | None]) -> int | None:
+    """Of how many partitions the output of a physical node is, given those of its children; None if not known."""
+    if "Exchange" in kind or kind == "Range":
+        return int(node.outputPartitioning().numPartitions())
+    if kind == "Coalesce":
+        return 1 if int(node.numPartitions()) == 1 else None
+    if kind == "Union":
+        known = [n for n in below if n is not None]
+        return sum(known) if len(known) == len(below) else None
+    if kind == "LocalTableScan":
+        return 0 if node.rows().isEmpty() else None
+    return below[0] if len(below) == 1 else None
 
 
 class Bridge:
@@ -112,10 +128,10 @@ class Bridge:
         """The stages of a physical plan: what `mapInArrow` calls that is named `STAGE_PREFIX` and a label."""
         inner: set[str] = set()
         last: set[str] = set()
-        left: list[tuple[Any, bool, bool]] = [(executed_plan, False, True)]
-        while left:
-            node, followed, at_end = left.pop()
-            kind = str(node.nodeName())
+        tasks: dict[str, int] = {}
+
+        def visit(node: Any, followed: bool, at_end: bool) -> int | None:
+            kind, label = str(node.nodeName()), ""
             if "Exchange" in kind:
                 followed = at_end = False
             elif kind == "MapInArrow" and (name := str(node.func().name())).startswith(STAGE_PREFIX):
@@ -125,8 +141,24 @@ class Bridge:
                 if at_end:
                     last.add(label)
                 followed = True
-            left += [(child, followed, at_end) for child in self.children(node)]
-        return PythonStages(tuple(sorted(inner)), tuple(sorted(last)))
+            below = [visit(child, followed, at_end) for child in self.children(node)]
+            if label and (known := below[0]) is not None:
+                tasks[label] = known
+            return _partitions(node, kind, below)
+
+        visit(executed_plan, False, True)
+        return PythonStages(tuple(sorted(inner)), tuple(sorted(last)), tasks)
+
+    def reconnect_accumulators(self) -> None:
+        """Have Java send what tasks add to PySpark's accumulators over another connection from now on."""
+        sender = self.spark.sparkContext._javaAccumulator
+        place = sender.getClass().getDeclaredField("socket")
+        place.setAccessible(True)
+        with self.lock:
+            connection = place.get(sender)
+            place.set(sender, None)
+        if connection is not None:
+            connection.close()
 
     def count_rows(self, rdds: Sequence[Any]) -> int:
         """Run RDDs of Java's as one Spark job, computing every row; how many there are.
