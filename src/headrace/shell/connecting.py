@@ -20,7 +20,7 @@ def connect(host: str, port: int, *, user: str, dbname: str, password: str | Non
     if mode not in get_args(Encryption):
         raise InvalidParameter(f"PGSSLMODE cannot be {mode!r}", hint=f"one of {', '.join(get_args(Encryption))}")
     root = os.environ.get("PGSSLROOTCERT") or None
-    password = os.environ.get("PGPASSWORD") if password is None else password
+    password = os.environ.get("PGPASSWORD") or None if password is None else password
 
     def connected(secret: str | None) -> PgClient:
         return PgClient(
