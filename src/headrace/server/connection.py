@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError, InvalidText, NotSupported
 from headrace.server import backend, frontend
 from headrace.server.backend import Report
 from headrace.server.frontend import FrontendMessage
+from headrace.server.gate import Gate, Login, Wire
 from headrace.server.portals import (
     Portal,
     Statement,
@@ -78,11 +79,17 @@ class Connection:
         pid: int,
         secret: bytes,
         on_cancel: Callable[[int, bytes], None] = lambda pid, secret: None,
+        gate: Gate | None = None,
     ):
         self._make_session = make_session
         self._pid = pid
         self._secret = secret
         self._on_cancel = on_cancel
+        self._gate = gate or Gate()
+        self._login: Login | None = None
+        self._parameters: dict[str, str] = {}
+        self.wire = Wire()
+        """What is known of the client's line."""
         self._out = bytearray()
         self._skipping = False
         self._inline = False
@@ -98,6 +105,16 @@ class Connection:
         """The session, once the client is let in."""
         self.closed = False
         """Whether the connection is over: send what is left, then close."""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it is known who the client is."""
+        return self._login is not None and self._login.done
+
+    @property
+    def user(self) -> str:
+        """The role that the client wants to be, or is."""
+        return self._parameters.get("user", "")
 
     def is_quick(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> bool:
         """Whether these messages can be handled without blocking: what takes its time is waited for elsewhere."""
@@ -270,8 +287,8 @@ class Connection:
                 self._close_named(kind, name)
             case frontend.Sync():
                 self._sync()
-            case frontend.Opaque(kind):
-                self._opaque(kind)
+            case frontend.Opaque(kind, body):
+                self._opaque(kind, body)
             case frontend.Terminate():
                 self.closed = True
             case frontend.Flush():
@@ -305,6 +322,8 @@ class Connection:
                 self._open(parameters, version)
 
     def _open(self, parameters: dict[str, str], version: int) -> None:
+        if self._login is not None:
+            raise ProtocolViolation("a second start-up packet")
         options = tuple(name for name in parameters if name.startswith("_pq_."))
         if version != frontend.PROTOCOL_3_0 or options:
             self._send(backend.NegotiateProtocolVersion(0, options))
@@ -313,6 +332,17 @@ class Connection:
         if not parameters.get("user"):
             raise HeadraceError("no user name in the start-up packet", sqlstate="28000")
         parameters.setdefault("database", parameters["user"])
+        self._parameters = parameters
+        self._login = self._gate.login(parameters["user"], parameters["database"], self.wire)
+        self._go_in(self._login)
+
+    def _go_in(self, login: Login) -> None:
+        """Tell the client what it is to prove, or let it in."""
+        for message in login.to_send:
+            self._send(message)
+        if not login.done:
+            return
+        parameters = self._parameters
         self.session = self._make_session(parameters)
         self._send(backend.AuthenticationOk())
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
@@ -455,7 +485,13 @@ class Connection:
         self._skipping = False
         self._ready()
 
-    def _opaque(self, kind: str) -> None:
+    def _opaque(self, kind: str, body: bytes) -> None:
+        login = self._login
+        if kind == "p" and login is not None and self.session is None:
+            login.answer(body)
+            self._go_in(login)
+            return
+        self._require_session()
         if kind == "F":
             raise NotSupported("function calls by message are not supported", hint="Call the function in a SELECT.")
         if kind == "p":

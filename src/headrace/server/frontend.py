@@ -323,12 +323,19 @@ def _formats_quickly(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
 class FrontendDecoder:
     """Bytes from a client in, messages out. The first packets have no type byte, up to and including `Startup`."""
 
-    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES):
+    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES, admitted: Callable[[], bool] = lambda: True):
+        """`admitted` tells whether it is known who the client is: who is not yet sends nothing long."""
+        self._admitted = admitted
         self._buffer = bytearray()
         self._max_message_bytes = max_message_bytes
         self._encryption_requests = 0
         self.started = False
         """Whether the start-up packet has been seen."""
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether a part of a message has come."""
+        return bool(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[FrontendMessage]:
         """Take in bytes; the messages that are now complete.
@@ -393,7 +400,8 @@ class FrontendDecoder:
         if len(buffer) < 5:
             return None
         length = int.from_bytes(buffer[1:5], "big")
-        longest = self._max_message_bytes if kind in _LONG else min(MAX_SMALL_BYTES, self._max_message_bytes)
+        short = kind not in _LONG or not self._admitted()
+        longest = min(MAX_SMALL_BYTES, self._max_message_bytes) if short else self._max_message_bytes
         if not 4 <= length <= longest:
             raise ProtocolViolation(f"invalid message length {length}: at most {longest} bytes are taken")
         if len(buffer) <= length:

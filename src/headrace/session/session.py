@@ -36,7 +36,7 @@ from headrace.errors import (
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import ddl, dml, routines, secrets, show
+from headrace.session.execution import ddl, dml, roles, routines, secrets, show
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import select
 from headrace.session.named import Named
@@ -124,6 +124,11 @@ class Session:
         if self._told[0] is not own or self._told[1] != standby:
             self._told = own, standby, {**own, "in_hot_standby": "on" if standby else "off"}
         return self._told[2]
+
+    @property
+    def user(self) -> str:
+        """The name of the role that is connected."""
+        return self.variables.get("session_authorization")
 
     @property
     def on_standby(self) -> bool:
@@ -667,6 +672,9 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateFunction: routines.create_function,
     st.CreateSecret: secrets.create_secret,
     st.AlterSecret: secrets.alter_secret,
+    st.CreateRole: roles.create_role,
+    st.AlterRole: roles.alter_role,
+    st.DropRole: roles.drop_role,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
     st.Show: show.show,
