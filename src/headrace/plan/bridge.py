@@ -73,6 +73,13 @@ class PythonStages(NamedTuple):
     """How many tasks each has, as far as the plan tells."""
 
 
+_KEEPING = (
+    "WholeStageCodegen", "InputAdapter", "Project", "Filter", "MapInArrow", "Sort", "HashAggregate",
+    "ObjectHashAggregate", "SortAggregate", "Generate", "Expand", "Window",
+)  # fmt: skip
+"""What the names of physical nodes begin with whose output has the partitions of their only input."""
+
+
 def _partitions(node: Any, kind: str, below: Sequence[int | None]) -> int | None:
     """Of how many partitions the output of a physical node is, given those of its children; None if not known."""
     if "Exchange" in kind or kind == "Range":
@@ -80,11 +87,13 @@ def _partitions(node: Any, kind: str, below: Sequence[int | None]) -> int | None
     if kind == "Coalesce":
         return 1 if int(node.numPartitions()) == 1 else None
     if kind == "Union":
+        # Inputs that are partitioned alike are put together partition by partition.
+        apart = str(node.outputPartitioning()).startswith("UnknownPartitioning")
         known = [n for n in below if n is not None]
-        return sum(known) if len(known) == len(below) else None
+        return sum(known) if apart and len(known) == len(below) else None
     if kind == "LocalTableScan":
         return 0 if node.rows().isEmpty() else None
-    return below[0] if len(below) == 1 else None
+    return below[0] if len(below) == 1 and kind.startswith(_KEEPING) else None
 
 
 class Bridge:
