@@ -301,6 +301,9 @@ class Connection:
         fatal = isinstance(error, ProtocolViolation) or self.session is None
         if not isinstance(error, HeadraceError):
             _log.error("statement failed unexpectedly", pid=self._pid, exc_info=error)
+        if self.session is None and self._parameters:
+            why = error.message if isinstance(error, HeadraceError) else type(error).__name__
+            _log.warning("client turned away", user=self.user, client=self.wire.address, reason=why)
         self._send(error_report(error, "FATAL" if fatal else "ERROR"))
         if fatal:
             self.closed = True
