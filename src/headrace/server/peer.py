@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
 from typing import Any, Final
 
 import structlog
@@ -17,7 +16,7 @@ from headrace.server.connection import ELSEWHERE, Connection
 from headrace.server.frontend import FrontendDecoder, FrontendMessage, Terminate
 from headrace.server.wire import ProtocolViolation
 from headrace.server.worker import Worker
-from headrace.session.result import Pending
+from headrace.session.result import Pending, Ready
 
 _log = structlog.get_logger("headrace.server")
 _INBOX_BYTES: Final = 1 << 20
@@ -224,7 +223,7 @@ class Peer:
             self._pending = taken
             taken.ready.add_done_callback(self._post_finish)
 
-    def _post_finish(self, _: Future[Any]) -> None:
+    def _post_finish(self, _: object) -> None:
         self._mailbox.post(self._finish_quickly)
 
     def _finish_quickly(self) -> None:
@@ -288,7 +287,7 @@ class Peer:
         if self._inbox:
             self._go_on()
 
-    def _post_advance(self, _: Future[Any]) -> None:
+    def _post_advance(self, _: object) -> None:
         self._mailbox.post(self._advance)
 
     # ---- what takes its time
@@ -454,14 +453,14 @@ def _cancel_quietly(cancel: Callable[[], None]) -> None:
         _log.exception("a session could not be cancelled")
 
 
-async def settled(future: Future[Any]) -> None:
+async def settled(future: Ready) -> None:
     """Return once the future is done, whatever came of it."""
     if future.done():
         return
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
-    def wake(_: Future[Any]) -> None:
+    def wake(_: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(done.set)
 

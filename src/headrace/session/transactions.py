@@ -8,15 +8,14 @@ is run again by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.coordinator.writes.requests import TransactionCommit, WriteResult
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
 from headrace.errors import NotSupported, SerializationFailure, TransactionError
-from headrace.session.result import Notice, Result
+from headrace.session.result import Notice, Ready, Result
 from headrace.sql import statements as st
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ class StartedCommit:
     request: TransactionCommit
 
     @property
-    def ready(self) -> Future[Any]:
+    def ready(self) -> Ready:
         """Done when it is committed or has failed."""
         return self.request.done
 

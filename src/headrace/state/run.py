@@ -42,7 +42,7 @@ from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
 from headrace.state.kernels.sizes import overflows_named, row_bytes
-from headrace.state.objects import ObjectSink
+from headrace.state.objects import ObjectBuffer, SectionSink
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
 from headrace.state.watermark import time_range
@@ -88,15 +88,34 @@ def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool
     `root` and must be unique for ever. With `fsync` the object is durable on return. Raises `DiskFull`,
     `StorageError`, and `ValueError` for rows out of order.
     """
-    refs: list[RunRef] = []
     with store_of(root).create(path, fsync=fsync) as out:
-        for section in sections:
-            batches = _rechunk(section)
-            first = next(batches, None)
-            if first is not None:
-                refs.append(_SectionWriter(out, section).finish(first, batches))
+        refs = _write_sections(out, sections)
         if refs:
             out.commit()
+    return refs
+
+
+def write_small_run(root: Root, path: str, section: Section) -> tuple[list[RunRef], bytes]:
+    """Write an object of one small section that is not durable on return, and give its bytes, too.
+
+    Only in a directory these bytes are those of the object. Raises what `write_run` does.
+    """
+    made = ObjectBuffer(path)
+    refs = _write_sections(made, [section])
+    if refs:
+        with store_of(root).create(path, fsync=False) as out:
+            out.write(made.content)
+            out.commit()
+    return refs, bytes(made.content)
+
+
+def _write_sections(out: SectionSink, sections: Iterable[Section]) -> list[RunRef]:
+    refs: list[RunRef] = []
+    for section in sections:
+        batches = _rechunk(section)
+        first = next(batches, None)
+        if first is not None:
+            refs.append(_SectionWriter(out, section).finish(first, batches))
     return refs
 
 
@@ -142,7 +161,7 @@ class _SectionWriter:
 
     closed = False
 
-    def __init__(self, out: ObjectSink, section: Section) -> None:
+    def __init__(self, out: SectionSink, section: Section) -> None:
         self._out = out
         self._section = section
         self._length = 0

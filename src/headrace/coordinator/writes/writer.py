@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
@@ -23,17 +22,19 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation, as_headrace_error
+from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, WriteHistory
 from headrace.coordinator.writes.layout import Key, RowLayout
+from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Context, Request, WriteResult, serialization_failure
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import Found
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
 from headrace.coordinator.writes.stored import StoredRows, Versions
 from headrace.errors import Fenced, HeadraceError, ShuttingDown, UndefinedTable, WrongObjectType
-from headrace.state.run import Section, write_run
+from headrace.state.run import Section, write_run, write_small_run
 from headrace.state.schema import RunRef
 
 GROUP_REQUESTS = 1_000
@@ -102,7 +103,9 @@ class Writer:
         `check` is asked now and then while the request waits for its turn, and raises if it was cancelled: then
         nothing is written. Raises what the request does, `DiskFull`, `StorageError`, `ShuttingDown`.
         """
-        self._enqueue(request)
+        self._core.check()
+        with self._lock:
+            self._queue.append(request)
         while not request.done.done():
             if self._leading.acquire(blocking=False):
                 try:
@@ -114,27 +117,18 @@ class Writer:
                 self._await_turn(request, check)
         return request.done.result()
 
-    def submit(self, request: Request) -> Future[WriteResult]:
-        """The same without waiting: a thread is there for it. The future is resolved in that thread."""
-        self._enqueue(request)
-        try:
-            with self._lock:
-                if self._thread is None or not self._thread.is_alive():
-                    thread = threading.Thread(target=self._lead, name="headrace-writer", daemon=True)
-                    thread.start()
-                    self._thread = thread
-                if self._thread_waits:
-                    self._turn.notify_all()
-        except BaseException:
-            # No thread can be started. Whoever is told so must not find it written by somebody who leads later.
-            if self._withdraw(request):
-                raise
-        return request.done
-
-    def _enqueue(self, request: Request) -> None:
+    def submit(self, request: Request) -> Outcome[WriteResult]:
+        """The same without waiting: a thread is there for it. The outcome is settled in that thread."""
         self._core.check()
         with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._lead, name="headrace-writer", daemon=True)
+                thread.start()  # it comes for the request when the lock is free
+                self._thread = thread
             self._queue.append(request)
+            if self._thread_waits:
+                self._turn.notify_all()
+        return request.done
 
     def _await_turn(self, request: Request, check: Callable[[], None]) -> None:
         with self._lock:
@@ -341,10 +335,15 @@ class Writer:
     # ---- one group; the caller leads
 
     def _admitted(self) -> bool:
+        if not self._gates:
+            return bool(self._queue)
         return any(self._gates.admits(r.tables, r.gate) for r in self._queue)
 
     def _take(self) -> list[Request]:
         with self._lock:
+            if not self._gates and len(self._queue) <= GROUP_REQUESTS:
+                taken, self._queue = self._queue, []
+                return taken
             taken = [r for r in self._queue if self._gates.admits(r.tables, r.gate)][:GROUP_REQUESTS]
             if taken:
                 chosen = set(map(id, taken))
@@ -392,7 +391,8 @@ class _GroupCommit:
         context = Context(self._table, self._writer._history, lambda: self._tables)
         for request in requests:
             try:
-                self._require_readable(request)
+                if self._unreadable:
+                    self._require_readable(request)
                 applied.append((request, request.apply(context)))
             except Fenced:
                 raise
@@ -401,12 +401,15 @@ class _GroupCommit:
         deltas = {i: table.delta() for i, table in self._tables.items() if table.changed}
         # What leaves all rows as they are makes no epoch.
         changed = [self._tables[i] for i, delta in deltas.items() if delta.num_rows or self._tables[i].moved]
-        epoch = self._store(changed, deltas) if changed else self._core.epochs.complete
+        if changed:
+            epoch = self._store(changed, deltas)
+        else:
+            self._core.catalog.verify()  # or what was looked at may be what another server has changed since
+            epoch = self._core.epochs.complete
         self._count(applied)
         for request, result in applied:
-            request.done.set_result(
-                WriteResult(epoch, result.inserted, result.deleted, result.late, result.affected)
-            )  # fmt: skip
+            result.epoch = epoch
+            request.done.set_result(result)
 
     def _require_readable(self, request: Request) -> None:
         for table_id in request.looked_up:
@@ -427,9 +430,11 @@ class _GroupCommit:
         found = self._tables.get(table_id)
         if found is None:
             relation = self._writer.table(table_id)
-            with self._core.catalog.reading() as state:  # also what a commit without an answer has come to
-                newest = state.newest_remap(table_id)
-            watermark_us = None if newest is None else newest.watermark_us
+            watermark_us = None
+            if declared(relation.record) is not None:
+                with self._core.catalog.reading() as state:  # also what a commit without an answer has come to
+                    newest = state.newest_remap(table_id)
+                watermark_us = None if newest is None else newest.watermark_us
             found = self._tables[table_id] = TableGroup(
                 relation, self._writer.layout(table_id), self._writer.pinned(relation, self._held), self._core.root,
                 watermark_us, watermark_us,
@@ -487,10 +492,12 @@ class _GroupCommit:
             prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
             self._held.enter_context(core.pins.writing(prefix))
             section = Section(table.relation.state_table, table.schema, [delta], epoch)
-            small = delta.nbytes <= CONTENT_BYTES and self._writer.settling.has_room
-            new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync and not small)
-            if small:
-                self._contents |= {run_id(ref): self._writer.settling.content_of(ref) for ref in new}
+            settling = self._writer.settling
+            if delta.nbytes <= CONTENT_BYTES and settling.has_room:
+                new, content = write_small_run(core.root, f"{prefix}.run", section)
+                self._contents |= {run_id(ref): settling.held(content) for ref in new}
+            else:
+                new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync)
             refs += new
         return refs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, 
 from headrace.errors import DataError
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_row, ignores, plain_items, target_columns, target_table
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Ready, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.scalar import NotScalar, Run, Scope, Values, values_of
 from headrace.sql.statements import TableName
@@ -89,7 +88,7 @@ class StartedWrite:
     request: RowWrite
 
     @property
-    def ready(self) -> Future[Any]:
+    def ready(self) -> Ready:
         """Done when it is committed or has failed."""
         return self.request.done
 
