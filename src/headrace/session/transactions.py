@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.coordinator.writes.requests import TransactionCommit, WriteResult
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
@@ -165,8 +165,7 @@ def explained(
     )
 
 
-@dataclass(frozen=True)
-class StartedCommit:
+class StartedCommit(NamedTuple):
     """A COMMIT that waits for its turn."""
 
     session: Session
@@ -180,16 +179,18 @@ class StartedCommit:
 
     def finish(self) -> Result:
         """Its result."""
-        with self.session.finishing(self.statement):
-            transaction = self.session.transaction
-            try:
-                outcome = self.request.done.result()
-            except SerializationFailure as error:
-                raise explained(self.session, transaction, error) from error
-            finally:
-                end(self.session)
-            self.session.wrote(outcome.epoch)
-            return Result("COMMIT", notices=[n for n in late_rows(outcome) if self.session.is_shown(n)])
+        return self.session.finish(self.statement, self._result)
+
+    def _result(self) -> Result:
+        session, transaction = self.session, self.session.transaction
+        try:
+            outcome = self.request.done.result()
+        except SerializationFailure as error:
+            raise explained(session, transaction, error) from error
+        finally:
+            end(session)
+        session.wrote(outcome.epoch)
+        return Result("COMMIT", notices=[n for n in late_rows(outcome) if session.is_shown(n)])
 
 
 BRACKETS: Final[Mapping[str, st.Statement]] = {

@@ -27,6 +27,7 @@ _DURABLE_AT_MOST = 1024
 _FLUSH_BYTES = 1 << 20
 _LARGE_BYTES = 64 << 10
 """Pieces from this size on are handed over as they are: gathering them would copy them twice."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 ALIGNMENT = 64
 """Sections start at multiples of this many bytes, as Arrow wants its buffers."""
 
@@ -96,7 +97,7 @@ class ObjectSink(SectionSink, Protocol):
 
 
 class ObjectBuffer:
-    """A small object in memory, for who needs its bytes as well: what is written to a file of its own afterwards."""
+    """A small object in memory, for who needs its bytes as well; `put_unsynced` makes a file of it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -149,12 +150,11 @@ class ObjectWriter:
                 os.unlink(self._temporary)
 
     def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         for _ in range(2):
             with suppress(FileNotFoundError):  # it may even be that an empty directory is tidied away just now
-                return os.open(self._temporary, flags, 0o644)
+                return os.open(self._temporary, _NEW, 0o644)
             make_directory(Path(self._target).parent)
-        return os.open(self._temporary, flags, 0o644)
+        return os.open(self._temporary, _NEW, 0o644)
 
     def write(self, data: Any) -> int:
         """Append bytes, or anything with the buffer protocol; returns their number."""
@@ -213,6 +213,32 @@ class ObjectWriter:
     def _close(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
+            os.close(fd)
+
+
+def put_unsynced(root: str | os.PathLike[str], path: str, content: bytes) -> None:
+    """Make a small object that is not durable by itself, under a name that must be free.
+
+    For what somebody else has the bytes of: a power failure, or the end of this process within the call, may leave it
+    damaged, before anything refers to it or with `restore_object` to come. Changing the directory once, not three
+    times, spares the next forced write a good part of its work. Raises `DiskFull`, `StorageError`.
+    """
+    target = os.path.join(root, path)
+    with storage_errors("writing", path):
+        try:
+            fd = os.open(target, _NEW, 0o644)
+        except FileNotFoundError:
+            make_directory(Path(target).parent)
+            fd = os.open(target, _NEW, 0o644)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(target)
+            raise
+        finally:
             os.close(fd)
 
 

@@ -20,6 +20,7 @@ read for is never looked at before its bytes are found to be right: once in each
 from __future__ import annotations
 
 import json
+import os
 import struct
 import threading
 import time
@@ -42,7 +43,7 @@ from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
 from headrace.state.kernels.sizes import overflows_named, row_bytes
-from headrace.state.objects import ObjectBuffer, SectionSink
+from headrace.state.objects import ObjectBuffer, SectionSink, put_unsynced
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
 from headrace.state.watermark import time_range
@@ -95,18 +96,16 @@ def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool
     return refs
 
 
-def write_small_run(root: Root, path: str, section: Section) -> tuple[list[RunRef], bytes]:
-    """Write an object of one small section that is not durable on return, and give its bytes, too.
+def write_small_run(root: str | os.PathLike[str], path: str, section: Section) -> tuple[list[RunRef], bytes]:
+    """Write an object of one small section to a directory, not durable on return, and give its bytes, too.
 
-    Only in a directory these bytes are those of the object. Raises what `write_run` does.
+    Raises what `write_run` does.
     """
     made = ObjectBuffer(path)
-    refs = _write_sections(made, [section])
+    refs, content = _write_sections(made, [section]), bytes(made.content)
     if refs:
-        with store_of(root).create(path, fsync=False) as out:
-            out.write(made.content)
-            out.commit()
-    return refs, bytes(made.content)
+        put_unsynced(root, path, content)
+    return refs, content
 
 
 def _write_sections(out: SectionSink, sections: Iterable[Section]) -> list[RunRef]:

@@ -53,7 +53,7 @@ class TableSchema:
         if self.expires is not None and self.expires.partition(".")[0] not in [f.name for f in self.data_fields]:
             raise ValueError(f"no key or value column {self.expires} whose rows could expire")
 
-    @property
+    @cached_property
     def combinable(self) -> bool:
         """Whether this version knows how all its diffs combine: of a table that an earlier one wrote it may not."""
         return all(how in get_args(Combine) for _, how in self.diffs)

@@ -122,7 +122,7 @@ class TableWrite:
         return _apply_change(context.table(self.table_id), self.change)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class RowWrite:
     """An operation on single rows of one table."""
 

@@ -43,8 +43,7 @@ class Effect:
     """The rows of a RETURNING list."""
 
 
-@dataclass(frozen=True)
-class RowOperation:
+class RowOperation(NamedTuple):
     """A change of rows whose keys are known beforehand; `run` decides by the rows that are there. Pure.
 
     `run` raises a `DataError` where a value does not fit: then nothing of the operation happens.
