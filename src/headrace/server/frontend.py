@@ -320,6 +320,16 @@ def _formats_quickly(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     return (struct.unpack_from(f"!{count}h", data, at + 2) if count else ()), at + 2 + 2 * count
 
 
+def _rest_of(*messages: FrontendMessage) -> tuple[bytes, tuple[FrontendMessage, ...]]:
+    return b"".join(m.encode() for m in messages), messages
+
+
+_REST: Final[dict[bytes, tuple[FrontendMessage, ...]]] = dict([
+    _rest_of(Describe("P", ""), Execute(""), Sync()), _rest_of(Execute(""), Sync()),
+])  # fmt: skip
+"""What follows a `Bind` as a rule."""
+
+
 class FrontendDecoder:
     """Bytes from a client in, messages out. The first packets have no type byte, up to and including `Startup`."""
 
@@ -329,6 +339,20 @@ class FrontendDecoder:
         self._encryption_requests = 0
         self.started = False
         """Whether the start-up packet has been seen."""
+
+    def whole(self, data: bytes) -> tuple[FrontendMessage, ...] | None:
+        """The messages of bytes that are what clients send most, a `Bind` and short ones; None where `feed` is asked.
+
+        None of it is taken in then.
+        """
+        if not self.started or self._buffer or data[:1] != b"B":
+            return None
+        stop = 1 + int.from_bytes(data[1:5], "big")
+        rest = _REST.get(data[stop:])
+        if rest is None:
+            return None
+        bind = _quickly(data, 0, stop)
+        return None if bind is None else (bind, *rest)
 
     def feed(self, data: bytes) -> Iterator[FrontendMessage]:
         """Take in bytes; the messages that are now complete.

@@ -166,8 +166,12 @@ class Peer:
             return
         self._inbox_bytes += len(data)
         try:
-            for message in self._decoder.feed(data):
-                self._inbox.append(message)
+            whole = self._decoder.whole(data)
+            if whole is not None:
+                self._inbox += whole
+            else:
+                for message in self._decoder.feed(data):
+                    self._inbox.append(message)
         except ProtocolViolation as violation:
             self._inbox.append(violation)
             self._deaf = True

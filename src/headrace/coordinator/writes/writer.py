@@ -8,7 +8,6 @@ Who cannot wait asks for a thread that leads as long as there is anything to do.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -76,8 +75,8 @@ class Writer:
         """The names of tables that were dropped lately, for those that still want to write to them."""
         self._layouts: dict[int, tuple[Relation, RowLayout]] = {}
         self._thread: threading.Thread | None = None
-        self._thread_waits = False
-        """Whether that thread waits to be notified of a request."""
+        self._thread_waits_for = 0
+        """How many requests have to be there for that thread to be notified; 0 where it does not wait for any."""
         self._expected = 0
         """Requests that may come: as many as were under way at the end of the last group."""
         self.groups = 0
@@ -126,7 +125,8 @@ class Writer:
                 thread.start()  # it comes for the request when the lock is free
                 self._thread = thread
             self._queue.append(request)
-            if self._thread_waits:
+            if 0 < self._thread_waits_for <= len(self._queue):
+                self._thread_waits_for = 0
                 self._turn.notify_all()
         return request.done
 
@@ -172,7 +172,7 @@ class Writer:
                 _log_unexpected(error)
             with self._lock:
                 self._turn.notify_all()
-                if not self._admitted() and not self._told_in_time() and not self._queue:
+                if not self._admitted() and not self._told_in_time(1, IDLE_S) and not self._queue:
                     self._thread = None
                     return
         with self._lock:
@@ -181,25 +181,26 @@ class Writer:
         for request in left:
             request.done.set_exception(ShuttingDown("the server is shutting down"))
 
-    def _told_in_time(self) -> bool:
-        """Wait to be notified, for a while; the caller holds the lock."""
-        self._thread_waits = True
+    def _told_in_time(self, requests: int, limit_s: float) -> bool:
+        """Wait until so many requests are there, for a while; False if the time is over. The caller holds the lock."""
+        self._thread_waits_for = requests
         try:
-            return self._turn.wait(IDLE_S)
+            return self._turn.wait(limit_s)
         finally:
-            self._thread_waits = False
+            self._thread_waits_for = 0
 
     def _gather(self) -> None:
         """Let the clients of the last groups come back before the next one, while they do: larger groups cost less."""
         before, in_vain = 0, 0
-        for _ in range(GATHERED_AT_MOST):
-            there = len(self._queue)
-            in_vain = in_vain + 1 if there == before else 0
-            patience = self._expected // MANY if there * 4 < self._expected * 3 else 0
-            if not there or there >= self._expected or in_vain > patience:
-                return
-            before = there
-            time.sleep(GATHER_S)
+        with self._lock:
+            for _ in range(GATHERED_AT_MOST):
+                there = len(self._queue)
+                in_vain = in_vain + 1 if there == before else 0
+                patience = self._expected // MANY if there * 4 < self._expected * 3 else 0
+                if not there or there >= self._expected or in_vain > patience or self._core.stopping:
+                    return
+                before = there
+                self._told_in_time(self._expected, GATHER_S)
 
     # ---- gates and what others need
 
