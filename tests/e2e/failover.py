@@ -61,7 +61,8 @@ class Pair:
         return self
 
     def restart(self) -> None:
-        """Start the one that is not the active one as its standby."""
+        """Start the one that is not the active one as its standby, whether or not it still runs."""
+        self.standby.close()
         self.standby.start(more=["--standby"])
 
     def swap(self) -> None:

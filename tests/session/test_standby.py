@@ -272,6 +272,28 @@ def test_a_released_lease_is_taken_at_once(opened: Open) -> None:
     assert "it has stopped" in event.message
 
 
+def test_who_stops_slowly_keeps_its_lease(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way is committed first, however long that takes: nobody takes over in the middle of it."""
+    active = opened("a", lease_ms=500)
+    run(active.session(), *FILLED)
+    lanes = active.coordinator._life.lanes
+    halt_all = lanes.halt_all
+
+    def renewals() -> int:
+        assert active.coordinator.lease is not None
+        return active.coordinator.lease.renewal
+
+    def slowly(wait_s: float) -> None:
+        before = renewals()
+        eventually(lambda: renewals() >= before + 3, "the lease to be renewed", 30)
+        halt_all(wait_s)
+
+    monkeypatch.setattr(lanes, "halt_all", slowly)
+    active.close()
+    assert active.coordinator.failure is None
+    assert active.coordinator.lease is not None and active.coordinator.lease.released
+
+
 def test_of_two_standbys_one_takes_over(opened: Open) -> None:
     active = opened("a")
     run(active.session(), *FILLED)

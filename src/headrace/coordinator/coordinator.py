@@ -218,6 +218,7 @@ class Coordinator:
         except BaseException:
             # A lease that went on being renewed would keep every standby from taking over.
             self._tell_to_stop()
+            self._lease.end(STOP_WAIT_S)
             self._end_threads(STOP_WAIT_S)
             raise
 
@@ -239,7 +240,7 @@ class Coordinator:
         """Become the active server; `writable` is called as soon as tables can be written to."""
         core = self._core
         if self._lease.take():
-            self._launch("lease", self._lease.run)
+            self._lease.start()
         self._step("storage", self._prepare)
         self._writer.recover()
         writable()
@@ -334,6 +335,7 @@ class Coordinator:
         self._end_threads(wait_s)
         if self._progress is not None:
             self._progress.stop()
+        self._lease.end(wait_s)
         if core.root.proof and not again:
             remove_proof(core.root)
         if not again and core.failure is None and self._standby is None:

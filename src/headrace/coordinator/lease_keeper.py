@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Final
 
@@ -29,8 +30,9 @@ class LeaseKeeper:
         self._lease: Lease | None = None
         self._trying_s: float | None = None
         """Since when a renewal is being tried; None if the last one has succeeded."""
-        self._wanted = False
+        self._wanted = self._ended = False
         self._address = ""
+        self._thread: threading.Thread | None = None
 
     @property
     def lease(self) -> Lease | None:
@@ -57,9 +59,20 @@ class LeaseKeeper:
         self._put(Lease(core.catalog.token or 0, renewal, length_ms, core.epochs.complete, self._address))
         return length_ms > 0
 
-    def run(self) -> None:
-        """The thread's main function."""
-        self._core.guard.forever(NAME, self._loop)
+    def start(self) -> None:
+        """Renew it until `end`: whoever is stopping, in good order, still owns the database."""
+        self._thread = threading.Thread(
+            target=self._core.guard.forever, args=(NAME, self._loop), name="headrace-lease", daemon=True
+        )
+        self._thread.start()
+
+    def end(self, wait_s: float) -> None:
+        """Renew no more, so that a standby takes over once the lease has run out. Harmless when repeated."""
+        with self._core.changed:
+            self._ended = True
+            self._core.changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(wait_s)
 
     def _loop(self) -> None:
         assert self._lease is not None
@@ -100,10 +113,15 @@ class LeaseKeeper:
         core = self._core
         due_s = core.clock.monotonic_s() + seconds
         with core.changed:
-            while not core.stopping and not self._wanted and (left_s := due_s - core.clock.monotonic_s()) > 0:
+            while not self._over and not self._wanted and (left_s := due_s - core.clock.monotonic_s()) > 0:
                 core.changed.doze(left_s)
             self._wanted = False
-            return not core.stopping
+            return not self._over
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing is to be renewed any more. A server that has failed gives the database up at once."""
+        return self._ended or self._core.failure is not None
 
     def release(self) -> None:
         """This server has stopped, and writes nothing any more: whoever waits may take over at once."""
