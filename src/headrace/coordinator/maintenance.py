@@ -90,6 +90,6 @@ class Maintenance:
                 left_s = since_s + core.settings.compaction_interval_ms / 1000 - core.clock.monotonic_s()
                 if left_s <= 0:
                     break
-                core.changed.wait(left_s)
+                core.changed.doze(left_s)
             self._wanted = False
             return not core.stopping

@@ -8,7 +8,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, Final
 
 import structlog
@@ -21,7 +20,7 @@ from headrace.server.gate import Wire
 from headrace.server.tls import Certificates, common_name
 from headrace.server.wire import ProtocolViolation
 from headrace.server.worker import Worker
-from headrace.session.result import Pending
+from headrace.session.result import Pending, Ready
 
 _log = structlog.get_logger("headrace.server")
 _INBOX_BYTES: Final = 1 << 20
@@ -189,8 +188,12 @@ class Peer:
             return
         self._inbox_bytes += len(data)
         try:
-            for message in self._decoder.feed(data):
-                self._inbox.append(message)
+            whole = self._decoder.whole(data)
+            if whole is not None:
+                self._inbox += whole
+            else:
+                for message in self._decoder.feed(data):
+                    self._inbox.append(message)
         except ProtocolViolation as violation:
             self._inbox.append(violation)
             self._deaf = True
@@ -246,7 +249,7 @@ class Peer:
             self._pending = taken
             taken.ready.add_done_callback(self._post_finish)
 
-    def _post_finish(self, _: Future[Any]) -> None:
+    def _post_finish(self, _: object) -> None:
         self._mailbox.post(self._finish_quickly)
 
     def _finish_quickly(self) -> None:
@@ -310,7 +313,7 @@ class Peer:
         if self._inbox:
             self._go_on()
 
-    def _post_advance(self, _: Future[Any]) -> None:
+    def _post_advance(self, _: object) -> None:
         self._mailbox.post(self._advance)
 
     # ---- what takes its time
@@ -513,14 +516,14 @@ def _cancel_quietly(cancel: Callable[[], None]) -> None:
         _log.exception("a session could not be cancelled")
 
 
-async def settled(future: Future[Any]) -> None:
+async def settled(future: Ready) -> None:
     """Return once the future is done, whatever came of it."""
     if future.done():
         return
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
-    def wake(_: Future[Any]) -> None:
+    def wake(_: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(done.set)
 
