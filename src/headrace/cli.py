@@ -133,13 +133,18 @@ def _tame_garbage_collection() -> None:
 
 
 def _serve_until(stop: threading.Event, database: Database, host: str, port: int) -> None:
+    from headrace.server.door import certificates_of, gate_of, warning_of
     from headrace.server.server import run_server_in_thread
 
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        print(f"warning: without passwords yet, whoever reaches {host}:{port} can read and change all", file=sys.stderr)
+    settings = database.settings
+    gate, certificates = gate_of(lambda: database.settings, database.role), certificates_of(settings)
+    warning = warning_of(settings, host, database.has_passwords)
+    if warning is not None:
+        print(f"warning: {warning}", file=sys.stderr)
     with run_server_in_thread(
-        lambda parameters: database.session(), host, port, max_connections=database.settings.max_connections
-    ) as running:
+        lambda parameters: database.session(user=parameters["user"]), host, port,
+        max_connections=settings.max_connections, gate=gate, certificates=certificates,
+    ) as running:  # fmt: skip
         _tame_garbage_collection()
         shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost", "") else host
         print(
@@ -194,11 +199,11 @@ def sql(
         finally:
             database.close()
     else:
-        from headrace.server.client import PgClient
+        from headrace.shell.connecting import connect
         from headrace.shell.link import RemoteLink
 
         settings = _settings(None, host=host, port=port)
-        client = PgClient(settings.host, settings.port, user=user, dbname=dbname, application_name="headrace")
+        client = connect(settings.host, settings.port, user=user, dbname=dbname)
         good = _run_sql(RemoteLink(client), dbname, command, file)
     if not good:
         raise typer.Exit(1)
@@ -393,11 +398,11 @@ def catalog_takeover(
     wait_s: Annotated[int, typer.Option(help="Seconds to wait until it has taken over.", min=1)] = 60,
 ) -> None:
     """Let the standby at --host and --port take over from the active server, which is shut out; exit code 1 if not."""
-    from headrace.server.client import PgClient
+    from headrace.shell.connecting import connect
     from headrace.shell.takeover import take_over
 
     settings = _settings(None, host=host, port=port)
-    client = PgClient(settings.host, settings.port, user=user, dbname="dev", application_name="headrace")
+    client = connect(settings.host, settings.port, user=user, dbname="dev")
     try:
         take_over(client, wait_s)
     finally:

@@ -22,6 +22,8 @@ from headrace.errors import InvalidParameter, UndefinedObject
 ENV_PREFIX: Final = "HEADRACE_"
 """What the environment variable of every setting starts with."""
 _OTHER_VARIABLES: Final = frozenset({f"{ENV_PREFIX}FAULTS"})
+DEFAULT_RULES: Final = "host all all loopback trust; host all all all scram-sha-256"
+"""Whoever is on this machine is trusted, all others need a password."""
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
@@ -77,6 +79,18 @@ class Settings(BaseSettings):
     host: str = _start("127.0.0.1", "Address the server listens on.")
     port: int = _start(4566, "TCP port of the PostgreSQL protocol; 0 picks a free one.", ge=0, le=65535)
     max_connections: int = _start(100, "Client connections accepted at once.", ge=1)
+    auth_rules: str = _runtime(
+        DEFAULT_RULES,
+        "Who may connect from where, and how it is proved: rules like those of pg_hba.conf, with ; between them.",
+    )
+    tls: Literal["off", "preferred", "required"] = _start(
+        "preferred", "Whether clients may or have to encrypt; preferred does nothing without tls_cert_file."
+    )
+    tls_cert_file: Path | None = _start(None, "The server's certificate and those above it, PEM; read when it changes.")
+    tls_key_file: Path | None = _start(None, "The certificate's private key, PEM, not encrypted.")
+    tls_client_ca_file: Path | None = _start(
+        None, "Authorities whose clients' certificates are believed, PEM; needed for rules that ask for certificates."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _runtime(
         "info", "Least severe messages that the headrace command logs."
     )

@@ -94,3 +94,27 @@ def test_what_is_idle(world: World) -> None:
     assert not idle(world, [job]) and next_epoch(world, [job], 10).run
     job.status = "paused"
     assert idle(world, [job]) and not next_epoch(world, [job], 10).run
+
+
+def test_epochs_becoming_complete_wake_nobody_who_dozes() -> None:
+    """A group of writes completes an epoch: threads that wait for their time alone have nothing to do with it."""
+    waiters = Waiters(threading.RLock())
+    begun, woken = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with waiters:
+            begun.set()
+            waiters.doze(WAIT_S)
+            woken.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert begun.wait(WAIT_S)
+    with waiters:
+        waiters.advanced()
+        assert len(waiters._asleep) == 1
+    assert not woken.wait(0.05)
+    with waiters:
+        waiters.notify_all()
+    thread.join(WAIT_S)
+    assert woken.is_set()

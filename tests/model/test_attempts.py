@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 from engine import Engine, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
+from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.operators.task import Task
 from headrace.errors import HeadraceError, JobFailed
 from headrace.state.schema import RunRef
@@ -102,8 +105,32 @@ def test_a_slice_that_was_written_twice_declines_the_epoch(engine: Engine) -> No
 
 
 def test_a_slice_that_ran_twice_and_wrote_nothing_is_no_harm(engine: Engine) -> None:
+    """What it has seen counts once all the same: its rows, and those on which an expression fails."""
     params = engine.params("now")
-    engine.runner._result(params, [_ack("now", "0", 1, 0), _ack("now", "0", 1, 0, task_attempt=1)])
+    noted = {"row_error_count": 2, "late_rows": 1}
+    leaf = next(iter(engine.runner._inputs))
+    once, again = ({**_ack("now", leaf, 1, 0, task_attempt=n), **noted} for n in (0, 1))
+    result = engine.runner._result(params, [once, again])
+    assert (result.row_error_count, result.late_rows, result.rows_in, result.task_count) == (2, 1, 3, 1)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_what_a_task_says_is_not_lost(engine: Engine, monkeypatch: pytest.MonkeyPatch, parallelism: int) -> None:
+    """Spark takes a task as done whose accumulator's update got lost on its way: the epoch does not."""
+    engine.insert("t", (1, 1), (2, 1))
+    engine.insert("s", (1, 1))
+    add, calls = Acknowledgements.addInPlace, count()
+
+    def lossy(self: Acknowledgements, one: list[Any], other: list[Any]) -> list[Any]:
+        if next(calls) == 0:
+            raise MemoryError
+        return add(self, one, other)
+
+    monkeypatch.setattr(Acknowledgements, "addInPlace", lossy)
+    with pytest.raises(JobFailed, match="were not heard of"):
+        engine.advance(parallelism)
+    engine.advance(parallelism)
+    engine.check()
 
 
 def test_objects_are_named_by_attempt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from engine import Engine, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
 from headrace.errors import NumericOutOfRange
+from support import WAIT_S
 
 T = (Column("a", "bigint"), Column("b", "int"), Column("s", "string"))
 U = (Column("a", "bigint"), Column("v", "string"))
@@ -78,6 +85,34 @@ def test_what_a_kernel_is_not_sure_of_is_computed_by_spark(spark: SparkSession) 
             engine.check()
             assert not engine.runner.vectorize
         assert all(ref.path.startswith("view/") for refs in engine.state.values() for ref in refs)
+
+
+def heard(listener: socket.socket) -> Iterator[dict[str, Any]]:
+    """What the workers of an attempt say, one after the other, until one has acknowledged."""
+    while True:
+        peer, _ = listener.accept()
+        peer.settimeout(WAIT_S)
+        with peer, peer.makefile() as lines:
+            for event in map(json.loads, lines):
+                yield event
+                if event.get("kind") == "ack":
+                    return
+
+
+def test_what_is_run_again_is_heard_of(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of the attempt that is under way: else a long epoch would be given up for want of progress."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, Engine(spark, [Table(1, "t", T)], "SELECT upper(s) AS s FROM t") as e:
+        host, port = listener.getsockname()
+        params = e.params
+        monkeypatch.setattr(e, "params", lambda attempt: replace(params(attempt), progress=f"{host}:{port}/secret"))
+        e.insert("t", (1, 1, "é"))
+        e.epoch += 1
+        result = e.runner.run(e.params("5-1-1"), 1)
+        assert not e.runner.vectorize and result.runs
+        listener.settimeout(WAIT_S)
+        told = [event for event in heard(listener) if "token" not in event]
+        assert {event["attempt"] for event in told} == {"5-1-1"} and "started" in {event["kind"] for event in told}
 
 
 def test_errors_are_sparks_own(spark: SparkSession) -> None:

@@ -82,3 +82,22 @@ def test_an_aggregate_that_overflows_is_no_failure_of_a_row(spark: SparkSession,
         e.insert("t", (1, big, None), (2, big, None))
         with pytest.raises(NumericOutOfRange):
             e.advance(1)
+
+
+def test_a_row_with_times_for_which_python_has_no_object(spark: SparkSession) -> None:
+    """It is noted as any other, its values shown as Spark writes them; the failure is that of the expression."""
+    times = (
+        "SELECT timestamp_seconds(k) AS t, date_from_unix_date(CAST(k div 1000 AS int)) AS d, x FROM t GROUP BY 1, 2, 3"
+    )
+    query = f"SELECT CAST(t AS string) AS t, CAST(d AS string) AS d, {{}} AS q FROM ({times})"
+    oracle = query.format("if(x = 0, NULL, 10 div x)")
+    table = Table(1, "t", (Column("k", "bigint"), Column("x", "bigint")))
+    with Engine(spark, [table], query.format("10 div x"), on_error="null", oracle=oracle) as e:
+        e.insert("t", (10**9, 0), (-(10**9), 0), (400_000_000_000, 0), (-(10**11), 0))
+        result = e.advance(1)
+        e.check()
+        assert result.row_error_count == 4 and {r["sqlstate"] for r in result.row_errors} == {"22012"}
+        assert len({tuple(r["row"].values()) for r in result.row_errors}) == 4
+        e.change("t", [(row, -1) for row in list(table.rows)])
+        assert e.advance(2).row_error_count == 0
+        e.check()

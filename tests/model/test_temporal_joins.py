@@ -119,12 +119,20 @@ def test_refused(spark: SparkSession) -> None:
         with pytest.raises(NotSupported, match=reason) as caught:
             planner.plan(query)
         assert caught.value.sqlstate == "0A000" and caught.value.hint
+    planner.define(Relation(4, "d", False, primary_key=("s",)), (Column("s", "string"),), "d")
+    planner.define(Relation(5, "e", False, primary_key=("t",)), (Column("t", "timestamp"),), "e")
+    for on_key in ("d_now d ON d.s = a.k2", "e_now e ON date_from_unix_date(a.k) = e.t"):
+        assert planner.plan(f"SELECT a.x FROM a JOIN {on_key}").lookups
     planner.define_path(2, Path(9, "i", ("k",), frozenset(("k", "x")), False))
     assert planner.plan("SELECT a.x, c.x AS y FROM a JOIN c_now c ON a.k = c.k AND c.x > a.x").lookups == {9}
     for query, reason in {
         "SELECT a.x FROM a LEFT JOIN c_now c ON a.k = c.k AND c.x > 1": "more conditions than its key",
         "SELECT c.k2 FROM a JOIN c_now c ON a.k = c.k": "all columns of an index",
         "SELECT a.x FROM a JOIN c_now c ON a.k <=> c.k": "all columns of an index",
+        # Many texts, and many times, are the same number or day: a look-up would find one of them.
+        "SELECT a.x FROM a JOIN d_now d ON CAST(d.s AS int) = a.k": "does not give its primary key",
+        "SELECT a.x FROM a JOIN e_now e ON CAST(e.t AS date) = date_from_unix_date(a.k)": "does not give its primary",
+        "SELECT a.x FROM a JOIN d_now d ON d.s COLLATE UTF8_LCASE = a.k2": "does not give its primary key",
     }.items():
         with pytest.raises(NotSupported, match=reason):
             planner.plan(query)

@@ -103,6 +103,16 @@ def test_join_state(planner: Planner) -> None:
     assert cross.distribution() == "(one group)"
 
 
+def test_an_expansion_of_which_no_column_is_needed(planner: Planner) -> None:
+    query = """SELECT 1 AS one FROM t WHERE a IS NULL EXCEPT SELECT 1 AS one FROM (
+        SELECT stddev(n) AS s, sort_array(collect_list(k)) AS l FROM (
+            SELECT x AS j, d AS k, count(b) AS n FROM t GROUP BY ROLLUP (x, d)))"""
+    expands = [
+        op for op in tree.walk(planner.plan(query).root) if isinstance(op, tree.Rowwise) and op.label == "Expand"
+    ]
+    assert [op.output for op in expands] == [[]]
+
+
 @pytest.mark.parametrize(
     ("query", "join_type"),
     [
@@ -353,6 +363,10 @@ def test_dataframes(planner: Planner) -> None:
         "SELECT a, a FROM t",
         "SELECT a AS __k FROM t",
         "SELECT INTERVAL '1' YEAR * a AS i FROM t",
+        "SELECT b COLLATE UTF8_LCASE AS b, count(*) AS n FROM t GROUP BY 1",
+        "SELECT DISTINCT struct(a, b COLLATE UTF8_LCASE) AS s FROM t",
+        "SELECT a, rank() OVER (PARTITION BY b COLLATE UTF8_LCASE ORDER BY a) AS n FROM t",
+        "SELECT a FROM t WHERE b COLLATE UTF8_LCASE IN (SELECT b COLLATE UTF8_LCASE FROM t)",
         "SELECT a FROM t TABLESAMPLE (10 PERCENT)",
         "SELECT t.a FROM t WHERE a > (SELECT y FROM s) OR EXISTS (SELECT 1 FROM s TABLESAMPLE (5 PERCENT))",
     ],

@@ -179,3 +179,25 @@ def test_text_that_is_no_utf8_is_kept_for_the_connection_to_refuse():
     (message,) = started().feed(frame(b"Q", b"select '\xff'\0"))
     assert message == frontend.Query("select '\udcff'")
     assert message.encode() == frame(b"Q", b"select '\xff'\0")
+
+
+@given(st.binary(max_size=40), st.sampled_from([b"", b"s", b"name"]), st.lists(st.none() | st.binary(max_size=5)))
+@settings(max_examples=200, deadline=None)
+def test_what_is_decoded_together_is_what_is_decoded_one_by_one(noise, name, values):
+    """The messages that clients send most, with and without noise before, within and behind them."""
+    bind = frontend.Bind("", name.decode(), (), tuple(values), (0,)).encode()
+    run = frontend.Execute("").encode() + frontend.Sync().encode()
+    described = frontend.Describe("P", "").encode() + run
+    cut = len(noise) % len(bind)
+    for data in (bind + run, bind + described, bind + noise + run, noise + bind + run, bind[:cut] + noise + bind[cut:]):
+        together, alone = FrontendDecoder(), FrontendDecoder()
+        together.started = alone.started = True
+        whole = together.whole(data)
+        if whole is not None:
+            assert list(whole) == list(alone.feed(data))
+    assert FrontendDecoder().whole(bind + run) is None, "before the start-up packet"
+    started = FrontendDecoder()
+    started.started = True
+    assert started.whole(bind + run) is not None and started.whole(bind + described) is not None
+    list(started.feed(bind[:3]))
+    assert started.whole(bind + run) is None, "what came before it is not complete"

@@ -206,3 +206,34 @@ def test_large_writes_conflict_like_others(
     assert outcome(session, "UPDATE pair SET n = n + 1") == "UPDATE 2"
     assert rows(session, "SELECT * FROM pair") == ["(1, 21)", "(2, 3)"]
     other.close()
+
+
+def test_rows_of_one_table_go_past_java_unless_a_kernel_is_in_doubt(
+    session: Session, database: Database, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
+    """With the multiplicity of rows, the transaction's own among them; an error is Spark's, and leaves nothing."""
+    by_kernels: list[bool] = []
+    way = large_writes._written_by_kernels
+
+    def watched(*arguments: Any) -> Any:
+        found = way(*arguments)
+        by_kernels.append(found is not None)
+        return found
+
+    monkeypatch.setattr(large_writes, "_written_by_kernels", watched)
+    list(session.execute(
+        "CREATE TABLE given (n bigint, t text); CREATE TABLE taken (t text, n bigint NOT NULL, d int DEFAULT 4);"
+        "INSERT INTO given SELECT id % 50, 't' || id % 3 FROM generate_series(1, 300) AS g(id)"
+    ))  # fmt: skip
+    by_kernels.clear()
+    list(session.execute("BEGIN; INSERT INTO given VALUES (1000, NULL)"))
+    assert outcome(session, "INSERT INTO taken (n, t) SELECT n + 1, t FROM given WHERE n > 20") == "INSERT 0 175"
+    list(session.execute("COMMIT"))
+    assert by_kernels == [True]
+    assert rows(session, "SELECT * FROM taken") == rows(session, "SELECT t, n + 1 AS n, 4 AS d FROM given WHERE n > 20")
+    runs = len(database.catalog.state.runs)
+    assert outcome(session, "INSERT INTO taken SELECT t, n * 9223372036854775807 FROM given") == "22003"
+    assert outcome(session, "INSERT INTO taken SELECT t, NULL FROM given") == "23502"
+    assert by_kernels == [True, False, False]
+    assert len(database.catalog.state.runs) <= runs
+    assert outcome(session, "INSERT INTO taken SELECT t, count(*) FROM given GROUP BY t") == "INSERT 0 4"

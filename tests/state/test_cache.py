@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -73,6 +74,19 @@ def test_a_mapped_section_outlives_its_eviction(tmp_path: Path) -> None:
     _put(cache, "b", 100, b"b")
     assert cache.map("a", 100) is None
     assert view is not None and bytes(view) == b"a" * 100
+
+
+def test_a_section_is_read_where_its_use_cannot_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that has been made read-only after an error, say."""
+    cache = SectionCache(tmp_path, 100, IoMetrics())
+    _put(cache, "a", 10)
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(cache_module.os, "utime", refused)
+    view = cache.map("a", 10)
+    assert view is not None and bytes(view) == b"x" * 10
 
 
 def test_a_section_of_another_length_is_no_hit(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from object_server import S3Server
 from remote_cases import elsewhere, read_all, rows_of, write
 
 from headrace.errors import CorruptObject, StorageError
+from headrace.state import remote
 from headrace.state.iopool import IoPool, RetryPolicy
 from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, store_of
@@ -45,12 +46,16 @@ def test_processes_share_a_small_cache(s3: S3Server, tmp_path: Path) -> None:
     assert int((tmp_path / "b" / ".lock").read_text()) == sum(f.stat().st_size for f in left)
 
 
-def test_a_server_that_is_not_there_is_a_storage_error(s3: S3Server, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_a_storage_error(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = store_of(StoreRoot("s3://nobody/p", s3.root(tmp_path).options, str(tmp_path)))
     with pytest.raises(StorageError, match="listing s3://nobody/p failed"):
         store.prepare()
-    with pytest.raises(StorageError, match=r"writing object x\.run failed"):
-        write(store.root, "x.run")
+    for single_put_bytes in (remote.SINGLE_PUT_BYTES, 1):
+        monkeypatch.setattr(remote, "SINGLE_PUT_BYTES", single_put_bytes)
+        with pytest.raises(StorageError, match=r"writing object x\.run failed"):
+            write(store.root, "x.run")
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ import pytest
 from faulty_transport import FaultyTransport
 from remote_cases import SCHEMA, batch, rows_of, write
 
-from headrace.errors import CorruptObject, InvalidParameter, StorageError
+from headrace.errors import CorruptObject, DiskFull, InvalidParameter, StorageError
 from headrace.state import objects, stores
 from headrace.state import remote as remote_module
 from headrace.state.iopool import IoPool, RetryPolicy
-from headrace.state.objects import ObjectWriter
-from headrace.state.run import Run, Section, write_run
+from headrace.state.objects import ObjectWriter, put_unsynced
+from headrace.state.run import Run, Section, write_run, write_small_run
 from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, root_from_json, root_to_json, store_of
 from headrace.state.transport import open_transport
@@ -405,3 +405,30 @@ def test_large_requests_have_more_time() -> None:
     made = open_transport("s3://b/p", {"region": "r"}, 1000)
     small, large = (made._for(size).client_options["timeout"] for size in (1 << 20, 64 << 20))
     assert (small, large) == ("1s", "1m 5s")
+
+
+def test_a_small_run_is_the_same_object_by_either_way(tmp_path: Path) -> None:
+    section = Section(1, SCHEMA, [batch(3)], 5)
+    (ref,) = write_run(tmp_path, "a/x.run", [section])
+    (small,), content = write_small_run(tmp_path, "b/x.run", section)
+    assert content == (tmp_path / "a/x.run").read_bytes() == (tmp_path / "b/x.run").read_bytes()
+    assert replace(small, path=ref.path) == ref
+    assert write_small_run(tmp_path, "c/x.run", Section(1, SCHEMA, [], 5)) == ([], b"")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_small_object_takes_no_name_and_leaves_nothing_where_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_unsynced(tmp_path, "a/x", b"one")
+    with pytest.raises(StorageError):
+        put_unsynced(tmp_path, "a/x", b"two")
+    assert (tmp_path / "a/x").read_bytes() == b"one"
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(objects.os, "write", full)
+    with pytest.raises(DiskFull, match="a/y"):
+        put_unsynced(tmp_path, "a/y", b"three")
+    assert not (tmp_path / "a/y").exists()

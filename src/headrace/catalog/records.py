@@ -22,7 +22,9 @@ Key: TypeAlias = int | str | tuple[int, int]
 """A record's key within its collection."""
 Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event", "source"]
 """The names of the collections; `config` is apart."""
-ObjectKind = Literal["schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret"]
+ObjectKind = Literal[
+    "schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret", "role"
+]
 """The kinds of objects that SQL can create."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
 """Where a job stands in its life."""
@@ -52,13 +54,14 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
-    """A schema, table, source, view, index, sink, function or secret. A schema has its name in `name`, "" in `schema`.
+    """A schema, table, source, view, index, sink, function, secret or role. A schema has its name in `name`, "" in
+    `schema`.
 
-    What has to do with secrets is of schema version 2, so that programs that know of none refuse it.
+    What has to do with secrets is of schema version 2, a role of version 3: programs that know of none refuse it.
     """
 
     COLLECTION: ClassVar[Collection] = "object"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     id: int
     kind: ObjectKind
@@ -87,7 +90,9 @@ class ObjectRecord(_Record):
         stored = {**_Record.to_json(self), "columns": [[c.name, c.type, c.nullable] for c in self.columns]}
         if not self.secrets:
             del stored["secrets"]
-        return stored if self.secrets or self.kind == "secret" else {**stored, "v": 1}
+        if self.kind == "role":
+            return stored
+        return {**stored, "v": 2 if self.secrets or self.kind == "secret" else 1}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObjectRecord:

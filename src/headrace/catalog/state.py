@@ -183,7 +183,7 @@ class CatalogState:
     def runs_of(self, table_id: int) -> tuple[RunRecord, ...]:
         """The runs that make up a table's version, by level, then by epoch."""
         runs = self._of("table_runs", table_id).values()
-        return tuple(sorted(runs, key=lambda r: (r.level, r.ref.epoch_lo, r.ref.epoch_hi, r.id)))
+        return tuple(sorted(runs, key=_by_level_and_epoch))
 
     def members(self, table_id: int) -> object:
         """Stands for a table's version: the same thing in two snapshots if the table has the same runs in both."""
@@ -374,6 +374,11 @@ class _Draft:
         if members is None:
             members = self._own[index, group] = dict(self._maps[index].get(group, _NOTHING))
         return members
+
+
+def _by_level_and_epoch(record: RunRecord) -> tuple[Any, ...]:
+    ref = record.ref
+    return record.level, ref.epoch_lo, ref.epoch_hi, ref.path, ref.offset
 
 
 _UNBOUND: Timeline[RemapRecord] = Timeline(_epoch_of)

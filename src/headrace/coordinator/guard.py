@@ -92,7 +92,7 @@ class Guard:
         until_s = core.clock.monotonic_s() + delay_s
         with core.changed:
             while not core.stopping and core.clock.monotonic_s() < until_s:
-                core.changed.wait(until_s - core.clock.monotonic_s())
+                core.changed.doze(until_s - core.clock.monotonic_s())
             return not core.stopping
 
     # ---- telling

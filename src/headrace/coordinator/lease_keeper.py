@@ -114,7 +114,7 @@ class LeaseKeeper:
         due_s = core.clock.monotonic_s() + seconds
         with core.changed:
             while not self._over and not self._wanted and (left_s := due_s - core.clock.monotonic_s()) > 0:
-                core.changed.wait(left_s)
+                core.changed.doze(left_s)
             self._wanted = False
             return not self._over
 

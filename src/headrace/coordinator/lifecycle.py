@@ -260,7 +260,7 @@ class Lifecycle:
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
         core = self._core
-        if record.kind not in ("schema", "table", "source", "view", "function"):
+        if record.kind not in ("schema", "table", "source", "view", "function", "role"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
             self._check_name(record)
@@ -357,11 +357,26 @@ class Lifecycle:
                 [Put(altered), event], lambda state: state.objects.get(secret_id) == altered, lambda state: None
             )
 
+    def replace_object(self, record: ObjectRecord, text: str) -> None:
+        """See `Coordinator.replace_object`."""
+        core = self._core
+        with self._statement():
+            before = core.catalog.state.objects.get(record.id)
+            if before is None:
+                raise UndefinedObject(f'{record.kind} "{record.name}" does not exist any more')
+            if before.name != record.name:
+                self._check_name(record)
+            self._undecided.transact(
+                [Put(record), AddEvent(f"{record.kind}_altered", record.id, text)],
+                lambda state: state.objects.get(record.id) == record,
+                lambda state: None,
+            )
+
     def _check_name(self, record: ObjectRecord) -> None:
         if self._core.catalog.state.object_named(record.schema, record.name) is not None:
             if record.kind == "schema":
                 raise DuplicateObject(f'schema "{record.name}" already exists')
-            if record.kind == "secret":
+            if record.kind in ("secret", "role"):
                 raise DuplicateObject(f'"{record.name}" already exists')
             raise DuplicateTable(f'relation "{record.name}" already exists')
 

@@ -8,7 +8,7 @@ from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import Core
 from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.vacuum import Vacuum
-from headrace.dataflow.runner import AGAIN
+from headrace.dataflow.params import AGAIN
 from headrace.errors import DiskFull
 from headrace.state.spool import forget_leftovers
 
@@ -90,6 +90,6 @@ class Maintenance:
                 left_s = since_s + core.settings.compaction_interval_ms / 1000 - core.clock.monotonic_s()
                 if left_s <= 0:
                     break
-                core.changed.wait(left_s)
+                core.changed.doze(left_s)
             self._wanted = False
             return not core.stopping

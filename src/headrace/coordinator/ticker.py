@@ -84,7 +84,7 @@ class Ticker:
                     left_s = last_s + core.settings.barrier_interval_ms / 1000 - core.clock.monotonic_s()
                     if left_s <= 0:
                         break
-                    core.changed.wait(left_s)
+                    core.changed.doze(left_s)
                 if core.stopping:
                     return
                 idle = not core.jobs

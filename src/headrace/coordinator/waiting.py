@@ -34,6 +34,13 @@ class Waiters(threading.Condition):
         finally:
             del self._asleep[alarm]
 
+    def doze(self, timeout_s: float) -> None:
+        """Wait until `notify_all` or until the time is over; epochs becoming complete wake nobody who dozes.
+
+        The caller holds the lock.
+        """
+        self.sleep(lambda: True, timeout_s)
+
     def wait_until(
         self, settled: Callable[[], bool], timeout_s: float | None = None, check: Callable[[], None] | None = None
     ) -> bool:

@@ -21,6 +21,10 @@ END_OF_KEYS = 1 << 63
 """Above the largest `__k`."""
 
 
+AGAIN = "again"
+"""What the name of an attempt ends with whose step is run once more at once, with Spark's own expressions."""
+
+
 def property_of(view: int) -> str:
     """The local property of a Spark job with a view's parameters: those of several views may run as one job."""
     return f"headrace.epoch.{view}"
@@ -112,6 +116,11 @@ class EpochParams:
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
     sink_secrets: dict[str, str] = field(default_factory=dict, repr=False)
     """As `SourceInput.secrets`, of the sink that takes the changes."""
+
+    @property
+    def known_as(self) -> str:
+        """The name by which the coordinator knows the attempt, whichever of its runs this is."""
+        return self.attempt.removesuffix(AGAIN)
 
     @property
     def on_other_hosts(self) -> bool:

@@ -42,11 +42,15 @@ class KernelQuery:
         Raises `Doubt`, or what Arrow raises, for values of which a kernel is not sure: Spark is to give the verdict.
         """
         found = [computed(b.steps, Rows.of([], 1), self.output) for b in self.branches if not b.reads]
-        reading = [branch.steps for branch in self.branches if branch.reads]
-        if reading:
+        if self.reads:
             for batch in batches:
-                found += [computed(steps, Rows.of(batch.columns, batch.num_rows), self.output) for steps in reading]
+                found += self.of(batch)
         return pa.Table.from_batches([batch for batch in found if batch.num_rows], self.output)
+
+    def of(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """What the branches that read make of one batch of the relation. Raises the same."""
+        rows = Rows.of(batch.columns, batch.num_rows)
+        return [computed(branch.steps, rows, self.output) for branch in self.branches if branch.reads]
 
 
 def kernel_query(b: Bridge, node: JNode, leaf: int | None) -> KernelQuery | None:

@@ -20,7 +20,7 @@ from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.failures import Noted, described
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
-from headrace.dataflow.params import EpochParams, property_of, secrets_property_of
+from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
@@ -30,7 +30,6 @@ from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import forget_attempt
 
 _NUMBERS = itertools.count(1)
-AGAIN = "again"
 _log = structlog.get_logger("headrace")
 PLANS_AT_MOST = 32
 """Physical plans that are kept of one view, for different parallelisms and different sets of changed inputs."""
@@ -111,6 +110,8 @@ class EpochRunner:
         """What the values of secrets are encrypted by on their way to tasks: known to its stages alone."""
         self._failures: Mapping[str, Noted] = {}
         """Of the plan that runs."""
+        self._tasks: Mapping[str, int] = {}
+        """How many tasks the stages of the plan that runs have."""
         self._under_way = "", ""
         """The attempt that runs, and the group of Spark's job."""
         self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
@@ -189,6 +190,8 @@ class EpochRunner:
             finally:
                 for runner, own, _ in attempts:
                     runner._end(own)
+            for runner, own, _ in attempts:
+                runner._check_told(own)
             results = [runner._result(own, runner._acknowledged.value) for runner, own, _ in attempts]
             if params.on_other_hosts:
                 confirm(params.root, [ref for result in results for ref in result.runs])
@@ -200,12 +203,12 @@ class EpochRunner:
     ) -> tuple[_PhysicalPlan, Any]:
         """Make all ready for an attempt in a Spark job; returns its rows as an RDD."""
         physical = self.prepare(parallelism, self._active(params))
-        rdd, self._failures = physical.rdd(), physical.failures
+        rdd, self._failures, self._tasks = physical.rdd(), physical.failures, physical.stages.tasks
         told = replace(
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
         )
         self._acknowledged.value = []
-        self._under_way = params.attempt.removesuffix(AGAIN), job_group
+        self._under_way = params.known_as, job_group
         self._context.setLocalProperty(property_of(self._number), told.encode())
         self._context.setLocalProperty(secrets_property_of(self._number), told.encode_secrets(self._key))
         return physical, rdd
@@ -229,6 +232,24 @@ class EpochRunner:
         if under_way == attempt:
             self._context.cancelJobGroup(job_group)
 
+    def _check_told(self, params: EpochParams) -> None:
+        """Raise `JobFailed` if a task has come to its end of which nothing was told here.
+
+        Where Spark cannot hand on what a task has added to an accumulator, it logs a line and counts the task as done;
+        and the connection that failed stays the one for all accumulators, so none would ever be heard of again.
+        """
+        told: dict[str, set[int]] = {stage: set() for stage in self._tasks}
+        for ack in self._acknowledged.value:
+            if ack["attempt"] == params.attempt and ack["stage"] in told:
+                told[ack["stage"]].add(ack["partition"])
+        for stage, tasks in self._tasks.items():
+            if len(told[stage]) < tasks:
+                self._bridge.reconnect_accumulators()
+                raise JobFailed(
+                    f"{tasks - len(told[stage])} of {tasks} tasks of stage {stage} were not heard of at their end",
+                    hint="the epoch is run again from the last checkpoint",
+                )
+
     def _result(self, params: EpochParams, acknowledgements: list[dict[str, Any]]) -> EpochResult:
         result = EpochResult()
         seen: set[tuple[str, int]] = set()
@@ -238,14 +259,17 @@ class EpochRunner:
                 continue
             refs = [RunRef.from_json(r) for r in ack["refs"]]
             # Every task of the epoch counts once: state must not mix two attempts at one slice. That a stage's rows
-            # travel in the object of a later one makes no difference.
-            if ack["rows_written"] and (slot := (ack["stage"], ack["partition"])) in seen:
+            # travel in the object of a later one makes no difference. What Spark runs again after it has lost a
+            # shuffle's files has seen the same rows: of one that writes nothing the first word counts.
+            slot = (ack["stage"], ack["partition"])
+            if slot in seen:
+                if not ack["rows_written"] and not refs:
+                    continue
                 raise JobFailed(
                     f"stage {slot[0]} ran twice for slice {slot[1]} of epoch {params.to_epoch}",
                     hint="the epoch is run again from the last checkpoint",
                 )
-            if ack["rows_written"]:
-                seen.add((ack["stage"], ack["partition"]))
+            seen.add(slot)
             written += ack["rows_written"]
             result.runs += refs
             result.spilled_bytes += ack["spilled_bytes"]

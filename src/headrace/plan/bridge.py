@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,6 +69,31 @@ class PythonStages(NamedTuple):
     """Those whose output goes to another one within the same Spark task."""
     last: tuple[str, ...]
     """Those that no shuffle follows: they run in the tasks of the job's last stage."""
+    tasks: Mapping[str, int]
+    """How many tasks each has, as far as the plan tells."""
+
+
+_KEEPING = (
+    "WholeStageCodegen", "InputAdapter", "Project", "Filter", "MapInArrow", "Sort", "HashAggregate",
+    "ObjectHashAggregate", "SortAggregate", "Generate", "Expand", "Window",
+)  # fmt: skip
+"""What the names of physical nodes begin with whose output has the partitions of their only input."""
+
+
+def _partitions(node: Any, kind: str, below: Sequence[int | None]) -> int | None:
+    """Of how many partitions the output of a physical node is, given those of its children; None if not known."""
+    if "Exchange" in kind or kind == "Range":
+        return int(node.outputPartitioning().numPartitions())
+    if kind == "Coalesce":
+        return 1 if int(node.numPartitions()) == 1 else None
+    if kind == "Union":
+        # Inputs that are partitioned alike are put together partition by partition.
+        apart = str(node.outputPartitioning()).startswith("UnknownPartitioning")
+        known = [n for n in below if n is not None]
+        return sum(known) if apart and len(known) == len(below) else None
+    if kind == "LocalTableScan":
+        return 0 if node.rows().isEmpty() else None
+    return below[0] if len(below) == 1 and kind.startswith(_KEEPING) else None
 
 
 class Bridge:
@@ -112,10 +137,10 @@ class Bridge:
         """The stages of a physical plan: what `mapInArrow` calls that is named `STAGE_PREFIX` and a label."""
         inner: set[str] = set()
         last: set[str] = set()
-        left: list[tuple[Any, bool, bool]] = [(executed_plan, False, True)]
-        while left:
-            node, followed, at_end = left.pop()
-            kind = str(node.nodeName())
+        tasks: dict[str, int] = {}
+
+        def visit(node: Any, followed: bool, at_end: bool) -> int | None:
+            kind, label = str(node.nodeName()), ""
             if "Exchange" in kind:
                 followed = at_end = False
             elif kind == "MapInArrow" and (name := str(node.func().name())).startswith(STAGE_PREFIX):
@@ -125,8 +150,24 @@ class Bridge:
                 if at_end:
                     last.add(label)
                 followed = True
-            left += [(child, followed, at_end) for child in self.children(node)]
-        return PythonStages(tuple(sorted(inner)), tuple(sorted(last)))
+            below = [visit(child, followed, at_end) for child in self.children(node)]
+            if label and (known := below[0]) is not None:
+                tasks[label] = known
+            return _partitions(node, kind, below)
+
+        visit(executed_plan, False, True)
+        return PythonStages(tuple(sorted(inner)), tuple(sorted(last)), tasks)
+
+    def reconnect_accumulators(self) -> None:
+        """Have Java send what tasks add to PySpark's accumulators over another connection from now on."""
+        sender = self.spark.sparkContext._javaAccumulator
+        place = sender.getClass().getDeclaredField("socket")
+        place.setAccessible(True)
+        with self.lock:
+            connection = place.get(sender)
+            place.set(sender, None)
+        if connection is not None:
+            connection.close()
 
     def count_rows(self, rdds: Sequence[Any]) -> int:
         """Run RDDs of Java's as one Spark job, computing every row; how many there are.
@@ -448,6 +489,10 @@ class Bridge:
             return expression
         return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("ANSI"))
 
+    def widens(self, source: Any, target: Any) -> bool:
+        """Whether a cast between two of Catalyst's types keeps every value, so that it can be cast back."""
+        return bool(self.module(self._expressions, "Cast").canUpCast(source, target))
+
     def try_cast(self, expression: JExpr, data_type: Any) -> JExpr:
         """A cast that gives null for what does not fit; nothing where the type is right already."""
         if expression.dataType().equals(data_type):
@@ -491,7 +536,15 @@ class Bridge:
         return int(period.getDays()) * 86_400_000_000 + int(duration.toNanos()) // 1000
 
     def normalized(self, expression: JExpr) -> JExpr:
-        """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare."""
+        """The expression with one form of NaN and of zero, at any depth: what grouping and joining compare.
+
+        Raises `NotSupported` for text with a collation, of which different values are equal.
+        """
+        if self.is_collated(expression):
+            raise NotSupported(
+                f"bringing rows together by values of type {self.simple_type(expression)}",
+                hint="group, join or partition by lower(...) of the text, or another form of it that is equal",
+            )
         optimizer = self.jvm.org.apache.spark.sql.catalyst.optimizer
         return self.module(optimizer, "NormalizeFloatingNumbers").normalize(expression)
 

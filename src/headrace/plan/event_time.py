@@ -142,9 +142,10 @@ class _Pass:
         if op.label == "Project":
             return _named(b, op.expressions, reader)
         if op.label == "Expand":
-            columns = [reader.marks_of(e, a.id) for row in b.items(op.node.projections())
-                       for e, a in zip(b.items(row), op.output, strict=True)]  # fmt: skip
-            return _in_all([_merged(columns[i : i + len(op.output)]) for i in range(0, len(columns), len(op.output))])
+            rows = [b.items(row) for row in b.items(op.node.projections())]
+            return _in_all(
+                [_merged([reader.marks_of(e, a.id) for e, a in zip(row, op.output, strict=True)]) for row in rows]
+            )
         return dict(below) if op.label in _NODES_THAT_KEEP else {}
 
     def _union(self, op: Union, below: list[Marks]) -> Marks:

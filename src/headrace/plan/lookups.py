@@ -176,9 +176,14 @@ def _key(d: Derivation, column: Attr, conditions: Sequence[JExpr], left_ids: set
             if not b.is_attribute(inner) or b.attribute_id(inner) != column.id:
                 continue
             plain = inner is own
-            if b.references(other) <= left_ids and (plain or b.simple_type(own) not in _FLOATING):
+            if b.references(other) <= left_ids and (plain or _tells_apart(b, inner, own)) and not b.is_collated(own):
                 return _Key(b.try_cast(other, column.handle.dataType()), condition, plain)
     return None
+
+
+def _tells_apart(b: Bridge, key: JExpr, cast: JExpr) -> bool:
+    """Whether keys that differ differ after the cast, too: else one value may equal several of them."""
+    return b.widens(key.dataType(), cast.dataType()) and b.simple_type(cast) not in _FLOATING
 
 
 __all__ = ["derive_lookup_join", "refuse_lookup"]

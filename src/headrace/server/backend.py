@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
 from headrace.server.wire import ProtocolViolation, Reader, cstring, frame, int16, int32, value
 
 ENCRYPTION_REFUSED: Final = b"N"
+ENCRYPTION_ACCEPTED: Final = b"S"
 """The one byte that answers a request for encryption."""
 
 
@@ -20,6 +21,39 @@ class AuthenticationOk:
     def encode(self) -> bytes:
         """The message."""
         return frame(b"R", int32(0))
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSasl:
+    """The client is to prove who it is by one of these mechanisms."""
+
+    mechanisms: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"R", int32(10) + b"".join(map(cstring, self.mechanisms)) + b"\0")
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSaslContinue:
+    """The exchange goes on."""
+
+    data: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"R", int32(11) + self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSaslFinal:
+    """The server's own proof."""
+
+    data: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"R", int32(12) + self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +209,9 @@ def completed(tag: str) -> bytes:
 
 BackendMessage: TypeAlias = (
     AuthenticationOk
+    | AuthenticationSasl
+    | AuthenticationSaslContinue
+    | AuthenticationSaslFinal
     | NegotiateProtocolVersion
     | ParameterStatus
     | BackendKeyData
@@ -188,11 +225,21 @@ BackendMessage: TypeAlias = (
 )
 
 
-def _authentication(body: Reader) -> AuthenticationOk:
+def _authentication(body: Reader) -> BackendMessage:
     method = body.int32()
-    if method != 0:
-        raise ProtocolViolation(f"the server asks for authentication method {method}, which this client lacks")
-    return AuthenticationOk()
+    match method:
+        case 0:
+            return AuthenticationOk()
+        case 10:
+            mechanisms = []
+            while mechanism := body.cstring():
+                mechanisms.append(mechanism)
+            return AuthenticationSasl(tuple(mechanisms))
+        case 11:
+            return AuthenticationSaslContinue(body.rest())
+        case 12:
+            return AuthenticationSaslFinal(body.rest())
+    raise ProtocolViolation(f"the server asks for authentication method {method}, which this client lacks")
 
 
 def _negotiate(body: Reader) -> NegotiateProtocolVersion:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
+from headrace.common.scram import ClientExchange
 from headrace.errors import HeadraceError, OperationalError
 from headrace.server import backend, frontend
 from headrace.server.backend import BackendDecoder, BackendMessage, Report, RowDescription
+from headrace.server.wire import ProtocolViolation, cstring, value
 from headrace.session.result import Notice
 
 _READ_BYTES: Final = 64 << 10
+Encryption: TypeAlias = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
 
 
 class ServerError(HeadraceError):
     """An error that a server reported."""
+
+
+class PasswordNeeded(OperationalError):
+    """The server asks for a password, and none was given."""
+
+    sqlstate = "28P01"
 
 
 class ConnectionLost(OperationalError):
@@ -48,9 +58,13 @@ class PgClient:
         *,
         user: str = "root",
         dbname: str = "dev",
+        password: str | None = None,
+        encryption: Encryption = "prefer",
+        root_certificate: str | None = None,
         timeout_s: float | None = 10.0,
         **parameters: str,
     ):
+        """`encryption` means what libpq's `sslmode` does; `root_certificate` is a file, by default the system's."""
         self._address = (host, port)
         self.parameters: dict[str, str] = {}
         """Settings the server reported."""
@@ -59,6 +73,8 @@ class PgClient:
         self._decoder = BackendDecoder()
         self._inbox: deque[BackendMessage] = deque()
         self._ready = self._failed = False
+        self._password = password
+        self._exchange: ClientExchange | None = None
         try:
             self._socket = socket.create_connection(self._address, timeout_s)
         except OSError as error:
@@ -67,6 +83,8 @@ class PgClient:
                 hint="Is it running? `headrace serve --data DIR` starts it.",
             ) from error
         try:
+            if encryption != "disable":
+                self._encrypt(encryption, root_certificate)
             self._start({"user": user, "database": dbname, "client_encoding": "UTF8", **parameters})
         except BaseException:
             self._socket.close()
@@ -153,14 +171,55 @@ class PgClient:
     ) -> None:
         self.close()
 
+    def _encrypt(self, encryption: Encryption, root_certificate: str | None) -> None:
+        """Go on by TLS if the server takes it. Raises `ConnectionLost` if it has to and does not."""
+        host, port = self._address
+        self.send(frontend.SslRequest())
+        try:
+            answer = self._socket.recv(1)
+            if answer == backend.ENCRYPTION_ACCEPTED:
+                self._socket = _tls(encryption, root_certificate).wrap_socket(self._socket, server_hostname=host)
+                return
+        except OSError as error:
+            raise ConnectionLost(f"cannot encrypt the connection to {host}:{port}: {error}") from error
+        if encryption != "prefer" or answer != backend.ENCRYPTION_REFUSED:
+            raise ConnectionLost(f"the server at {host}:{port} does not offer TLS", hint="sslmode=prefer does without.")
+
     def _start(self, parameters: dict[str, str]) -> None:
         self.send(frontend.Startup(parameters))
+        proved = False
         while not self._ready:
             message = self.receive()
-            if isinstance(message, Report) and message.kind == "E":
-                raise _error(message)
-            if isinstance(message, backend.BackendKeyData):
-                self._key = message
+            match message:
+                case Report("E"):
+                    raise _error(message)
+                case backend.BackendKeyData():
+                    self._key = message
+                case backend.AuthenticationSasl(mechanisms):
+                    self._prove(mechanisms)
+                case backend.AuthenticationSaslContinue(data):
+                    self.send(frontend.Opaque("p", self._proof().final(data)))
+                case backend.AuthenticationSaslFinal(data):
+                    self._proof().check(data)
+                    proved = True
+                case backend.AuthenticationOk() if self._exchange is not None and not proved:
+                    raise ConnectionLost("the server has not proved that it knows the password")
+                case _:
+                    pass
+
+    def _prove(self, mechanisms: Sequence[str]) -> None:
+        if self._password is None:
+            raise PasswordNeeded("the server asks for a password", hint="Set PGPASSWORD.")
+        self._exchange = ClientExchange(self._password)
+        if self._exchange.mechanism not in mechanisms:
+            raise ConnectionLost(f"the server asks for one of {', '.join(mechanisms)}, which this client lacks")
+        first = self._exchange.first()
+        self.send(frontend.Opaque("p", cstring(self._exchange.mechanism) + value(first)))
+
+    def _proof(self) -> ClientExchange:
+        if self._exchange is None:
+            raise ProtocolViolation("the server goes on with a proof that it has not asked for")
+        return self._exchange
 
     def _reply(self, message: RowDescription | backend.CommandComplete, notices: list[Notice]) -> Reply:
         if isinstance(message, backend.CommandComplete):
@@ -194,6 +253,15 @@ class PgClient:
         with contextlib.suppress(ConnectionLost):
             while not self._ready:
                 self.receive()
+
+
+def _tls(encryption: Encryption, root_certificate: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=root_certificate)
+    if encryption != "verify-full":
+        context.check_hostname = False
+    if encryption in ("prefer", "require") and root_certificate is None:
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _notice(report: Report) -> Notice:

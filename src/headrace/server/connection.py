@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
 
@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError, InvalidText, NotSupported
 from headrace.server import backend, frontend
 from headrace.server.backend import Report
 from headrace.server.frontend import FrontendMessage
+from headrace.server.gate import Gate, Login, Wire
 from headrace.server.portals import (
     Portal,
     Statement,
@@ -35,7 +36,7 @@ _log = structlog.get_logger("headrace.server")
 _CHUNK_BYTES: Final = 32 << 10
 _DESCRIBED: Final = frontend.Describe("P", "")
 _BIND_COMPLETE: Final = backend.BIND_COMPLETE.encode()
-_NO_DATA: Final = backend.NO_DATA.encode()
+_BOUND_WITHOUT_ROWS: Final = _BIND_COMPLETE + backend.NO_DATA.encode()
 _COUNTED: Final = ("SELECT", "FETCH")
 _DEFAULT_PARAMETERS: Final = {
     "server_version": "15.0",
@@ -48,6 +49,21 @@ _DEFAULT_PARAMETERS: Final = {
     "standard_conforming_strings": "on",
     "is_superuser": "on",
 }
+
+
+class _Quickly(NamedTuple):
+    """A statement that is run by the shortest way."""
+
+    head: bytes
+    """How its answer begins."""
+    execute: frontend.Execute
+    statement: Statement
+    values: list[str | None]
+    result_formats: tuple[int, ...]
+
+    def portal(self, result: Result | None) -> Portal:
+        """What it would have been bound to by the ordinary way."""
+        return Portal(self.statement, self.values, self.result_formats, result)
 
 
 class _Elsewhere:
@@ -78,17 +94,23 @@ class Connection:
         pid: int,
         secret: bytes,
         on_cancel: Callable[[int, bytes], None] = lambda pid, secret: None,
+        gate: Gate | None = None,
     ):
         self._make_session = make_session
         self._pid = pid
         self._secret = secret
         self._on_cancel = on_cancel
+        self._gate = gate or Gate()
+        self._login: Login | None = None
+        self._parameters: dict[str, str] = {}
+        self.wire = Wire()
+        """What is known of the client's line."""
         self._out = bytearray()
         self._skipping = False
         self._inline = False
         """Whether the messages at hand are handled where others wait: they were quick."""
-        self._quickly: tuple[bytes, frontend.Execute, Portal] | None = None
-        """Of what was taken quickly and is pending: the answer's beginning, the message that runs it, its portal."""
+        self._quickly: _Quickly | None = None
+        """What was taken quickly and is pending."""
         self._unnamed: Statement | None = None
         self._portals: Named[Portal] = Named("portal", "34000", "42P03")
         self._reported: dict[str, str] = {}
@@ -98,6 +120,16 @@ class Connection:
         """The session, once the client is let in."""
         self.closed = False
         """Whether the connection is over: send what is left, then close."""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it is known who the client is."""
+        return self._login is not None and self._login.done
+
+    @property
+    def user(self) -> str:
+        """The role that the client wants to be, or is."""
+        return self._parameters.get("user", "")
 
     def is_quick(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> bool:
         """Whether these messages can be handled without blocking: what takes its time is waited for elsewhere."""
@@ -132,9 +164,10 @@ class Connection:
         return False
 
     def _statements_known(self, name: str) -> Statement | None:
-        with contextlib.suppress(HeadraceError):
+        try:
             return self._statement(name)
-        return None
+        except HeadraceError:
+            return None
 
     def receive(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> Generator[bytes | Pending]:
         """Handle messages in turn; yields bytes to send as they come up. A violation stands for bytes that are none.
@@ -160,18 +193,19 @@ class Connection:
         if found is None:
             return None
         bind, execute, statement = found
-        self._drop_portal("")
+        if self._portals:
+            self._drop_portal("")
         try:
             values = statement.texts(bind.formats, bind.values)
         except Exception as error:
             return self._failed_quickly(b"", error, bind)
-        head = _BIND_COMPLETE + _NO_DATA if len(messages) == 4 else _BIND_COMPLETE
-        self._quickly = head, execute, Portal(statement, values, bind.result_formats)
+        head = _BOUND_WITHOUT_ROWS if len(messages) == 4 else _BIND_COMPLETE
+        self._quickly = quickly = _Quickly(head, execute, statement, values, bind.result_formats)
         try:
             started = cast(Quick, statement.prepared).start(values)
         except Exception as error:
             return self._failed_quickly(head, error, execute)
-        return self._completed_quickly(started) if isinstance(started, Result) else started
+        return self._completed_quickly(quickly, started) if isinstance(started, Result) else started
 
     def _quick_statement(
         self, messages: Sequence[FrontendMessage | ProtocolViolation]
@@ -182,7 +216,7 @@ class Connection:
         bind, execute, sync = messages[0], messages[-2], messages[-1]
         if type(bind) is not frontend.Bind or type(execute) is not frontend.Execute or type(sync) is not frontend.Sync:
             return None
-        if count == 4 and messages[1] != _DESCRIBED:
+        if count == 4 and messages[1] is not _DESCRIBED and messages[1] != _DESCRIBED:
             return None
         if bind.portal or execute.portal or execute.max_rows > 0 or len(bind.result_formats) > 1:
             return None
@@ -195,20 +229,19 @@ class Connection:
 
     def finish_quickly(self, pending: Pending) -> bytes:
         """The answer, once what `take_quickly` has left pending is ready."""
-        assert self._quickly is not None
-        head, execute, _ = self._quickly
+        quickly = self._quickly
+        assert quickly is not None
         try:
             result = pending.finish()
         except Exception as error:
-            return self._failed_quickly(head, error, execute)
-        return self._completed_quickly(result)
+            return self._failed_quickly(quickly.head, error, quickly.execute)
+        return self._completed_quickly(quickly, result)
 
-    def _completed_quickly(self, result: Result) -> bytes:
-        assert self._quickly is not None
-        head, _, portal = self._quickly
-        portal.result, self._quickly = result, None
-        self._portals.put("", portal)
-        self._out += head
+    def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
+        self._quickly = None
+        if self._require_session().transaction_status != "I":  # else it would be gone when the client is told
+            self._portals.put("", quickly.portal(result))
+        self._out += quickly.head
         if result.notices:
             self._notices(result.notices)
         self._complete(result.tag, 0)
@@ -217,7 +250,7 @@ class Connection:
 
     def _failed_quickly(self, head: bytes, error: Exception, message: FrontendMessage) -> bytes:
         if self._quickly is not None:
-            self._portals.put("", self._quickly[2])
+            self._portals.put("", self._quickly.portal(None))
             self._quickly = None
         self._out += head
         self._fail(error, message)
@@ -270,8 +303,8 @@ class Connection:
                 self._close_named(kind, name)
             case frontend.Sync():
                 self._sync()
-            case frontend.Opaque(kind):
-                self._opaque(kind)
+            case frontend.Opaque(kind, body):
+                self._opaque(kind, body)
             case frontend.Terminate():
                 self.closed = True
             case frontend.Flush():
@@ -284,6 +317,9 @@ class Connection:
         fatal = isinstance(error, ProtocolViolation) or self.session is None
         if not isinstance(error, HeadraceError):
             _log.error("statement failed unexpectedly", pid=self._pid, exc_info=error)
+        if self.session is None and self._parameters:
+            why = error.message if isinstance(error, HeadraceError) else type(error).__name__
+            _log.warning("client turned away", user=self.user, client=self.wire.address, reason=why)
         self._send(error_report(error, "FATAL" if fatal else "ERROR"))
         if fatal:
             self.closed = True
@@ -305,6 +341,8 @@ class Connection:
                 self._open(parameters, version)
 
     def _open(self, parameters: dict[str, str], version: int) -> None:
+        if self._login is not None:
+            raise ProtocolViolation("a second start-up packet")
         options = tuple(name for name in parameters if name.startswith("_pq_."))
         if version != frontend.PROTOCOL_3_0 or options:
             self._send(backend.NegotiateProtocolVersion(0, options))
@@ -313,6 +351,17 @@ class Connection:
         if not parameters.get("user"):
             raise HeadraceError("no user name in the start-up packet", sqlstate="28000")
         parameters.setdefault("database", parameters["user"])
+        self._parameters = parameters
+        self._login = self._gate.login(parameters["user"], parameters["database"], self.wire)
+        self._go_in(self._login)
+
+    def _go_in(self, login: Login) -> None:
+        """Tell the client what it is to prove, or let it in."""
+        for message in login.to_send:
+            self._send(message)
+        if not login.done:
+            return
+        parameters = self._parameters
         self.session = self._make_session(parameters)
         self._send(backend.AuthenticationOk())
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
@@ -411,7 +460,7 @@ class Connection:
             portal = self._portals.get(name)
             columns, formats = portal.statement.columns, portal.result_formats
         if columns is None:
-            self._out += _NO_DATA
+            self._send(backend.NO_DATA)
         else:
             self._send(row_description(columns, formats))
 
@@ -455,7 +504,13 @@ class Connection:
         self._skipping = False
         self._ready()
 
-    def _opaque(self, kind: str) -> None:
+    def _opaque(self, kind: str, body: bytes) -> None:
+        login = self._login
+        if kind == "p" and login is not None and self.session is None:
+            login.answer(body)
+            self._go_in(login)
+            return
+        self._require_session()
         if kind == "F":
             raise NotSupported("function calls by message are not supported", hint="Call the function in a SELECT.")
         if kind == "p":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from headrace.server.wire import (
     MAX_MESSAGE_BYTES,
@@ -94,8 +94,7 @@ class Parse:
         return frame(b"P", cstring(self.name) + cstring(self.sql) + int16(_short(len(self.type_oids))) + oids)
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(NamedTuple):
     """Make a portal of a prepared statement; formats are 0 for text, 1 for binary."""
 
     portal: str
@@ -259,6 +258,7 @@ _LONG = frozenset(b"QPBFd")
 _SAME: Final[dict[bytes, FrontendMessage]] = {}
 """Short messages by their bytes: most clients send the same few all the time."""
 _SAME_AT_MOST, _SAME_BYTES = 1000, 40
+_KNOWN_FORMATS: Final = frozenset((0, 1))
 _COUNT: Final = struct.Struct("!H").unpack_from
 _LENGTH: Final = struct.Struct("!i").unpack_from
 
@@ -307,9 +307,9 @@ def _bind_quickly(data: bytes, at: int, stop: int) -> Bind | None:
             values.append(data[here : here + length])
             here += length
     results, here = _formats_quickly(data, here)
-    if here != stop or (formats and not set(formats) <= {0, 1}) or (results and not set(results) <= {0, 1}):
+    if here != stop or not _KNOWN_FORMATS.issuperset(formats) or not _KNOWN_FORMATS.issuperset(results):
         return None
-    portal = data[at:portal_end].decode("utf-8", "surrogateescape")
+    portal = data[at:portal_end].decode("utf-8", "surrogateescape") if portal_end > at else ""
     name = data[portal_end + 1 : name_end].decode("utf-8", "surrogateescape")
     return Bind(portal, name, formats, tuple(values), results)
 
@@ -320,15 +320,46 @@ def _formats_quickly(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     return (struct.unpack_from(f"!{count}h", data, at + 2) if count else ()), at + 2 + 2 * count
 
 
+def _rest_of(*messages: FrontendMessage) -> tuple[bytes, tuple[FrontendMessage, ...]]:
+    return b"".join(m.encode() for m in messages), messages
+
+
+_REST: Final[dict[bytes, tuple[FrontendMessage, ...]]] = dict([
+    _rest_of(Describe("P", ""), Execute(""), Sync()), _rest_of(Execute(""), Sync()),
+])  # fmt: skip
+"""What follows a `Bind` as a rule."""
+
+
 class FrontendDecoder:
     """Bytes from a client in, messages out. The first packets have no type byte, up to and including `Startup`."""
 
-    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES):
+    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES, admitted: Callable[[], bool] = lambda: True):
+        """`admitted` tells whether it is known who the client is: who is not yet sends nothing long."""
+        self._admitted = admitted
         self._buffer = bytearray()
         self._max_message_bytes = max_message_bytes
         self._encryption_requests = 0
         self.started = False
         """Whether the start-up packet has been seen."""
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether a part of a message has come."""
+        return bool(self._buffer)
+
+    def whole(self, data: bytes) -> tuple[FrontendMessage, ...] | None:
+        """The messages of bytes that are what clients send most, a `Bind` and short ones; None where `feed` is asked.
+
+        None of it is taken in then.
+        """
+        if not self.started or self._buffer or data[:1] != b"B":
+            return None
+        stop = 1 + int.from_bytes(data[1:5], "big")
+        rest = _REST.get(data[stop:])
+        if rest is None:
+            return None
+        bind = _quickly(data, 0, stop)
+        return None if bind is None else (bind, *rest)
 
     def feed(self, data: bytes) -> Iterator[FrontendMessage]:
         """Take in bytes; the messages that are now complete.
@@ -393,7 +424,8 @@ class FrontendDecoder:
         if len(buffer) < 5:
             return None
         length = int.from_bytes(buffer[1:5], "big")
-        longest = self._max_message_bytes if kind in _LONG else min(MAX_SMALL_BYTES, self._max_message_bytes)
+        short = kind not in _LONG or not self._admitted()
+        longest = min(MAX_SMALL_BYTES, self._max_message_bytes) if short else self._max_message_bytes
         if not 4 <= length <= longest:
             raise ProtocolViolation(f"invalid message length {length}: at most {longest} bytes are taken")
         if len(buffer) <= length:

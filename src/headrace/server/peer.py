@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
 
 from headrace.errors import HeadraceError, ShuttingDown
+from headrace.server.backend import ENCRYPTION_ACCEPTED
 from headrace.server.connection import ELSEWHERE, Connection
-from headrace.server.frontend import FrontendDecoder, FrontendMessage, Terminate
+from headrace.server.frontend import FrontendDecoder, FrontendMessage, SslRequest, Terminate
+from headrace.server.gate import Wire
+from headrace.server.tls import Certificates, common_name
 from headrace.server.wire import ProtocolViolation
 from headrace.server.worker import Worker
-from headrace.session.result import Pending
+from headrace.session.result import Pending, Ready
 
 _log = structlog.get_logger("headrace.server")
 _INBOX_BYTES: Final = 1 << 20
 _WRITE_HIGH_BYTES: Final = 64 << 10
 _CLOSE_TIMEOUT_S: Final = 5.0
+_HANDSHAKE_S: Final = 30.0
+"""Seconds in which the client has to agree on TLS."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 """Seconds of silence, seconds between two questions, how many without an answer; ms for what was sent."""
 
@@ -62,6 +67,8 @@ class Line(asyncio.StreamReaderProtocol):
         self._connected = connected
         self._event_loop = loop
         self.peer: Peer | None = None
+        self.encrypted = False
+        """Whether the bytes here are what TLS has decrypted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -77,7 +84,7 @@ class Line(asyncio.StreamReaderProtocol):
         """The client sends no more. The line stays open for what it has not got yet."""
         if self.peer is not None:
             self.peer.ended()
-        return True
+        return not self.encrypted  # TLS has no half of a line that stays open
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is cut."""
@@ -92,14 +99,28 @@ class Peer:
     What is quick is handled where its bytes arrive; all else by the task that `run` is, with a thread of its own.
     """
 
-    def __init__(self, writer: asyncio.StreamWriter, connection: Connection, worker: Worker, mailbox: Mailbox):
+    def __init__(
+        self,
+        line: Line,
+        writer: asyncio.StreamWriter,
+        connection: Connection,
+        worker: Worker,
+        mailbox: Mailbox,
+        certificates: Certificates | None = None,
+    ):
+        """`certificates` are what the line may be encrypted with; None for nothing."""
+        self._line = line
+        self._certificates = certificates
         self._writer = writer
         self._transport: Any = writer.transport
+        self._plain: asyncio.StreamWriter | None = None
+        """What wrote to the line before it was encrypted: a writer that is collected closes its line."""
         self._loop = asyncio.get_running_loop()
         self._mailbox = mailbox
         self.connection = connection
         self._worker = worker
-        self._decoder = FrontendDecoder()
+        self._decoder = FrontendDecoder(admitted=lambda: connection.admitted)
+        connection.wire = Wire(_address(writer))
         self._inbox: list[FrontendMessage | ProtocolViolation] = []
         self._inbox_bytes = 0
         self._paused = False
@@ -167,8 +188,12 @@ class Peer:
             return
         self._inbox_bytes += len(data)
         try:
-            for message in self._decoder.feed(data):
-                self._inbox.append(message)
+            whole = self._decoder.whole(data)
+            if whole is not None:
+                self._inbox += whole
+            else:
+                for message in self._decoder.feed(data):
+                    self._inbox.append(message)
         except ProtocolViolation as violation:
             self._inbox.append(violation)
             self._deaf = True
@@ -224,7 +249,7 @@ class Peer:
             self._pending = taken
             taken.ready.add_done_callback(self._post_finish)
 
-    def _post_finish(self, _: Future[Any]) -> None:
+    def _post_finish(self, _: object) -> None:
         self._mailbox.post(self._finish_quickly)
 
     def _finish_quickly(self) -> None:
@@ -288,7 +313,7 @@ class Peer:
         if self._inbox:
             self._go_on()
 
-    def _post_advance(self, _: Future[Any]) -> None:
+    def _post_advance(self, _: object) -> None:
         self._mailbox.post(self._advance)
 
     # ---- what takes its time
@@ -307,10 +332,42 @@ class Peer:
             messages = self._take_inbox()
             if messages and isinstance(messages[0], Terminate):
                 return
+            if self._certificates is not None and any(isinstance(message, SslRequest) for message in messages):
+                await self._encrypt(self._certificates, messages)
+                continue
             self.connection.begin()
             quick = self.connection.is_quick(messages)
             self._stream = self.connection.receive(messages)
             await self._send_busily(self._stream, quick=quick)
+
+    async def _encrypt(
+        self, certificates: Certificates, messages: Sequence[FrontendMessage | ProtocolViolation]
+    ) -> None:
+        """Say yes to TLS, and go on by it.
+
+        What came after the request in plain text was put there by somebody in between: it must not count as said by
+        TLS.
+        """
+        if len(messages) > 1 or self._inbox or self._decoder.holds_bytes or self._line.encrypted:
+            self._farewell = ProtocolViolation("received unencrypted data after SSL request")
+            return
+        self._transport.pause_reading()
+        self._transport.write(ENCRYPTION_ACCEPTED)
+        loaded = await self._loop.run_in_executor(None, certificates.now)
+        try:
+            transport = await self._loop.start_tls(
+                self._transport, self._line, loaded.context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
+            )
+        except (ssl.SSLError, OSError) as error:
+            _log.info("TLS handshake failed", client=self.connection.wire.address, error=str(error))
+            raise ConnectionAbortedError("TLS handshake failed") from error
+        assert transport is not None
+        self._line.encrypted = True
+        self._transport, self._plain = transport, self._writer
+        self._writer = asyncio.StreamWriter(transport, self._line, None, self._loop)  # type: ignore[arg-type]
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        name = common_name(transport.get_extra_info("peercert"))
+        self.connection.wire = Wire(self.connection.wire.address, True, name, loaded.binding)
 
     async def _send_busily(self, stream: Iterator[bytes | Pending], *, quick: bool) -> None:
         self.busy = True
@@ -403,7 +460,7 @@ class Peer:
             asyncio.get_running_loop().run_in_executor(None, _cancel_quietly, session.cancel)
 
     def _startup_timed_out(self) -> None:
-        if not self._decoder.started:
+        if not self.connection.admitted:
             self.abort()
 
     async def _finish(self) -> None:
@@ -436,6 +493,11 @@ class Peer:
             self.connection.close()
 
 
+def _address(writer: asyncio.StreamWriter) -> str:
+    found = writer.get_extra_info("peername")
+    return str(found[0]) if isinstance(found, tuple) and found else ""
+
+
 def _keep_alive(line: Any) -> None:
     """Have the kernel ask whether a silent client is still there: a line that is half open ends within minutes."""
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
@@ -454,14 +516,14 @@ def _cancel_quietly(cancel: Callable[[], None]) -> None:
         _log.exception("a session could not be cancelled")
 
 
-async def settled(future: Future[Any]) -> None:
+async def settled(future: Ready) -> None:
     """Return once the future is done, whatever came of it."""
     if future.done():
         return
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 
-    def wake(_: Future[Any]) -> None:
+    def wake(_: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(done.set)
 

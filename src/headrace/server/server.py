@@ -16,7 +16,9 @@ import structlog
 
 from headrace.errors import HeadraceError, ShuttingDown
 from headrace.server.connection import Connection, MakeSession
+from headrace.server.gate import Gate
 from headrace.server.peer import Line, Mailbox, Peer
+from headrace.server.tls import Certificates
 from headrace.server.worker import Worker
 from headrace.session.result import SessionLike
 
@@ -24,6 +26,8 @@ _log = structlog.get_logger("headrace.server")
 _BACKLOG: Final = 128
 _SECRET_BYTES: Final = 4
 _SWITCH_S: Final = 0.0005
+_MORE_LINES: Final = 100
+"""Lines beyond twice the connections that are served: who has not said yet who it is takes up some, too."""
 
 
 class PgServer:
@@ -42,12 +46,18 @@ class PgServer:
         max_connections: int = 100,
         startup_timeout_s: float = 60.0,
         stop_grace_s: float = 5.0,
+        gate: Gate | None = None,
+        certificates: Certificates | None = None,
     ):
+        """Without a `gate` clients on this machine are trusted and all others refused; without `certificates` no line
+        is encrypted."""
         self._make_session = make_session
         self._host = host
         self._port = port
         self._max_connections = max_connections
         self._startup_timeout_s = startup_timeout_s
+        self._gate = gate or Gate()
+        self._certificates = certificates
         self._stop_grace_s = stop_grace_s
         self._pids = itertools.count(1)
         self._peers: dict[int, tuple[Peer, bytes]] = {}
@@ -98,13 +108,14 @@ class PgServer:
             await self._server.wait_closed()
 
     def _connected(self, line: Line, writer: asyncio.StreamWriter) -> None:
-        if self._stopping:
+        if self._stopping or len(self._peers) >= 2 * self._max_connections + _MORE_LINES:
             writer.close()
             return
         assert self._mailbox is not None
         pid, secret = next(self._pids), secrets.token_bytes(_SECRET_BYTES)
-        connection = Connection(self._open_session, pid, secret, self._cancel)
-        peer = line.peer = Peer(writer, connection, Worker(f"pg-{pid}"), self._mailbox)
+        connection = Connection(self._open_session, pid, secret, self._cancel, self._gate)
+        worker = Worker(f"pg-{pid}")
+        peer = line.peer = Peer(line, writer, connection, worker, self._mailbox, self._certificates)
         self._peers[pid] = (peer, secret)
         task = asyncio.get_running_loop().create_task(self._serve(pid, peer))
         self._tasks.add(task)
@@ -119,7 +130,12 @@ class PgServer:
     def _open_session(self, parameters: dict[str, str]) -> SessionLike:
         if self._stopping:
             raise ShuttingDown("the database system is shutting down")
-        if sum(peer.connection.session is not None for peer, _ in list(self._peers.values())) >= self._max_connections:
+        served = [p.connection for p, _ in list(self._peers.values()) if p.connection.session is not None]
+        role = self._gate.role(parameters["user"])
+        limit = -1 if role is None else role.connection_limit
+        if 0 <= limit <= sum(connection.user == parameters["user"] for connection in served):
+            raise HeadraceError(f'too many connections for role "{parameters["user"]}"', sqlstate="53300")
+        if len(served) >= self._max_connections:
             raise HeadraceError(
                 "sorry, too many clients already",
                 hint=f"At most {self._max_connections} clients are served (max_connections).",

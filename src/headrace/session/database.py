@@ -33,6 +33,7 @@ from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
 from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
+from headrace.session.access import Rules
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, show
 from headrace.session.execution.kernels import KernelPlans
@@ -44,6 +45,7 @@ from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.result import Result, ResultColumn
+from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
 from headrace.session.turns import Turns
 from headrace.sql.parser import parse_query
@@ -168,6 +170,8 @@ class Database:
 
         Raises `UndefinedObject`, `InvalidParameter`.
         """
+        if name == "auth_rules" and value is not None:
+            Rules.parse(value)
         self._parameters.alter(name, value, self._use)
 
     def _take_in(self, found: Refreshed | None) -> None:
@@ -218,11 +222,20 @@ class Database:
 
     # ---- SQL
 
-    def session(self, settings: Mapping[str, str] | None = None) -> Session:
-        """A new session; `settings` are its defaults, for instance `application_name`."""
+    def role(self, name: str) -> Role | None:
+        """Who somebody is that connects under a name; None for nobody."""
+        return role_of(self.catalog.image, name, self.now_ms())
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether any role can prove who it is by a password."""
+        return any(role.password for role in all_roles(self.catalog.image).values())
+
+    def session(self, settings: Mapping[str, str] | None = None, *, user: str = ROOT) -> Session:
+        """A new session of a role; `settings` are its defaults, for instance `application_name`."""
         self.check()
         self.coordinator.check_lease()
-        made = Session(self, settings)
+        made = Session(self, {"session_authorization": user, **(settings or {})})
         with self._lock:
             self._sessions.add(made)
         return made

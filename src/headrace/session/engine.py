@@ -79,6 +79,10 @@ class Engine:
         output = pa.schema([pa.field(n, arrow_type(types[n])) for n in names])
         return SnapshotScan(table.schema, table.refs, self.root, table.as_of, tuple(names), parallelism, output)
 
+    def reading(self, spark: SparkSession, scan: SnapshotScan, function: Any, columns: Sequence[Column]) -> DataFrame:
+        """The columns that a function for `mapInArrow` makes of what it reads by a scan."""
+        return _mapped(spark, function, scan.parallelism, columns)
+
     def state_leaf(
         self, spark: SparkSession, table: SnapshotTable, columns: Sequence[Column], names: Sequence[str]
     ) -> DataFrame:

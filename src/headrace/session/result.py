@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -67,11 +66,23 @@ class IdleLimit:
     """What it is told."""
 
 
+class Ready(Protocol):
+    """Something that is going to be done; a `Future`, say."""
+
+    def done(self) -> bool:
+        """Whether it is."""
+        ...
+
+    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
+        """Have a call made, in whatever thread, once it is done."""
+        ...
+
+
 class Pending(Protocol):
     """A statement that is under way elsewhere."""
 
     @property
-    def ready(self) -> Future[Any]:
+    def ready(self) -> Ready:
         """Done when the statement is, whatever came of it."""
         ...
 

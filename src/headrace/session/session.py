@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
@@ -36,7 +36,7 @@ from headrace.errors import (
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import ddl, dml, routines, secrets, show
+from headrace.session.execution import ddl, dml, roles, routines, secrets, show
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import select
 from headrace.session.named import Named
@@ -55,6 +55,8 @@ from headrace.sql.query import Query
 from headrace.state.changes import TableChange
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headrace.coordinator.reads import Snapshot
     from headrace.plan.planner import Planner
     from headrace.session.database import Database
@@ -124,6 +126,11 @@ class Session:
         if self._told[0] is not own or self._told[1] != standby:
             self._told = own, standby, {**own, "in_hot_standby": "on" if standby else "off"}
         return self._told[2]
+
+    @property
+    def user(self) -> str:
+        """The name of the role that is connected."""
+        return self.variables.get("session_authorization")
 
     @property
     def on_standby(self) -> bool:
@@ -252,10 +259,12 @@ class Session:
 
     def start_planned(self, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]) -> Result | Pending:
         """The same, without waiting for its commit."""
-        with self._failing(statement):
+        try:
             self.check()
             self._admit(statement)
             started = start_plan(self, statement, plan, texts)
+        except BaseException as error:
+            self._fail(error, statement)
         return self._waiting(started)
 
     def start_text(self, sql: str) -> Result | Pending | None:
@@ -274,10 +283,12 @@ class Session:
 
     def start_bracket(self, statement: st.Statement) -> Result | Pending:
         """The same for one that is parsed already."""
-        with self._failing(statement):
+        try:
             self.check()
             self._admit(statement)
             started = transactions.start(self, statement)
+        except BaseException as error:
+            self._fail(error, statement)
         return self._waiting(started)
 
     def _waiting(self, started: StartedWrite | StartedCommit | Result) -> Result | Pending:
@@ -288,18 +299,19 @@ class Session:
                 self._withdraw(self._cancelled)
         return started
 
-    @contextmanager
-    def finishing(self, statement: st.Statement) -> Iterator[None]:
+    def finish(self, statement: st.Statement, result: Callable[[], Result]) -> Result:
         """Take the result of a statement that was started: its errors are those of the session."""
         self._waits_for = None
-        with self._failing(statement):
-            yield
+        try:
+            return result()
+        except BaseException as error:
+            self._fail(error, statement)
 
     def _admit(self, statement: st.Statement) -> None:
         self._require_open()
         transaction = self.transaction
-        goes_on = isinstance(statement, _ALWAYS) or _rolls_back(statement)
-        if transaction is not None and transaction.failed and not goes_on:
+        failed = transaction is not None and transaction.failed
+        if failed and not (isinstance(statement, _ALWAYS) or _rolls_back(statement)):
             raise TransactionError(
                 "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
             )
@@ -331,21 +343,27 @@ class Session:
         try:
             yield
         except BaseException as error:
-            if self.transaction is not None:
-                self.transaction.failed = True
-            if not isinstance(error, Exception):
-                raise
-            found = self.database.keeper.explained(translate(error), spark)
-            if isinstance(found, SerializationFailure):
-                found = transactions.explained(self, self.transaction, found)
-            reason = self._cancelled
-            if reason is not None and not isinstance(found, QueryCanceled):
-                found = QueryCanceled(reason)
-            if statement is not None:
-                found = located(found, statement)
-            if found is error:
-                raise
-            raise found from error
+            self._fail(error, statement, spark)
+
+    def _fail(
+        self, error: BaseException, statement: st.Statement | None, spark: SparkSession | None = None
+    ) -> NoReturn:  # fmt: skip
+        """Raise an error as the session tells it, of what was run on a Spark session, if it was."""
+        if self.transaction is not None:
+            self.transaction.failed = True
+        if not isinstance(error, Exception):
+            raise error
+        found = self.database.keeper.explained(translate(error), self.database.spark if spark is None else spark)
+        if isinstance(found, SerializationFailure):
+            found = transactions.explained(self, self.transaction, found)
+        reason = self._cancelled
+        if reason is not None and not isinstance(found, QueryCanceled):
+            found = QueryCanceled(reason)
+        if statement is not None:
+            found = located(found, statement)
+        if found is error:
+            raise error
+        raise found from error
 
     @contextmanager
     def _limited(self) -> Iterator[None]:
@@ -667,6 +685,9 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateFunction: routines.create_function,
     st.CreateSecret: secrets.create_secret,
     st.AlterSecret: secrets.alter_secret,
+    st.CreateRole: roles.create_role,
+    st.AlterRole: roles.alter_role,
+    st.DropRole: roles.drop_role,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
     st.Show: show.show,

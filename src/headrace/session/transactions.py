@@ -8,15 +8,14 @@ is run again by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from headrace.coordinator.writes.requests import TransactionCommit, WriteResult
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
 from headrace.errors import NotSupported, SerializationFailure, TransactionError
-from headrace.session.result import Notice, Result
+from headrace.session.result import Notice, Ready, Result
 from headrace.sql import statements as st
 
 if TYPE_CHECKING:
@@ -166,8 +165,7 @@ def explained(
     )
 
 
-@dataclass(frozen=True)
-class StartedCommit:
+class StartedCommit(NamedTuple):
     """A COMMIT that waits for its turn."""
 
     session: Session
@@ -175,22 +173,24 @@ class StartedCommit:
     request: TransactionCommit
 
     @property
-    def ready(self) -> Future[Any]:
+    def ready(self) -> Ready:
         """Done when it is committed or has failed."""
         return self.request.done
 
     def finish(self) -> Result:
         """Its result."""
-        with self.session.finishing(self.statement):
-            transaction = self.session.transaction
-            try:
-                outcome = self.request.done.result()
-            except SerializationFailure as error:
-                raise explained(self.session, transaction, error) from error
-            finally:
-                end(self.session)
-            self.session.wrote(outcome.epoch)
-            return Result("COMMIT", notices=[n for n in late_rows(outcome) if self.session.is_shown(n)])
+        return self.session.finish(self.statement, self._result)
+
+    def _result(self) -> Result:
+        session, transaction = self.session, self.session.transaction
+        try:
+            outcome = self.request.done.result()
+        except SerializationFailure as error:
+            raise explained(session, transaction, error) from error
+        finally:
+            end(session)
+        session.wrote(outcome.epoch)
+        return Result("COMMIT", notices=[n for n in late_rows(outcome) if session.is_shown(n)])
 
 
 BRACKETS: Final[Mapping[str, st.Statement]] = {

@@ -83,6 +83,8 @@ class CatalogShell:
             for record in catalog.image.records():
                 if isinstance(record, ObjectRecord) and record.kind == "secret":
                     record = replace(record, payload=shown_payload(record.payload))
+                if isinstance(record, ObjectRecord) and record.kind == "role" and record.payload.get("password"):
+                    record = replace(record, payload={**record.payload, "password": "***"})
                 print(f'{{"collection":"{record.COLLECTION}",{encode(record)[1:]}')
 
     def verify(self) -> bool:

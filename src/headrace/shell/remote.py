@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter, NotSupported
 from headrace.server.client import PgClient, texts
@@ -12,6 +12,7 @@ from headrace.session.pipelines.apply import PipelineChanged
 from headrace.session.pipelines.definitions import Definition
 from headrace.session.pipelines.graph import PipelineCycle, create_text
 from headrace.session.pipelines.loading import load_pipeline
+from headrace.shell.connecting import connect
 from headrace.sql.parser import parse_query
 
 
@@ -24,8 +25,9 @@ def run_remote(path: Path, url: str, *, replace: bool, once: bool) -> None:
     if parts.scheme not in ("postgresql", "postgres") or not parts.hostname:
         raise InvalidParameter(f"{url!r} is not the address of a server", hint="postgresql://root@127.0.0.1:4566/dev")
     statements = ordered(load_pipeline(path).definitions)
-    with PgClient(parts.hostname, parts.port or 4566, user=parts.username or "root",
-                  dbname=parts.path.strip("/") or "dev") as client:  # fmt: skip
+    password = unquote(parts.password) if parts.password else None
+    with connect(parts.hostname, parts.port or 4566, user=unquote(parts.username or "root"), password=password,
+                 dbname=parts.path.strip("/") or "dev") as client:  # fmt: skip
         there = {name: text for name, text in _definitions(client).items() if name in statements}
         changed = [name for name, text in there.items() if _plain(text) != _plain(statements[name][1])]
         if changed and not replace:

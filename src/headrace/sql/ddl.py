@@ -17,6 +17,7 @@ from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Query
+from headrace.sql.roles import alter_role, create_role, drop_role, is_role
 from headrace.sql.routines import create_function
 from headrace.sql.secrets import alter_secret, create_secret
 
@@ -377,6 +378,9 @@ def create(cursor: Cursor) -> st.Statement:
             return create_function(cursor, replace, kind == "AGGREGATE")
     if cursor.match("SECRET"):
         return create_secret(cursor)
+    user = cursor.peek("USER") > 0
+    if not replace and is_role(cursor):
+        return create_role(cursor, user=user)
     if cursor.match("SCHEMA"):
         exists = if_not_exists(cursor)
         found = st.CreateSchema(cursor.identifier(), exists)
@@ -407,6 +411,8 @@ def _dropped(cursor: Cursor, kind: str) -> st.TableName:
 
 def drop(cursor: Cursor) -> st.Statement:
     """Read a statement after `DROP`."""
+    if is_role(cursor):
+        return drop_role(cursor)
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
     names = [_dropped(cursor, kind)]
     while cursor.match(","):
@@ -422,6 +428,8 @@ def alter(cursor: Cursor) -> st.Statement:
     """Read a statement after `ALTER`."""
     if cursor.match("SECRET"):
         return alter_secret(cursor)
+    if is_role(cursor):
+        return alter_role(cursor)
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
     name = cursor.table_name()
     target, found, action = None, {}, ""

@@ -70,7 +70,7 @@ def _parse(script: str) -> list[st.Statement]:
 def _placed(statement: st.Statement, text: str, position: int) -> st.Statement:
     """A statement with the text that it was read from, unless that is to be kept nowhere."""
     inner = statement.statement if isinstance(statement, st.Explain) else statement
-    if isinstance(inner, (st.CreateSecret, st.AlterSecret)):
+    if isinstance(inner, (st.CreateSecret, st.AlterSecret, st.CreateRole, st.AlterRole)):
         text = inner.text
     return replace(statement, text=text, parsed=text, position=position)
 

@@ -16,13 +16,15 @@ from headrace.sql.cursor import Cursor
 HIDDEN: Final = "'***'"
 """What stands for the value in all that is kept of a statement."""
 _GAP: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)+"
-_NAMED: Final = re.compile(rf"\b(?:CREATE|ALTER){_GAP}(?:OR{_GAP}REPLACE{_GAP})?SECRET\b", re.IGNORECASE | re.DOTALL)
+_NAMED: Final = re.compile(
+    rf"\b(?:CREATE|ALTER){_GAP}(?:OR{_GAP}REPLACE{_GAP})?(?:SECRET|ROLE|USER)\b", re.IGNORECASE | re.DOTALL
+)
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def may_hold_a_secret(text: str) -> bool:
-    """Whether a script, as typed, may have the value of a secret in it."""
+    """Whether a script, as typed, may have the value of a secret or a password in it."""
     return _NAMED.search(text) is not None
 
 
@@ -33,8 +35,9 @@ def unquoted() -> Iterator[None]:
         yield
     except SyntaxFault as error:
         raise SyntaxFault(
-            "syntax error in a statement on a secret",
-            hint="CREATE SECRET name WITH (backend = 'meta') AS '...', ALTER SECRET name AS '...'",
+            "syntax error in a statement on a secret or a role",
+            hint="CREATE SECRET name WITH (backend = 'meta') AS '...', ALTER SECRET name AS '...', "
+            "CREATE ROLE name LOGIN SUPERUSER PASSWORD '...'",
             position=error.position,
         ) from None
 
@@ -88,5 +91,9 @@ def _value(cursor: Cursor) -> str:
 
 
 def _spelled(name: st.TableName) -> str:
-    parts = [part for part in (name.schema, name.name) if part is not None]
-    return ".".join(p if _PLAIN.fullmatch(p) else '"' + p.replace('"', '""') + '"' for p in parts)
+    return ".".join(spelled(part) for part in (name.schema, name.name) if part is not None)
+
+
+def spelled(name: str) -> str:
+    """A name as it is written."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'

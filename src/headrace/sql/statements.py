@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from headrace.sql.dml import Assignment, Returning, Rows
@@ -200,6 +200,31 @@ class AlterSecret(Statement, writes=True):
 
     name: TableName
     value: str = field(repr=False)
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class CreateRole(Statement, writes=True):
+    """`CREATE ROLE name`; `options` are fields of a role, the password as it was given. Its `text` has not that."""
+
+    name: str
+    options: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AlterRole(Statement, writes=True):
+    """`ALTER ROLE name`, with options as `CreateRole` has them, or a new name. Its `text` has not the password."""
+
+    name: str
+    options: Mapping[str, Any] = field(repr=False)
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class DropRole(Statement, writes=True):
+    """`DROP ROLE names`."""
+
+    names: tuple[str, ...]
     if_exists: bool = False
 
 

@@ -44,10 +44,11 @@ class SectionCache:
         try:
             self._check()
             view = map_object(self._folder, _name(key), 0, length)
-            os.utime(self._folder / _name(key))
         except (CorruptObject, FileNotFoundError):
             self._metrics.add(cache_misses=1)
             return None
+        with suppress(OSError):  # removed just now, or on a disk that takes no more writes: it is readable all the same
+            os.utime(self._folder / _name(key))
         self._metrics.add(cache_hits=1)
         return view
 

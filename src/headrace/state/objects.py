@@ -27,6 +27,7 @@ _DURABLE_AT_MOST = 1024
 _FLUSH_BYTES = 1 << 20
 _LARGE_BYTES = 64 << 10
 """Pieces from this size on are handed over as they are: gathering them would copy them twice."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 ALIGNMENT = 64
 """Sections start at multiples of this many bytes, as Arrow wants its buffers."""
 
@@ -66,17 +67,10 @@ class Extent:
     packed: int | None = None
 
 
-class ObjectSink(Protocol):
-    """A new object of several sections, written front to back; it is there only when `commit` has returned.
-
-    A context manager: leaving it without `commit` leaves nothing behind.
-    """
+class SectionSink(Protocol):
+    """What sections are written to, front to back."""
 
     path: str
-
-    def __enter__(self) -> ObjectSink: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
     def begin(self) -> None:
         """Start a section."""
@@ -87,8 +81,43 @@ class ObjectSink(Protocol):
     def end(self) -> Extent:
         """End the section; returns where it is."""
 
+
+class ObjectSink(SectionSink, Protocol):
+    """A new object of several sections; it is there only when `commit` has returned.
+
+    A context manager: leaving it without `commit` leaves nothing behind.
+    """
+
+    def __enter__(self) -> ObjectSink: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
     def commit(self) -> None:
         """Make the object durable and give it its name, which must be free."""
+
+
+class ObjectBuffer:
+    """A small object in memory, for who needs its bytes as well; `put_unsynced` makes a file of it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.content = bytearray()
+        self._start = 0
+
+    def begin(self) -> None:
+        """Start a section, as `ObjectWriter` does."""
+        self.content += bytes(-len(self.content) % ALIGNMENT)
+        self._start = len(self.content)
+
+    def write(self, data: Any) -> int:
+        """Append bytes, or anything with the buffer protocol; returns their number."""
+        before = len(self.content)
+        self.content += data
+        return len(self.content) - before
+
+    def end(self) -> Extent:
+        """End the section; returns where it is."""
+        return Extent(self._start, len(self.content) - self._start)
 
 
 class ObjectWriter:
@@ -101,11 +130,12 @@ class ObjectWriter:
         self.path = path
         self.position = 0
         self._start = 0
-        self._target = Path(root) / path
-        self._temporary = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}.tmp")
+        self._target = os.path.join(root, path)
+        folder, name = os.path.split(self._target)
+        self._temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
         self._fsync = fsync
         self._pending = bytearray()
-        self._root = Path(root)
+        self._root = root
         self._named = False
         with storage_errors("writing", path):
             self._fd: int | None = self._open()
@@ -120,13 +150,11 @@ class ObjectWriter:
                 os.unlink(self._temporary)
 
     def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        make_directory(self._target.parent)
-        try:
-            return os.open(self._temporary, flags, 0o644)
-        except FileNotFoundError:  # an empty directory was tidied away just now
-            make_directory(self._target.parent)
-            return os.open(self._temporary, flags, 0o644)
+        for _ in range(2):
+            with suppress(FileNotFoundError):  # it may even be that an empty directory is tidied away just now
+                return os.open(self._temporary, _NEW, 0o644)
+            make_directory(Path(self._target).parent)
+        return os.open(self._temporary, _NEW, 0o644)
 
     def write(self, data: Any) -> int:
         """Append bytes, or anything with the buffer protocol; returns their number."""
@@ -163,8 +191,9 @@ class ObjectWriter:
                 raise StorageError(f"object {self.path} exists already") from error
             self._named = True
             if self._fsync:
-                _sync_directory(self._target.parent)
-                _sync_entries(self._target.parent, self._root)
+                directory = Path(self._target).parent
+                _sync_directory(directory)
+                _sync_entries(directory, Path(self._root))
 
     @property
     def _file(self) -> int:
@@ -187,7 +216,33 @@ class ObjectWriter:
             os.close(fd)
 
 
-def _give_name(temporary: Path, target: Path) -> None:
+def put_unsynced(root: str | os.PathLike[str], path: str, content: bytes) -> None:
+    """Make a small object that is not durable by itself, under a name that must be free.
+
+    For what somebody else has the bytes of: a power failure, or the end of this process within the call, may leave it
+    damaged, before anything refers to it or with `restore_object` to come. Changing the directory once, not three
+    times, spares the next forced write a good part of its work. Raises `DiskFull`, `StorageError`.
+    """
+    target = os.path.join(root, path)
+    with storage_errors("writing", path):
+        try:
+            fd = os.open(target, _NEW, 0o644)
+        except FileNotFoundError:
+            make_directory(Path(target).parent)
+            fd = os.open(target, _NEW, 0o644)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(target)
+            raise
+        finally:
+            os.close(fd)
+
+
+def _give_name(temporary: str, target: str) -> None:
     """Let a finished file have its name. Raises `FileExistsError` where that is taken."""
     try:
         os.link(temporary, target)
@@ -261,7 +316,7 @@ def map_object(root: str | os.PathLike[str], path: str, offset: int, length: int
     Raises `CorruptObject` if the object is missing or ends before the range does.
     """
     try:
-        fd = os.open(Path(root) / path, os.O_RDONLY)
+        fd = os.open(os.path.join(root, path), os.O_RDONLY)
     except FileNotFoundError as error:
         raise ObjectMissing(f"object {path} is missing") from error
     except OSError as error:

@@ -102,32 +102,38 @@ class RemoteSections:
     def put(self, path: str, body: tempfile.SpooledTemporaryFile[bytes], size: int) -> None:
         """Upload an object. Raises `StorageError` if there is one of that name."""
         body.seek(0)
-        exists = StorageError(f"object {path} exists already")
-        if size > SINGLE_PUT_BYTES:
-            # An upload in parts cannot ask for a free name. It is atomic all the same, and no name is used twice.
-            if self._exists(path):
-                raise exists
-            doing = f"writing object {path}"
-            self._pool.run(doing, lambda: _put_parts(self._transport, path, body), size_bytes=size)
-        else:
-            data = body.read()
-            body.close()  # so that it is not held twice
-            tries = 0
-
-            def call() -> None:
-                nonlocal tries
-                tries += 1
-                self._transport.put(path, data, create=True)
-
-            try:
-                self._pool.run(f"writing object {path}", call, size_bytes=size)
-            except FileExistsError as error:
-                # After a try whose answer was lost the object may be ours.
-                if tries == 1 or not self._holds(path, data):
-                    raise exists from error
-            except FileNotFoundError as error:
-                raise StorageError(f"writing object {path} failed: {error}", hint="is there such a bucket?") from error
+        try:
+            if size > SINGLE_PUT_BYTES:
+                self._put_large(path, body, size)
+            else:
+                self._put_whole(path, body, size)
+        except FileNotFoundError as error:
+            raise StorageError(f"writing object {path} failed: {error}", hint="is there such a bucket?") from error
         self._pool.metrics.add(bytes_written=size)
+
+    def _put_large(self, path: str, body: tempfile.SpooledTemporaryFile[bytes], size: int) -> None:
+        # An upload in parts cannot ask for a free name. It is atomic all the same, and no name is used twice.
+        if self._exists(path):
+            raise _exists_already(path)
+        doing = f"writing object {path}"
+        self._pool.run(doing, lambda: _put_parts(self._transport, path, body), size_bytes=size)
+
+    def _put_whole(self, path: str, body: tempfile.SpooledTemporaryFile[bytes], size: int) -> None:
+        data = body.read()
+        body.close()  # so that it is not held twice
+        tries = 0
+
+        def call() -> None:
+            nonlocal tries
+            tries += 1
+            self._transport.put(path, data, create=True)
+
+        try:
+            self._pool.run(f"writing object {path}", call, size_bytes=size)
+        except FileExistsError as error:
+            # After a try whose answer was lost the object may be ours.
+            if tries == 1 or not self._holds(path, data):
+                raise _exists_already(path) from error
 
     def _exists(self, path: str) -> bool:
         try:
@@ -143,6 +149,10 @@ class RemoteSections:
         except FileNotFoundError:
             return False
         return bytes(found) == data
+
+
+def _exists_already(path: str) -> StorageError:
+    return StorageError(f"object {path} exists already")
 
 
 class Upload:

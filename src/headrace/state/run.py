@@ -20,6 +20,7 @@ read for is never looked at before its bytes are found to be right: once in each
 from __future__ import annotations
 
 import json
+import os
 import struct
 import threading
 import time
@@ -42,7 +43,7 @@ from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
 from headrace.state.kernels.sizes import overflows_named, row_bytes
-from headrace.state.objects import ObjectSink
+from headrace.state.objects import ObjectBuffer, SectionSink, put_unsynced
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
 from headrace.state.watermark import time_range
@@ -88,15 +89,32 @@ def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool
     `root` and must be unique for ever. With `fsync` the object is durable on return. Raises `DiskFull`,
     `StorageError`, and `ValueError` for rows out of order.
     """
-    refs: list[RunRef] = []
     with store_of(root).create(path, fsync=fsync) as out:
-        for section in sections:
-            batches = _rechunk(section)
-            first = next(batches, None)
-            if first is not None:
-                refs.append(_SectionWriter(out, section).finish(first, batches))
+        refs = _write_sections(out, sections)
         if refs:
             out.commit()
+    return refs
+
+
+def write_small_run(root: str | os.PathLike[str], path: str, section: Section) -> tuple[list[RunRef], bytes]:
+    """Write an object of one small section to a directory, not durable on return, and give its bytes, too.
+
+    Raises what `write_run` does.
+    """
+    made = ObjectBuffer(path)
+    refs, content = _write_sections(made, [section]), bytes(made.content)
+    if refs:
+        put_unsynced(root, path, content)
+    return refs, content
+
+
+def _write_sections(out: SectionSink, sections: Iterable[Section]) -> list[RunRef]:
+    refs: list[RunRef] = []
+    for section in sections:
+        batches = _rechunk(section)
+        first = next(batches, None)
+        if first is not None:
+            refs.append(_SectionWriter(out, section).finish(first, batches))
     return refs
 
 
@@ -142,7 +160,7 @@ class _SectionWriter:
 
     closed = False
 
-    def __init__(self, out: ObjectSink, section: Section) -> None:
+    def __init__(self, out: SectionSink, section: Section) -> None:
         self._out = out
         self._section = section
         self._length = 0

@@ -53,7 +53,7 @@ class TableSchema:
         if self.expires is not None and self.expires.partition(".")[0] not in [f.name for f in self.data_fields]:
             raise ValueError(f"no key or value column {self.expires} whose rows could expire")
 
-    @property
+    @cached_property
     def combinable(self) -> bool:
         """Whether this version knows how all its diffs combine: of a table that an earlier one wrote it may not."""
         return all(how in get_args(Combine) for _, how in self.diffs)
@@ -92,14 +92,20 @@ class TableSchema:
 
     def arrow(self, *, with_epoch: bool = False) -> pa.Schema:
         """The Arrow schema of stored rows."""
+        return self._arrow_with_epoch if with_epoch else self._arrow
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
         fields = [pa.field(K, pa.int64(), nullable=False)]
         if self.has_row_hash:
             fields.append(pa.field(H, pa.int64(), nullable=False))
         fields += self.data_fields
         fields += [f for f, _ in self.diffs]
-        if with_epoch:
-            fields.append(pa.field(E, pa.int64(), nullable=False))
         return pa.schema(fields)
+
+    @cached_property
+    def _arrow_with_epoch(self) -> pa.Schema:
+        return self._arrow.append(pa.field(E, pa.int64(), nullable=False))
 
 
 @dataclass(frozen=True)

@@ -36,4 +36,8 @@ class Gates:
 
     def admits(self, tables: Collection[int], gate: Gate | None) -> bool:
         """Whether somebody, who may hold a gate, can write to these tables now."""
-        return all(self._holders.get(t, gate) is gate for t in tables)
+        return not self._holders or all(self._holders.get(t, gate) is gate for t in tables)
+
+    def __bool__(self) -> bool:
+        """Whether any is closed."""
+        return bool(self._holders)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from headrace.coordinator.core import Relation
 from headrace.coordinator.watermarks import declared, in_time, raised
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, hashes_of
-from headrace.coordinator.writes.rows import Effect, Found, Lookup, RowChanges, chained
+from headrace.coordinator.writes.rows import Effect, Found, RowChanges
 from headrace.state.arrangement import Arrangement
 from headrace.state.changes import Delta, Fetch, TableChange, plan_change
 from headrace.state.kernels import concat, consolidate
@@ -85,12 +85,14 @@ class TableGroup:
             return stored
         return consolidate(concat([stored, *own], self.schema.arrow()), self.schema)
 
-    def lookup(self) -> Lookup:
-        """Finds rows by their primary keys, as they are after the group's changes so far."""
-        return chained([self.rows.changed], self._find if self.batches or self.runs else self.base.__getitem__)
-
-    def _find(self, key: Key) -> Found:
-        return self.found([key])[key]
+    def lookup(self, key: Key) -> Found:
+        """The row of a primary key, as it is after the group's changes so far."""
+        net = self.rows.changed.get(key)
+        if net is not None:
+            return Found(net.k, net.new)
+        if self.batches or self.runs:
+            return self.found([key])[key]
+        return self.base[key]
 
     def found(self, keys: Sequence[Key]) -> dict[Key, Found]:
         """The rows of these primary keys."""
@@ -121,8 +123,11 @@ class TableGroup:
 
     def add_rows(self, effect: Effect) -> None:
         """Take in what an operation on single rows does."""
+        changed = effect.changed
+        if not changed and not effect.added:
+            return
         self.rows.add(effect)
-        self.touched.add([net.k for net in effect.changed.values()], len(effect.changed))
+        self.touched.add([net.k for net in changed.values()], len(changed))
         if effect.added:
             self.touched.everything = True
 
@@ -164,17 +169,19 @@ class TableGroup:
             return None
         return self.base | {key: Found(net.k, net.new) for key, net in self.rows.changed.items()}
 
-    def hashes(self, delta: pa.RecordBatch) -> list[int] | None:
-        """The `__k` of what has changed; None where they are too many."""
+    def hashes(self, delta: pa.RecordBatch) -> Collection[int] | None:
+        """The `__k` of what has changed, and maybe of what was as before in the end; None where they are too many."""
         if self.runs or delta.num_rows > KEYS_OF_CHANGE:
             return None
+        if not self.touched.everything:
+            return self.touched.keys
         return [int(k) for k in np.unique(hashes_of(delta))]
 
 
 def row_delta(layout: RowLayout, changes: RowChanges) -> pa.RecordBatch:
     """Changes of rows in the layout of the state, consolidated."""
     pairs = list(changes.weighted())
-    batch = layout.batch([row for row, _ in pairs], [weight for _, weight in pairs])
+    batch = layout.batch([row for row, _ in pairs], [weight for _, weight in pairs], changes.hashes())
     return consolidate(batch, layout.schema)
 
 

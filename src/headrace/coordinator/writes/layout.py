@@ -54,8 +54,8 @@ class RowLayout:
         self.names = tuple(c.name for c in record.columns)
         types = {c.name: c.type for c in record.columns}
         at = {name: i for i, name in enumerate(self.names)}
-        self._stored = [at[f.name] for f in schema.data_fields]
-        """For each stored column where it stands in a tuple."""
+        self._stored = [(at[f.name], f.type) for f in schema.data_fields]
+        """For each stored column where it stands in a tuple, and its type."""
         self._shown = [[f.name for f in schema.data_fields].index(n) for n in self.names]
         self._arrow = schema.arrow()
         self._key_types = [f.type for f in schema.key]
@@ -87,12 +87,15 @@ class RowLayout:
             return [hash_key(key, masks) for key in keys]
         return self.hashes(keys).tolist()  # type: ignore[no-any-return]
 
-    def batch(self, rows: Sequence[Row], weights: Sequence[int]) -> pa.RecordBatch:
-        """Rows in the layout of the state, each with its weight; not sorted."""
-        fields = self.schema.data_fields
+    def batch(
+        self, rows: Sequence[Row], weights: Sequence[int], hashes: Sequence[int] | None = None
+    ) -> pa.RecordBatch:  # fmt: skip
+        """Rows in the layout of the state, each with its weight, and its `__k` where that is known; not sorted."""
         values = list(zip(*rows)) if rows else [()] * len(self.names)
-        data = [pa.array(list(values[i]), f.type) for i, f in zip(self._stored, fields)]
-        arrays: list[pa.Array] = [pa.array(hash_columns(data[: len(self.schema.key)]))]
+        data = [pa.array(values[i], kind) for i, kind in self._stored]
+        arrays: list[pa.Array] = [
+            pa.array(hash_columns(data[: len(self.schema.key)])) if hashes is None else pa.array(hashes, pa.int64())
+        ]
         if self.schema.has_row_hash:
             arrays.append(pa.array(hash_columns(data)))
         arrays += data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -13,13 +12,14 @@ from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import ReadSet, WriteHistory, touches
 from headrace.coordinator.writes.layout import Key, Row
+from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.rows import Effect, RowChanges, RowOperation
 from headrace.errors import SerializationFailure
 from headrace.state.changes import TableChange
 from headrace.state.schema import RunRef
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class WriteResult:
     """The epoch from which on a write is visible, and what it did."""
 
@@ -77,7 +77,7 @@ class Context:
 class Request(Protocol):
     """Something to commit."""
 
-    done: Future[WriteResult]
+    done: Outcome[WriteResult]
     gate: Gate | None
 
     @property
@@ -105,7 +105,7 @@ class TableWrite:
     table_id: int
     change: TableChange
     gate: Gate | None = None
-    done: Future[WriteResult] = field(default_factory=Future)
+    done: Outcome[WriteResult] = field(default_factory=Outcome)
 
     @property
     def tables(self) -> frozenset[int]:
@@ -122,13 +122,13 @@ class TableWrite:
         return _apply_change(context.table(self.table_id), self.change)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class RowWrite:
     """An operation on single rows of one table."""
 
     operation: RowOperation
     gate: Gate | None = None
-    done: Future[WriteResult] = field(default_factory=Future)
+    done: Outcome[WriteResult] = field(default_factory=Outcome)
 
     @property
     def tables(self) -> frozenset[int]:
@@ -138,12 +138,13 @@ class RowWrite:
     @property
     def looked_up(self) -> Mapping[int, Sequence[Key]]:
         """The operation's keys."""
-        return {self.operation.table_id: self.operation.keys} if self.operation.keys else {}
+        operation = self.operation
+        return {operation.table_id: operation.keys} if operation.keys else {}
 
     def apply(self, context: Context) -> WriteResult:
         """See `Request`."""
         table = context.table(self.operation.table_id)
-        effect = self.operation.run(table.lookup())
+        effect = self.operation.run(table.lookup)
         table.add_rows(effect)
         return WriteResult(0, effect.inserted, effect.deleted, 0, effect.affected)
 
@@ -156,7 +157,7 @@ class TransactionCommit:
     reads: ReadSet
     parts: Mapping[int, Sequence[Part]]
     gate: Gate | None = None
-    done: Future[WriteResult] = field(default_factory=Future)
+    done: Outcome[WriteResult] = field(default_factory=Outcome)
 
     @property
     def tables(self) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -25,11 +26,12 @@ class Net(NamedTuple):
     new: Row | None
 
 
+_K = operator.itemgetter(0)
 Lookup: TypeAlias = Callable[[Key], "Found"]
 """The row of a key as the operation finds it. Raises `KeyError` for a key that was not announced."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Effect:
     """What an operation does: rows by key, rows of a table without one, and what its client learns."""
 
@@ -41,8 +43,7 @@ class Effect:
     """The rows of a RETURNING list."""
 
 
-@dataclass(frozen=True)
-class RowOperation:
+class RowOperation(NamedTuple):
     """A change of rows whose keys are known beforehand; `run` decides by the rows that are there. Pure.
 
     `run` raises a `DataError` where a value does not fit: then nothing of the operation happens.
@@ -71,19 +72,27 @@ class RowChanges:
         for key, net in effect.changed.items():
             before = changed.get(key)
             changed[key] = net if before is None else Net(net.k, before.old, net.new)
-        self.added += effect.added
+        if effect.added:
+            self.added += effect.added
 
     def weighted(self) -> Iterator[tuple[Row, int]]:
-        """The change as rows with weights, which have to be consolidated."""
-        for net in self.changed.values():
+        """The change as rows with weights, which have to be consolidated; first those by key, ordered by `__k`."""
+        for _, old, new in sorted(self.changed.values(), key=_K):
             # What is equal is for the state to say: to Python 0.0 and -0.0 are, and what it left out would be lost.
-            if net.old is not net.new:
-                if net.old is not None:
-                    yield net.old, -1
-                if net.new is not None:
-                    yield net.new, 1
+            if old is not new:
+                if old is not None:
+                    yield old, -1
+                if new is not None:
+                    yield new, 1
         for row in self.added:
             yield row, 1
+
+    def hashes(self) -> list[int] | None:
+        """The `__k` of each row of `weighted`; None where it is not known of all."""
+        if self.added:
+            return None
+        nets = sorted(self.changed.values(), key=_K)
+        return [k for k, old, new in nets if old is not new for row in (old, new) if row is not None]
 
     def __len__(self) -> int:
         return len(self.changed) + len(self.added)
@@ -95,15 +104,21 @@ def insert_rows(
     """Insert rows of a table with a primary key: over a row with the same key, or with `ignore` beside it."""
 
     def run(lookup: Lookup) -> Effect:
-        effect = Effect()
+        changed: dict[Key, Net] = {}
+        affected: list[Row] = []
+        deleted = 0
         for key, row in zip(keys, rows):
-            before = effect.changed.get(key) or _untouched(lookup(key))
-            if before.new is None or not ignore:
-                effect.changed[key] = Net(before.k, before.old, row)
-                effect.affected.append(row)
-        effect.inserted = len(effect.changed)
-        effect.deleted = sum(net.old is not None for net in effect.changed.values())
-        return effect
+            before = changed.get(key)
+            if before is not None:
+                k, old, there = before
+            else:
+                k, old = lookup(key)
+                there = old
+            if there is None or not ignore:
+                changed[key] = Net(k, old, row)
+                affected.append(row)
+                deleted += before is None and old is not None
+        return Effect(changed, [], len(changed), deleted, affected)
 
     return run
 
@@ -132,10 +147,6 @@ def change_row(
         )
 
     return run
-
-
-def _untouched(found: Found) -> Net:
-    return Net(found.k, found.row, found.row)
 
 
 def chained(layers: Sequence[Mapping[Key, Net]], base: Lookup) -> Lookup:

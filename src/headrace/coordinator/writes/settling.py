@@ -16,8 +16,7 @@ from headrace.catalog.edits import SettleRun
 from headrace.catalog.records import RunRecord
 from headrace.coordinator.core import Core
 from headrace.errors import CorruptObject
-from headrace.state.objects import map_object, restore_object, sync_object
-from headrace.state.schema import RunRef
+from headrace.state.objects import restore_object, sync_object
 from headrace.state.stores import StoreRoot
 
 CONTENT_BYTES = 32 << 10
@@ -45,9 +44,8 @@ class Settling:
         settings = self._core.settings
         return self._enabled and settings.run_fsync and self._held_bytes < HELD_BYTES
 
-    def content_of(self, ref: RunRef) -> str:
-        """The bytes of an object that holds nothing but one run."""
-        content = bytes(map_object(self._root, ref.path, ref.offset, ref.length))
+    def held(self, content: bytes) -> str:
+        """The bytes of an object that holds nothing but one run, as the catalog keeps them."""
         self._held_bytes += len(content)
         return base64.b64encode(content).decode()
 

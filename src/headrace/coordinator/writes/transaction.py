@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -17,6 +16,7 @@ from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import find_rows, row_delta, with_hashes
 from headrace.coordinator.writes.history import ReadSet
 from headrace.coordinator.writes.layout import Key, RowLayout
+from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Deferred, Part, TransactionCommit, WriteResult, Written
 from headrace.coordinator.writes.rows import Effect, Found, Net, RowChanges, RowOperation, chained
 from headrace.coordinator.writes.writer import Writer
@@ -157,7 +157,7 @@ class WriteTransaction:
         self.reads = ReadSet()
         self.epoch: int | None = None
         """The epoch of its snapshot; None before its first look at anything."""
-        self._submitted: Future[WriteResult] | None = None
+        self._submitted: Outcome[WriteResult] | None = None
 
     # ---- the snapshot
 

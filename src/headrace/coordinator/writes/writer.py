@@ -8,10 +8,8 @@ Who cannot wait asks for a thread that leads as long as there is anything to do.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
@@ -23,17 +21,19 @@ from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation, as_headrace_error
+from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, WriteHistory
 from headrace.coordinator.writes.layout import Key, RowLayout
+from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Context, Request, WriteResult, serialization_failure
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import Found
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
 from headrace.coordinator.writes.stored import StoredRows, Versions
 from headrace.errors import Fenced, HeadraceError, ShuttingDown, UndefinedTable, WrongObjectType
-from headrace.state.run import Section, write_run
+from headrace.state.run import Section, write_run, write_small_run
 from headrace.state.schema import RunRef
 
 GROUP_REQUESTS = 1_000
@@ -75,8 +75,8 @@ class Writer:
         """The names of tables that were dropped lately, for those that still want to write to them."""
         self._layouts: dict[int, tuple[Relation, RowLayout]] = {}
         self._thread: threading.Thread | None = None
-        self._thread_waits = False
-        """Whether that thread waits to be notified of a request."""
+        self._thread_waits_for = 0
+        """How many requests have to be there for that thread to be notified; 0 where it does not wait for any."""
         self._expected = 0
         """Requests that may come: as many as were under way at the end of the last group."""
         self.groups = 0
@@ -102,7 +102,9 @@ class Writer:
         `check` is asked now and then while the request waits for its turn, and raises if it was cancelled: then
         nothing is written. Raises what the request does, `DiskFull`, `StorageError`, `ShuttingDown`.
         """
-        self._enqueue(request)
+        self._core.check()
+        with self._lock:
+            self._queue.append(request)
         while not request.done.done():
             if self._leading.acquire(blocking=False):
                 try:
@@ -114,27 +116,19 @@ class Writer:
                 self._await_turn(request, check)
         return request.done.result()
 
-    def submit(self, request: Request) -> Future[WriteResult]:
-        """The same without waiting: a thread is there for it. The future is resolved in that thread."""
-        self._enqueue(request)
-        try:
-            with self._lock:
-                if self._thread is None or not self._thread.is_alive():
-                    thread = threading.Thread(target=self._lead, name="headrace-writer", daemon=True)
-                    thread.start()
-                    self._thread = thread
-                if self._thread_waits:
-                    self._turn.notify_all()
-        except BaseException:
-            # No thread can be started. Whoever is told so must not find it written by somebody who leads later.
-            if self._withdraw(request):
-                raise
-        return request.done
-
-    def _enqueue(self, request: Request) -> None:
+    def submit(self, request: Request) -> Outcome[WriteResult]:
+        """The same without waiting: a thread is there for it. The outcome is settled in that thread."""
         self._core.check()
         with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._lead, name="headrace-writer", daemon=True)
+                thread.start()  # it comes for the request when the lock is free
+                self._thread = thread
             self._queue.append(request)
+            if 0 < self._thread_waits_for <= len(self._queue):
+                self._thread_waits_for = 0
+                self._turn.notify_all()
+        return request.done
 
     def _await_turn(self, request: Request, check: Callable[[], None]) -> None:
         with self._lock:
@@ -178,7 +172,7 @@ class Writer:
                 _log_unexpected(error)
             with self._lock:
                 self._turn.notify_all()
-                if not self._admitted() and not self._told_in_time() and not self._queue:
+                if not self._admitted() and not self._told_in_time(1, IDLE_S) and not self._queue:
                     self._thread = None
                     return
         with self._lock:
@@ -187,25 +181,26 @@ class Writer:
         for request in left:
             request.done.set_exception(ShuttingDown("the server is shutting down"))
 
-    def _told_in_time(self) -> bool:
-        """Wait to be notified, for a while; the caller holds the lock."""
-        self._thread_waits = True
+    def _told_in_time(self, requests: int, limit_s: float) -> bool:
+        """Wait until so many requests are there, for a while; False if the time is over. The caller holds the lock."""
+        self._thread_waits_for = requests
         try:
-            return self._turn.wait(IDLE_S)
+            return self._turn.wait(limit_s)
         finally:
-            self._thread_waits = False
+            self._thread_waits_for = 0
 
     def _gather(self) -> None:
         """Let the clients of the last groups come back before the next one, while they do: larger groups cost less."""
         before, in_vain = 0, 0
-        for _ in range(GATHERED_AT_MOST):
-            there = len(self._queue)
-            in_vain = in_vain + 1 if there == before else 0
-            patience = self._expected // MANY if there * 4 < self._expected * 3 else 0
-            if not there or there >= self._expected or in_vain > patience:
-                return
-            before = there
-            time.sleep(GATHER_S)
+        with self._lock:
+            for _ in range(GATHERED_AT_MOST):
+                there = len(self._queue)
+                in_vain = in_vain + 1 if there == before else 0
+                patience = self._expected // MANY if there * 4 < self._expected * 3 else 0
+                if not there or there >= self._expected or in_vain > patience or self._core.stopping:
+                    return
+                before = there
+                self._told_in_time(self._expected, GATHER_S)
 
     # ---- gates and what others need
 
@@ -341,10 +336,15 @@ class Writer:
     # ---- one group; the caller leads
 
     def _admitted(self) -> bool:
+        if not self._gates:
+            return bool(self._queue)
         return any(self._gates.admits(r.tables, r.gate) for r in self._queue)
 
     def _take(self) -> list[Request]:
         with self._lock:
+            if not self._gates and len(self._queue) <= GROUP_REQUESTS:
+                taken, self._queue = self._queue, []
+                return taken
             taken = [r for r in self._queue if self._gates.admits(r.tables, r.gate)][:GROUP_REQUESTS]
             if taken:
                 chosen = set(map(id, taken))
@@ -392,7 +392,8 @@ class _GroupCommit:
         context = Context(self._table, self._writer._history, lambda: self._tables)
         for request in requests:
             try:
-                self._require_readable(request)
+                if self._unreadable:
+                    self._require_readable(request)
                 applied.append((request, request.apply(context)))
             except Fenced:
                 raise
@@ -401,12 +402,15 @@ class _GroupCommit:
         deltas = {i: table.delta() for i, table in self._tables.items() if table.changed}
         # What leaves all rows as they are makes no epoch.
         changed = [self._tables[i] for i, delta in deltas.items() if delta.num_rows or self._tables[i].moved]
-        epoch = self._store(changed, deltas) if changed else self._core.epochs.complete
+        if changed:
+            epoch = self._store(changed, deltas)
+        else:
+            self._core.catalog.verify()  # or what was looked at may be what another server has changed since
+            epoch = self._core.epochs.complete
         self._count(applied)
         for request, result in applied:
-            request.done.set_result(
-                WriteResult(epoch, result.inserted, result.deleted, result.late, result.affected)
-            )  # fmt: skip
+            result.epoch = epoch
+            request.done.set_result(result)
 
     def _require_readable(self, request: Request) -> None:
         for table_id in request.looked_up:
@@ -427,9 +431,11 @@ class _GroupCommit:
         found = self._tables.get(table_id)
         if found is None:
             relation = self._writer.table(table_id)
-            with self._core.catalog.reading() as state:  # also what a commit without an answer has come to
-                newest = state.newest_remap(table_id)
-            watermark_us = None if newest is None else newest.watermark_us
+            watermark_us = None
+            if declared(relation.record) is not None:
+                with self._core.catalog.reading() as state:  # also what a commit without an answer has come to
+                    newest = state.newest_remap(table_id)
+                watermark_us = None if newest is None else newest.watermark_us
             found = self._tables[table_id] = TableGroup(
                 relation, self._writer.layout(table_id), self._writer.pinned(relation, self._held), self._core.root,
                 watermark_us, watermark_us,
@@ -487,10 +493,12 @@ class _GroupCommit:
             prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
             self._held.enter_context(core.pins.writing(prefix))
             section = Section(table.relation.state_table, table.schema, [delta], epoch)
-            small = delta.nbytes <= CONTENT_BYTES and self._writer.settling.has_room
-            new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync and not small)
-            if small:
-                self._contents |= {run_id(ref): self._writer.settling.content_of(ref) for ref in new}
+            settling = self._writer.settling
+            if delta.nbytes <= CONTENT_BYTES and settling.has_room:
+                new, content = write_small_run(core.root, f"{prefix}.run", section)
+                self._contents |= {run_id(ref): settling.held(content) for ref in new}
+            else:
+                new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync)
             refs += new
         return refs
 

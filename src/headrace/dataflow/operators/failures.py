@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from headrace.common.texts import text_of
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.operators.task import Task, Unkeyed, int64
+from headrace.state.kernels import checked
 
 VALUE_CHARS = 1000
 """Of each value of a sample."""
@@ -37,21 +39,9 @@ class FailureStage(Unkeyed):
         failing = np.flatnonzero(np.logical_or.reduce(flags))
         if not len(failing):
             return
-        task.row_error_count += int(int64(batch.column("__w"))[failing].sum())
+        task.row_error_count += checked.count(int64(batch.column("__w"))[failing])
         for row in failing[: max(ERROR_SAMPLES - len(task.row_errors), 0)].tolist():
             check = next(i for i, found in enumerate(flags) if found[row])
-            values = [_text(batch.column(i)[row]) for i in range(self.width)]
+            texts = (text_of(batch.column(i)[row]) for i in range(self.width))
+            values = [None if text is None else text[:VALUE_CHARS] for text in texts]
             task.row_errors.append({"operator": self.operator, "stage": self.label, "check": check, "values": values})
-
-
-def _text(value: pa.Scalar) -> str | None:
-    """A value as text that Spark reads as the same value, where its type has such."""
-    if not value.is_valid:
-        return None
-    try:
-        found = value.as_py()
-    except (ValueError, OverflowError):  # a time beyond Python's
-        return str(value)[:VALUE_CHARS]
-    if isinstance(found, bool):
-        return str(found).lower()
-    return (found.hex() if isinstance(found, bytes) else str(found))[:VALUE_CHARS]

@@ -9,12 +9,14 @@ The runs belong to nobody until a transaction commits them; those of a task that
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.common.texts import text_of
+from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.errors import NotNullViolation
 from headrace.state.arrangement import Arrangement
 from headrace.state.changes import Delta, TableChange, plan_change, stored_rows
@@ -91,7 +93,7 @@ class ToChanges:
         for name in self.required:
             at = self._added_null(rows.column(name), weights)
             if at is not None:
-                error = null_in(self.relation, name, [rows.column(c)[at].as_py() for c in self.order])
+                error = null_in(self.relation, name, [text_of(rows.column(c)[at]) for c in self.order])
                 error.add_note("DETAIL: " + " ".join((error.detail or "").split()))  # all of it that leaves a task
                 raise error
         stored = stored_rows(self.schema, rows, 1)
@@ -179,6 +181,20 @@ class WriteChanges:
         names = [f.name for f in self.schema.data_fields]
         change = TableChange(inserts=chunk.select(names), on_conflict=self.on_conflict)  # type: ignore[arg-type]
         return plan_change(self.schema, change, there.fetch, unique=True)
+
+
+@dataclass(frozen=True)
+class ReadComputeWrite:
+    """A table's rows, what kernels make of them, and runs of that: all in one task, past Java. For `mapInArrow`."""
+
+    scan: SnapshotScan
+    compute: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
+    """Raises where it is not sure to do what Spark does."""
+    write: WriteChanges
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function that `mapInArrow` calls."""
+        yield from self.write(found for rows in self.scan(batches) for found in self.compute(rows) if found.num_rows)
 
 
 def _adds(batch: pa.RecordBatch) -> bool:

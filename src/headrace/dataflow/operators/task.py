@@ -289,7 +289,7 @@ def run_stages(
     if inner:
         worker.spool.begin(last)
     tasks = [Task(stage.operator, stage.label, worker) for stage in stages]
-    with Reports(params.progress, params.attempt, params.to_epoch, tasks) as reports:
+    with Reports(params.progress, params.known_as, params.to_epoch, tasks) as reports:
         for stage, task in zip(stages, tasks):
             found = named(task.operator, run_bounded(stage, task, _counted(task, batches, reports.look)))
             batches = _leaving(task, found)

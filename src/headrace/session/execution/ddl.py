@@ -21,6 +21,7 @@ from headrace.errors import (
     DuplicateObject,
     DuplicateTable,
     HeadraceError,
+    InvalidParameter,
     JobFailed,
     NotSupported,
     QueryCanceled,
@@ -348,6 +349,10 @@ def _wait(session: Session, view_id: int) -> None:
 def create_schema(session: Session, statement: st.CreateSchema) -> Result:
     """CREATE SCHEMA."""
     state = session.database.catalog.state
+    if statement.name.startswith("pg_") and statement.name not in session.system_schemas:
+        raise InvalidParameter(
+            f'unacceptable schema name "{statement.name}"', detail='The prefix "pg_" is reserved.', sqlstate="42939"
+        )
     if state.object_named("", statement.name) is not None or statement.name in session.system_schemas:
         if statement.if_not_exists:
             return Result("CREATE SCHEMA", notices=[Notice(f'schema "{statement.name}" already exists, skipping')])

@@ -17,6 +17,7 @@ from sqlglot import exp
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.writes.layout import Key
+from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.queries import KernelQuery, kernel_query
 from headrace.plan.bridge import Bridge
 from headrace.session.engine import columns_of
@@ -119,6 +120,8 @@ class Wanted:
     """The primary key of the only row that it reads of its table, where that is known."""
     exact: bool = False
     """Whether the wrap wants as many columns as there are targets."""
+    weighted: bool = False
+    """Whether the wrap puts a weight in front of the columns."""
 
 
 def rows_of(session: Session, wanted: Wanted) -> pa.Table:
@@ -148,6 +151,15 @@ def rows_by_kernels(session: Session, wanted: Wanted) -> pa.Table | None:
                 return None
             batches = _stored(session, table, snapshot, wanted.key)
         return _run(plan, batches)
+
+
+def kernels_over_table(session: Session, wanted: Wanted, snapshot: Snapshot) -> tuple[KernelQuery, SnapshotScan] | None:
+    """The plan of a query that reads one table and nothing else, and what reads it; None where it is for Spark."""
+    table, _ = _only_table(wanted.bound)
+    plan = None if table is None else _planned(session, wanted, table)
+    if table is None or plan is None or not all(branch.reads for branch in plan.branches):
+        return None
+    return plan, session.database.engine.scan(snapshot.tables[table.id], [c.name for c in table.columns])
 
 
 def _run(plan: KernelQuery, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
@@ -185,7 +197,8 @@ def _planned(session: Session, wanted: Wanted, table: ObjectRecord | None) -> Ke
     text = wanted.bound.spark(lambda target: leaf_name(target.id) if isinstance(target, ObjectRecord) else "")
     if len(text) > _TEXT_CHARS_AT_MOST:
         return None
-    key = (text, tuple(wanted.targets), wanted.exact, None if table is None else (table.id, table.columns))
+    kind = wanted.exact, wanted.weighted
+    key = (text, tuple(wanted.targets), kind, None if table is None else (table.id, table.columns))
     plans = session.database.kernels
     known, plan = plans.kept(key)
     if known:

@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.writes.requests import Written
 from headrace.coordinator.writes.transaction import TableView
-from headrace.dataflow.operators.table_write import OUTCOME, Outcome, ToChanges, WriteChanges
+from headrace.dataflow.operators.table_write import OUTCOME, Outcome, ReadComputeWrite, ToChanges, WriteChanges
 from headrace.session.execution.assignment import assigned
+from headrace.session.execution.kernels import Wanted, kernels_over_table
 from headrace.session.execution.select import describe, frame_of, open_snapshot
 from headrace.session.execution.targets import is_required
 from headrace.session.names import Bound, label, quoted
@@ -23,6 +24,7 @@ from headrace.state.proof import confirm
 from headrace.state.stores import StoreRoot
 
 if TYPE_CHECKING:
+    from headrace.coordinator.reads import Snapshot
     from headrace.session.session import Session
     from headrace.session.transactions import Transaction
 
@@ -45,7 +47,8 @@ def insert_large(
     names = tuple(c.name for c in targets)
     convert = _convert(transaction, record, names, defaults)
     conflict = "ignore" if ignore else "overwrite"
-    return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed)
+    wanted = None if keyed else Wanted(bound, targets, wrap, weighted=True)
+    return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
 
 
 def delete_large(
@@ -110,21 +113,27 @@ def _convert(
 
 def _write(
     session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
-    on_conflict: str, *, looks_up: bool,
+    on_conflict: str, *, looks_up: bool, wanted: Wanted | None = None,
 ) -> Written:  # fmt: skip
     """Write what a query says to a table, as part of a transaction.
 
     `looks_up` says that rows may meet others with their primary key: then all rows of a key come to one task.
+    What is `wanted` is tried by kernels first.
     """
     with ExitStack() as stack:
         snapshot = open_snapshot(session, bound, stack)
         found = describe(session, bound)
-        frame = frame_of(session, bound, snapshot, lambda text: wrap(found, text))
         view = transaction.work.view(record.id)
-        if looks_up:
-            transaction.work.note_tables([record.id])
-        with session.jobs.running(bound.query.text):
-            rows = _writing(session, frame, record, view, convert, on_conflict, looks_up).collect()
+        write = _writer(session, view, convert, on_conflict, looks_up)
+        rows = None
+        if wanted is not None and snapshot is not None:
+            rows = _written_by_kernels(session, wanted, snapshot, write)
+        if rows is None:
+            frame = frame_of(session, bound, snapshot, lambda text: wrap(found, text))
+            if looks_up:
+                transaction.work.note_tables([record.id])
+            with session.jobs.running(bound.query.text):
+                rows = _writing(session, frame, record, view, convert, write).collect()
     outcomes = [Outcome.from_json(row[0]) for row in rows]
     runs = tuple(run for o in outcomes for run in o.runs)
     root = session.database.engine.root
@@ -135,18 +144,47 @@ def _write(
     return written
 
 
-def _writing(
-    session: Session, frame: DataFrame, record: ObjectRecord, view: TableView, convert: ToChanges, on_conflict: str,
-    looks_up: bool,
-) -> DataFrame:  # fmt: skip
-    """The DataFrame that writes, when it is computed."""
+def _writer(
+    session: Session, view: TableView, convert: ToChanges, on_conflict: str, looks_up: bool
+) -> WriteChanges:  # fmt: skip
     engine, fsync = session.database.engine, session.database.settings.run_fsync
-    write = WriteChanges(
+    return WriteChanges(
         view.table_id, view.schema, engine.root, view.prefix, fsync, view.refs, view.epoch, looks_up, on_conflict,
         None if looks_up else convert,
     )  # fmt: skip
+
+
+def _written_by_kernels(
+    session: Session, wanted: Wanted, snapshot: Snapshot, write: WriteChanges
+) -> list[Row] | None:  # fmt: skip
+    """What tasks have written that read one table and compute by kernels; None where Spark is to compute it.
+
+    So no row goes through Java, which would take most of the time. What tasks have written whose job failed belongs to
+    nobody.
+    """
+    found = kernels_over_table(session, wanted, snapshot)
+    if found is None:
+        return None
+    plan, scan = found
+    engine = session.database.engine
+    frame = engine.reading(
+        engine.session_for(snapshot), scan, ReadComputeWrite(scan, plan.of, write), [Column(OUTCOME[0].name, "string")]
+    )
+    try:
+        with session.jobs.running(wanted.bound.query.text):
+            return frame.collect()
+    except Exception:  # of whatever kind: Spark gives the verdict
+        session.check()
+        return None
+
+
+def _writing(
+    session: Session, frame: DataFrame, record: ObjectRecord, view: TableView, convert: ToChanges, write: WriteChanges
+) -> DataFrame:  # fmt: skip
+    """The DataFrame that writes, when it is computed."""
+    engine = session.database.engine
     outcome = ", ".join(f"{f.name} string" for f in OUTCOME)
-    if not looks_up:
+    if not write.looks_up:
         return frame.mapInArrow(write, outcome)
     kinds = {c.name: c.type for c in record.columns}
     hashes = [Column(f.name, "bigint") for f in list(view.schema.arrow())[: view.schema.data_start]]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
@@ -19,7 +18,7 @@ from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, 
 from headrace.errors import DataError
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_row, ignores, plain_items, target_columns, target_table
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Ready, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.scalar import NotScalar, Run, Scope, Values, values_of
 from headrace.sql.statements import TableName
@@ -79,8 +78,7 @@ def run_plan(session: Session, plan: RowPlan, texts: Sequence[str | None] = ()) 
     return plan.result(outcome.affected)
 
 
-@dataclass(frozen=True)
-class StartedWrite:
+class StartedWrite(NamedTuple):
     """A `Pending` of a single-row operation that waits to be committed."""
 
     session: Session
@@ -89,16 +87,18 @@ class StartedWrite:
     request: RowWrite
 
     @property
-    def ready(self) -> Future[Any]:
+    def ready(self) -> Ready:
         """Done when it is committed or has failed."""
         return self.request.done
 
     def finish(self) -> Result:
         """Its result."""
-        with self.session.finishing(self.statement):
-            outcome = self.request.done.result()
-            self.session.wrote(outcome.epoch)
-            return self.plan.result(outcome.affected)
+        return self.session.finish(self.statement, self._result)
+
+    def _result(self) -> Result:
+        outcome = self.request.done.result()
+        self.session.wrote(outcome.epoch)
+        return self.plan.result(outcome.affected)
 
 
 def start_plan(
@@ -167,7 +167,8 @@ def _insert(
     def make(parameters: Values) -> RowOperation:
         made = [tuple([cell((), parameters) for cell in row]) for row in rows]
         for row in made:
-            check_row(record, row)
+            if None in row:
+                check_row(record, row)
         if not layout.key_at:
             return RowOperation(record.id, (), append_rows(made))
         keys = [layout.key_of(row) for row in made]
@@ -211,10 +212,11 @@ def _change(
     equal, rest = _keyed(statement.where.tree, record, scope)
     matches = [scope.compile_condition(part) for part in rest]
     assigned = _assigned(record, statement, scope, at) if isinstance(statement, st.Update) else None
+    possible = _possible_key(record)
 
     def make(parameters: Values) -> RowOperation:
         key = tuple([run((), parameters) for run in equal])
-        if not _possible(record, key):
+        if not possible(key):
             return RowOperation(record.id, (), lambda _: Effect())
 
         def fits(row: Row) -> bool:
@@ -226,7 +228,8 @@ def _change(
             new = list(row)
             for i, run in assigned:
                 new[i] = run(row, parameters)
-            check_row(record, new)
+            if None in new:
+                check_row(record, new)
             return tuple(new)
 
         return RowOperation(record.id, (key,), change_row(key, fits, changed))
@@ -246,7 +249,7 @@ def key_wanted(session: Session, record: ObjectRecord, statement: st.Update | st
         key = tuple([run((), ()) for run in equal])
     except (NotScalar, DataError):
         return None
-    return key if _possible(record, key) else None
+    return key if _possible_key(record)(key) else None
 
 
 def _keyed(condition: exp.Expr, record: ObjectRecord, scope: Scope) -> tuple[list[Run], list[exp.Expr]]:
@@ -285,14 +288,18 @@ def _equality(part: exp.Expr, names: Sequence[str]) -> tuple[str | None, exp.Exp
     return None, None
 
 
-def _possible(record: ObjectRecord, key: Key) -> bool:
-    """Whether a row can have that key: no value is null or out of its column's range."""
+def _possible_key(record: ObjectRecord) -> Callable[[Key], bool]:
+    """Whether a row can have a key: no value is null or out of its column's range."""
     kinds = {c.name: c.type for c in record.columns}
-    for name, value in zip(record.primary_key, key):
-        bits = _INTEGERS.get(kinds[name])
-        if value is None or (bits is not None and not -(1 << bits) <= value < 1 << bits):
-            return False
-    return True
+    limits = [1 << _INTEGERS[kind] if (kind := kinds[name]) in _INTEGERS else None for name in record.primary_key]
+
+    def possible(key: Key) -> bool:
+        for value, limit in zip(key, limits):
+            if value is None or (limit is not None and not -limit <= value < limit):
+                return False
+        return True
+
+    return possible
 
 
 def _assigned(

@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.common.texts import text_of
 from headrace.dataflow.operators.table_write import null_in
 from headrace.errors import HeadraceError, StatementError, UndefinedColumn, WrongObjectType
 from headrace.session.names import kind_name, label
@@ -60,7 +61,7 @@ def check_not_null(record: ObjectRecord, rows: pa.Table) -> None:
         found = rows.column(column.name)
         if found.null_count and is_required(record, column):
             at = pc.index(pc.is_null(found), True).as_py()
-            raise null_in(label(record), column.name, list(rows.slice(at, 1).to_pylist()[0].values()))
+            raise null_in(label(record), column.name, [text_of(c[at]) for c in rows.columns])
 
 
 def check_row(record: ObjectRecord, row: Sequence[Any]) -> None:

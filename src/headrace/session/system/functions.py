@@ -158,8 +158,8 @@ _NODES: dict[type[exp.Expr], Value] = {
     exp.CurrentCatalog: _constant(lambda: _text("dev")),
     exp.CurrentSchema: lambda session, node: _text(session.names().schema),
     exp.CurrentSchemas: lambda session, node: _schemas(session),
-    exp.CurrentUser: _constant(lambda: _text(OWNER)),
-    exp.SessionUser: _constant(lambda: _text(OWNER)),
+    exp.CurrentUser: lambda session, node: _text(session.user),
+    exp.SessionUser: lambda session, node: _text(session.user),
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.session.parts import is_part
+from headrace.session.roles import all_roles
 from headrace.session.system.relations import Rows, define
 from headrace.sql.binder.catalogue.listing import listed
 from headrace.sql.types import pg_type, pg_type_text, typmod
@@ -46,8 +48,31 @@ def relations(session: Session) -> list[ObjectRecord]:
     """All relations that are a user's."""
     objects = session.database.catalog.state.objects.values()
     return [
-        o for o in objects if o.kind not in ("schema", "function", "secret") and not is_part(o) and not is_automatic(o)
+        o
+        for o in objects
+        if o.kind not in ("schema", "function", "secret", "role") and not is_part(o) and not is_automatic(o)
     ]
+
+
+def _roles(session: Session) -> Rows:
+    return [
+        {
+            "oid": oid, "rolname": role.name, "rolcanlogin": role.can_login, "rolconnlimit": role.connection_limit,
+            "rolvaliduntil": _moment(role.valid_until_ms),
+        }
+        for oid, role in all_roles(session.database.catalog.state).items()
+    ]  # fmt: skip
+
+
+def _users(session: Session) -> Rows:
+    return [
+        {"usename": role.name, "usesysid": oid, "valuntil": _moment(role.valid_until_ms)}
+        for oid, role in all_roles(session.database.catalog.state).items() if role.can_login
+    ]  # fmt: skip
+
+
+def _moment(moment_ms: int | None) -> datetime | None:
+    return None if moment_ms is None else datetime.fromtimestamp(moment_ms / 1000, UTC).replace(tzinfo=None)
 
 
 def namespaces(session: Session) -> dict[str, int]:
@@ -291,13 +316,14 @@ def load() -> None:
         define(
             "pg_catalog", name,
             "oid bigint, rolname, rolsuper boolean, rolinherit boolean, rolcreaterole boolean, rolcreatedb boolean, "
-            "rolcanlogin boolean, rolconnlimit int, rolvaliduntil timestamp, rolreplication boolean, "
+            "rolcanlogin boolean, rolconnlimit int, rolpassword, rolvaliduntil timestamp, rolreplication boolean, "
             "rolbypassrls boolean",
-            lambda s: [{"oid": _OWNER_OID}], rolname=OWNER, rolsuper=True, rolinherit=True, rolcreaterole=True,
-            rolcreatedb=True, rolcanlogin=True, rolconnlimit=-1, rolreplication=False, rolbypassrls=True,
+            _roles, rolsuper=True, rolinherit=True, rolcreaterole=True, rolcreatedb=True, rolpassword="********",
+            rolreplication=False, rolbypassrls=True,
         )  # fmt: skip
-    define("pg_catalog", "pg_user", "usename, usesysid bigint, usecreatedb boolean, usesuper boolean",
-           lambda s: [{}], usename=OWNER, usesysid=_OWNER_OID, usecreatedb=True, usesuper=True)  # fmt: skip
+    define("pg_catalog", "pg_user",
+           "usename, usesysid bigint, usecreatedb boolean, usesuper boolean, passwd, valuntil timestamp", _users,
+           usecreatedb=True, usesuper=True, passwd="********")  # fmt: skip
     define("pg_catalog", "pg_settings", "name, setting, unit, category, short_desc, vartype, source", _settings,
            vartype="string", source="default")  # fmt: skip
     define("pg_catalog", "pg_tables", "schemaname, tablename, tableowner, hasindexes boolean",

@@ -1,0 +1,56 @@
+"""The server's front door, made of the settings: who is let in, and what encrypts the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from headrace.config import Settings
+from headrace.errors import InvalidParameter
+from headrace.server.gate import Gate
+from headrace.server.tls import Certificates
+from headrace.session.access import Rules, is_loopback
+from headrace.session.roles import Role
+
+_parse = lru_cache(maxsize=16)(Rules.parse)
+
+
+def certificates_of(settings: Settings) -> Certificates | None:
+    """What the line is encrypted with; None for nothing. Raises `InvalidParameter`."""
+    certificate, key = settings.tls_cert_file, settings.tls_key_file
+    if settings.tls == "off":
+        return None
+    if certificate is None or key is None:
+        if settings.tls == "required" or certificate is not None or key is not None:
+            raise InvalidParameter(
+                f"tls is {settings.tls}, which needs both tls_cert_file and tls_key_file",
+                hint="openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=$(hostname) -keyout key.pem "
+                "-out cert.pem makes a pair.",
+            )
+        return None
+    return Certificates(certificate, key, settings.tls_client_ca_file)
+
+
+def gate_of(settings: Callable[[], Settings], role: Callable[[str], Role | None]) -> Gate:
+    """Rules and roles as of now; `settings` are asked again for each client. Raises `InvalidParameter`."""
+    first = settings()
+    if _parse(first.auth_rules).needs_certificates and first.tls_client_ca_file is None:
+        raise InvalidParameter(
+            "auth_rules asks clients for certificates, which needs tls_client_ca_file",
+            hint="Name the file with the authorities of the clients' certificates.",
+        )
+    return Gate(lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required")
+
+
+def warning_of(settings: Settings, host: str, has_password: bool) -> str | None:
+    """What whoever opens the port at this address should know; None for nothing."""
+    if is_loopback(host):
+        return None
+    if _parse(settings.auth_rules).trusts_strangers:
+        return f"auth_rules lets clients from elsewhere in without a password: whoever reaches {host} can change all"
+    if not has_password:
+        return (
+            "nobody from elsewhere can connect yet: no role has a password "
+            "(CREATE ROLE name LOGIN SUPERUSER PASSWORD '...')"
+        )
+    return None

@@ -1,0 +1,146 @@
+"""Who may connect from where, and how they prove who they are: rules as in PostgreSQL's `pg_hba.conf`. No I/O.
+
+    host     all  all   loopback     trust
+    hostssl  all  all   10.0.0.0/8   scram-sha-256
+    host     all  all   all          reject
+
+The first rule that fits decides; where none fits the client is turned away.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, cast, get_args
+
+from headrace.errors import InvalidParameter
+
+Method: TypeAlias = Literal["trust", "scram-sha-256", "cert", "reject"]
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+_KINDS: Final = {"host": (False, True), "hostssl": (True,), "hostnossl": (False,)}
+_LOOPBACK: Final = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+_HINT: Final = (
+    "host|hostssl|hostnossl  DATABASE  USER  ADDRESS  trust|scram-sha-256|cert|reject; rules end at a line or ;"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What is known of a client before it has said anything that it has to prove."""
+
+    user: str
+    database: str
+    address: str
+    """As the socket has it; empty where there is none, as in tests: that is this machine."""
+    encrypted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line."""
+
+    encrypted: tuple[bool, ...]
+    databases: tuple[str, ...] | None
+    """None: all."""
+    users: tuple[str, ...] | None
+    networks: tuple[Network, ...] | None
+    method: Method
+
+    def fits(self, caller: Caller) -> bool:
+        """Whether it is about this client."""
+        return (
+            caller.encrypted in self.encrypted
+            and (self.databases is None or caller.database in self.databases)
+            and (self.users is None or caller.user in self.users)
+            and (self.networks is None or _within(caller.address, self.networks))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All of them, in order."""
+
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Rules:
+        """Raises `InvalidParameter`."""
+        lines = [line.split("#")[0].split() for line in text.replace(";", "\n").splitlines()]
+        return cls(tuple(_rule(words) for words in lines if words))
+
+    def method(self, caller: Caller) -> Method | None:
+        """How the client is to prove who it is; None where no rule fits."""
+        return next((rule.method for rule in self.rules if rule.fits(caller)), None)
+
+    @property
+    def trusts_strangers(self) -> bool:
+        """Whether a rule lets somebody in from elsewhere who proves nothing."""
+        return any(
+            rule.method == "trust" and (rule.networks is None or not all(map(_is_loopback, rule.networks)))
+            for rule in self.rules
+        )
+
+    @property
+    def needs_certificates(self) -> bool:
+        """Whether clients are to show a certificate."""
+        return any(rule.method == "cert" for rule in self.rules)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether who listens at this address is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _rule(words: list[str]) -> Rule:
+    line = " ".join(words)
+    if len(words) == 6:  # address and mask, as two words
+        words = [*words[:3], f"{words[3]}/{words[4]}", words[5]]
+    if len(words) != 5:
+        raise InvalidParameter(f"cannot read the rule {line!r} of auth_rules", hint=_HINT)
+    kind, databases, users, address, method = words
+    if kind not in _KINDS:
+        raise InvalidParameter(f"cannot read the rule {line!r} of auth_rules: {kind!r} is no kind of line", hint=_HINT)
+    if method not in get_args(Method):
+        raise InvalidParameter(f"cannot read the rule {line!r} of auth_rules: no method {method!r}", hint=_HINT)
+    if method == "cert" and kind != "hostssl":
+        raise InvalidParameter(f"the rule {line!r} of auth_rules needs hostssl: certificates come with TLS", hint=_HINT)
+    return Rule(_KINDS[kind], _names(databases), _names(users), _networks(address, line), cast(Method, method))
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    names = tuple(part.strip('"') for part in text.split(",") if part)
+    if any(name.startswith(("+", "/", "@")) for name in names):
+        raise InvalidParameter(f"auth_rules cannot name {text!r}: groups, patterns and files are not supported")
+    return None if "all" in names else names
+
+
+def _networks(text: str, line: str) -> tuple[Network, ...] | None:
+    if text == "all":
+        return None
+    if text == "loopback":
+        return _LOOPBACK
+    try:
+        return (ipaddress.ip_network(text),)
+    except ValueError as error:
+        raise InvalidParameter(f"cannot read the rule {line!r} of auth_rules: {error}", hint=_HINT) from None
+
+
+def _within(address: str, networks: tuple[Network, ...]) -> bool:
+    if not address:
+        return any(map(_is_loopback, networks))
+    try:
+        found = ipaddress.ip_address(address.split("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found.version == n.version and found in n for n in networks)
+
+
+def _is_loopback(network: Network) -> bool:
+    return network.is_loopback

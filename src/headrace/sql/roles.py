@@ -1,0 +1,131 @@
+"""CREATE, ALTER and DROP ROLE (or USER): statements whose text is shown to nobody, since it may have a password."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from headrace.errors import InvalidDatetime
+from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+from headrace.sql.secrets import HIDDEN, spelled
+
+_WORDS: Final[dict[str, tuple[str, Any] | None]] = {
+    "LOGIN": ("can_login", True), "NOLOGIN": ("can_login", False),
+    # What every role has as long as there are no rights, and what has nothing to apply to.
+    "SUPERUSER": ("superuser", True), "CREATEDB": None, "CREATEROLE": None, "INHERIT": None, "BYPASSRLS": None,
+}  # fmt: skip
+_LIMITED: Final = (
+    "NOSUPERUSER",
+    "NOCREATEDB",
+    "NOCREATEROLE",
+    "NOINHERIT",
+    "NOBYPASSRLS",
+    "REPLICATION",
+    "NOREPLICATION",
+)
+_MEMBERS: Final = ("IN ROLE", "IN GROUP", "ROLE", "USER", "ADMIN", "SYSID")
+_HINT: Final = "Say SUPERUSER: every role may do everything as yet."
+
+
+def is_role(cursor: Cursor) -> bool:
+    """Read `ROLE` or `USER` if it comes next."""
+    return cursor.match("ROLE") or cursor.match("USER")
+
+
+def create_role(cursor: Cursor, *, user: bool) -> st.Statement:
+    """Read a statement after `CREATE ROLE`, or `CREATE USER`, which may log in."""
+    name = _name(cursor)
+    options = _options(cursor)
+    if not options.pop("superuser", False):
+        cursor.refuse("a role with less than all rights", _HINT)
+    kind = "USER" if user else "ROLE"
+    return st.CreateRole(name, {"can_login": user, **options}, text=f"CREATE {kind} {_shown(name, options)} SUPERUSER")
+
+
+def alter_role(cursor: Cursor) -> st.Statement:
+    """Read a statement after `ALTER ROLE` or `ALTER USER`."""
+    name = _name(cursor)
+    if cursor.match("RENAME", "TO"):
+        target = _name(cursor)
+        cursor.expect_end()
+        return st.AlterRole(name, {}, target, text=f"ALTER ROLE {spelled(name)} RENAME TO {spelled(target)}")
+    for action in ("SET", "RESET", "IN DATABASE"):
+        if cursor.peek(*action.split()):
+            cursor.refuse(f"ALTER ROLE ... {action}", "ALTER SYSTEM SET changes a parameter for all.")
+    options = _options(cursor)
+    options.pop("superuser", None)
+    return st.AlterRole(name, options, text=f"ALTER ROLE {_shown(name, options)}")
+
+
+def drop_role(cursor: Cursor) -> st.Statement:
+    """Read a statement after `DROP ROLE` or `DROP USER`."""
+    exists = cursor.match("IF", "EXISTS")
+    names = [_name(cursor)]
+    while cursor.match(","):
+        names.append(_name(cursor))
+    cursor.expect_end()
+    return st.DropRole(tuple(names), exists)
+
+
+def _name(cursor: Cursor) -> str:
+    if cursor.peek("CURRENT_USER") or cursor.peek("SESSION_USER") or cursor.peek("CURRENT_ROLE"):
+        cursor.refuse("CURRENT_USER in the place of a role", "Write its name.")
+    name = cursor.identifier()
+    if name in ("public", "none") or name.startswith("pg_"):
+        cursor.at -= 1
+        cursor.refuse(f'the reserved name "{name}" for a role')
+    return name
+
+
+def _options(cursor: Cursor) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    cursor.match("WITH")
+    while cursor.token is not None:
+        option = _option(cursor)
+        if option is not None and option[0] in found:
+            cursor.fail()  # conflicting or redundant
+        if option is not None:
+            found[option[0]] = option[1]
+    return found
+
+
+def _option(cursor: Cursor) -> tuple[str, Any] | None:
+    for word in (*_LIMITED, *_MEMBERS):
+        if cursor.peek(*word.split()):
+            cursor.refuse(f"{word} of a role", _HINT if word.startswith("NO") else None)
+    for word, meaning in _WORDS.items():
+        if cursor.match(word):
+            return meaning
+    if cursor.match("CONNECTION", "LIMIT"):
+        text = ("-" if cursor.match("-") else "") + cursor.word()
+        if not text.removeprefix("-").isdecimal() or not -1 <= int(text) < 1 << 31:
+            cursor.refuse(f"a connection limit of {text}")
+        return "connection_limit", int(text)
+    if cursor.match("VALID", "UNTIL"):
+        return "valid_until_ms", _moment(cursor.string())
+    cursor.match("ENCRYPTED")
+    cursor.expect("PASSWORD")
+    return "password", None if cursor.match("NULL") else cursor.string()
+
+
+def _moment(text: str) -> int | None:
+    if text == "infinity":
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidDatetime(f'invalid input syntax for type timestamp with time zone: "{text}"') from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _shown(name: str, options: dict[str, Any]) -> str:
+    """The statement's text after its kind, with the password hidden."""
+    words = [spelled(name)]
+    if "can_login" in options:
+        words.append("LOGIN" if options["can_login"] else "NOLOGIN")
+    if "password" in options:
+        words.append("PASSWORD NULL" if options["password"] is None else f"PASSWORD {HIDDEN}")
+    if "connection_limit" in options:
+        words.append(f"CONNECTION LIMIT {options['connection_limit']}")
+    return " ".join(words)
