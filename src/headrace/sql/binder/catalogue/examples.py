@@ -99,7 +99,7 @@ substring: substring(t, 2), substring(t from 0 for 3), substring(t from 'o.'), s
 tan: tan(1)
 tanh: tanh(1)
 timezone: tz AT TIME ZONE 'Europe/Berlin', ts AT TIME ZONE 'America/New_York', tz AT TIME ZONE '+02', tz AT TIME ZONE 'UTC'
-to_char: to_char(ts, 'YYYY-MM-DD HH24:MI:SS.US'), to_char(ts, 'Month DD, FMHH12 AM Day dy Q DDD IYYY-IW WW W D ID J CC'), to_char(ts, 'FMMonth FMDD "of" YY p.m. MS SSSS'), to_char(i4, 'FM999999999990'), to_char(-5, 'FM999'), to_char(n, '999,999,990.99'), to_char(12345.678, '99,999.99'), to_char(5, '000'), to_char(123456, '999')
+to_char: to_char(ts, 'YYYY-MM-DD HH24:MI:SS.US'), to_char(ts, 'Month DD, FMHH12 AM Day dy Q DDD IYYY-IW WW W D ID J CC'), to_char(ts, 'FMMonth FMDD "of" YY p.m. MS SSSS'), to_char(i4, 'FM999999999990'), to_char(-5, 'FM999'), to_char(n, '999,999,999.99'), to_char(12345.678, '99,999.99'), to_char(5, '000'), to_char(123456, '999')
 to_date: to_date('31/12/99', 'DD/MM/YY'), to_date('2024-2-3', 'YYYY-MM-DD'), to_date('03 Feb 2024', 'DD Mon YYYY')
 to_hex: to_hex(i4), to_hex(i8)
 to_timestamp: to_timestamp(1.5), to_timestamp('2024-02-03 04:05:06.789', 'YYYY-MM-DD HH24:MI:SS.MS')
