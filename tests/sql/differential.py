@@ -168,6 +168,7 @@ MEANT: tuple[tuple[str, str], ...] = (
         r"value out of range|numeric field overflow|numeric value out of range|overflow|22003|precision|out of range",
         "too many digits",
     ),
+    (r"escape character is not allowed to precede", "a backslash before a letter in a pattern of LIKE"),
 )
 """Differences that are meant: in the message of the one side that refuses."""
 
