@@ -209,7 +209,7 @@ def _is_simple(node: exp.Expr) -> bool:
 def _values(session: Session, settings: Sequence[str]) -> Values:
     """What the session says, by what asks for it."""
     found: dict[str, str | bool | int | tuple[str, ...]] = {
-        **dict.fromkeys(("current_user", "session_user", "user", "current_role"), OWNER),
+        **dict.fromkeys(("current_user", "session_user", "user", "current_role"), session.user),
         **dict.fromkeys(("current_catalog", "current_database"), "dev"),
         "current_schema": session.names().schema, "version": version_text(),
         "current_schemas": ("pg_catalog", *session.variables.search_path()),
