@@ -67,7 +67,7 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(
         ObjectRecord,
         id=i64,
-        kind=st.sampled_from(["table", "materialized_view", "index", "secret"]),
+        kind=st.sampled_from(["table", "materialized_view", "index", "secret", "role"]),
         schema=texts,
         name=texts,
         columns=tuples(st.builds(Column, texts, texts, st.booleans())),
