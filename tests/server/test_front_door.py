@@ -104,6 +104,16 @@ def test_who_does_not_exist_is_told_the_same(served: Served) -> None:
     assert 'password authentication failed for user "root"' in refused(server, "root", password="x")
 
 
+def test_who_does_not_exist_is_asked_the_same_by_every_server_and_after_a_restart() -> None:
+    def asked(key: bytes) -> str:
+        gate = Gate(lambda: Rules.parse(SCRAM), ROLES.get, mock_key=key)
+        login = gate.login("nobody", "dev", Wire())
+        login.answer(cstring("SCRAM-SHA-256") + value(b"n,,n=,r=a"))
+        return login.to_send[0].encode().split(b",")[1].decode()
+
+    assert asked(b"key") == asked(b"key") != asked(b"other")
+
+
 def test_who_may_not_log_in_is_told_after_the_proof_only(served: Served) -> None:
     server = served(SCRAM)
     assert "password authentication failed" in refused(server, "locked", password="wrong")
@@ -222,6 +232,7 @@ def test_rules_that_are_none(rules: str) -> None:
 def test_what_the_settings_say_is_checked_at_the_start(tmp_path: Path, pair: Pair) -> None:
     for settings in (
         Settings(tls="required"), Settings(tls_cert_file=pair.certificate),
+        Settings(tls_client_ca_file=pair.certificate),
         Settings(tls_cert_file=pair.key, tls_key_file=pair.key),
         Settings(tls_cert_file=tmp_path / "none", tls_key_file=pair.key),
     ):  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,23 @@ def test_what_a_role_may_have(database: Database, session: Session) -> None:
     assert not database.catalog.state.objects_of("role")
 
 
+def test_of_two_changes_at_once_both_hold(
+    database: Database, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(session, "CREATE ROLE anna LOGIN SUPERUSER")
+    coordinator, other = database.coordinator, database.session()
+    alter = coordinator.alter_object
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(coordinator, "alter_object", alter)
+        run(other, "ALTER ROLE anna NOLOGIN")
+        alter(*arguments)
+
+    monkeypatch.setattr(coordinator, "alter_object", overtaken)
+    run(session, "ALTER ROLE anna CONNECTION LIMIT 5")
+    assert database.role("anna") == Role("anna", can_login=False, connection_limit=5)
+
+
 def test_root_gets_a_password_without_being_made(database: Database, session: Session) -> None:
     run(session, "ALTER ROLE root PASSWORD 'x'")
     assert knows(database.role("root"), "x")
@@ -127,6 +145,7 @@ def test_a_session_knows_whose_it_is(database: Database, session: Session) -> No
         ("DROP ROLE root", DependentObjectsExist), ("CREATE SCHEMA pg_authid", InvalidParameter),
         ("SELECT * FROM pg_authid.root", HeadraceError),
         ("ALTER SYSTEM SET auth_rules = 'nonsense'", InvalidParameter),
+        ("ALTER SYSTEM SET auth_rules = 'hostssl all all all cert'", InvalidParameter),
     ],
 )  # fmt: skip
 def test_what_is_refused(database: Database, session: Session, sql: str, error: type[Exception]) -> None:

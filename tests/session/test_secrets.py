@@ -220,6 +220,21 @@ def test_logs_show_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "_ours", False)
 
 
+def test_the_log_has_no_lines_that_strangers_make_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(logs.sys, "stderr", out)
+    try:
+        logs.log_to_stderr("info")
+        log = structlog.get_logger("x")
+        log.warning("client turned away", user="a\n2026-01-01 [error] the disk is full", peer="\x1b]0;b\x9b")
+    finally:
+        structlog.reset_defaults()
+        monkeypatch.setattr(logs, "_ours", False)
+    text = out.getvalue()
+    assert "[error]" in text and "\x1b" not in text and "\x9b" not in text
+    assert text.count("\n") == 1
+
+
 def test_the_history_of_the_shell_leaves_them_out(tmp_path: Path) -> None:
     history = _Discreet(str(tmp_path / "history"))
     for text in ("SELECT 1;", "create /* x */ secret a AS 'hunter2';", "ALTER SECRET a\nAS 'hunter2';"):

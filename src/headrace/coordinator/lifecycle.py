@@ -345,30 +345,26 @@ class Lifecycle:
 
     def alter_secret(self, secret_id: int, value: str) -> None:
         """See `Coordinator.alter_secret`."""
-        core = self._core
-        with self._statement():
-            state = core.catalog.state
-            record = state.objects.get(secret_id)
-            if record is None:
-                raise UndefinedObject(f"there is no secret {secret_id}")
-            altered = sealed_record(record, value, state, core.vault.keys)
-            event = AddEvent("secret_altered", secret_id, f'secret "{record.name}" was given another value')
-            self._undecided.transact(
-                [Put(altered), event], lambda state: state.objects.get(secret_id) == altered, lambda state: None
-            )
 
-    def replace_object(self, record: ObjectRecord, text: str) -> None:
-        """See `Coordinator.replace_object`."""
+        def sealed(record: ObjectRecord) -> ObjectRecord:
+            return sealed_record(record, value, self._core.catalog.state, self._core.vault.keys)
+
+        self.alter_object(secret_id, sealed, "was given another value")
+
+    def alter_object(self, object_id: int, change: Callable[[ObjectRecord], ObjectRecord], done: str) -> None:
+        """See `Coordinator.alter_object`."""
         core = self._core
         with self._statement():
-            before = core.catalog.state.objects.get(record.id)
+            before = core.catalog.state.objects.get(object_id)
             if before is None:
-                raise UndefinedObject(f'{record.kind} "{record.name}" does not exist any more')
-            if before.name != record.name:
-                self._check_name(record)
+                raise UndefinedObject(f"there is no object {object_id}")
+            after = change(before)
+            if after.name != before.name:
+                self._check_name(after)
+            text = f'{before.kind} "{before.name}" {done}'
             self._undecided.transact(
-                [Put(record), AddEvent(f"{record.kind}_altered", record.id, text)],
-                lambda state: state.objects.get(record.id) == record,
+                [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)],
+                lambda state: state.objects.get(object_id) == after,
                 lambda state: None,
             )
 

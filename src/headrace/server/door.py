@@ -9,7 +9,7 @@ from headrace.config import Settings
 from headrace.errors import InvalidParameter
 from headrace.server.gate import Gate
 from headrace.server.tls import Certificates
-from headrace.session.access import Rules, is_loopback
+from headrace.session.access import Rules, check_rules, is_loopback
 from headrace.session.roles import Role
 
 _parse = lru_cache(maxsize=16)(Rules.parse)
@@ -21,7 +21,8 @@ def certificates_of(settings: Settings) -> Certificates | None:
     if settings.tls == "off":
         return None
     if certificate is None or key is None:
-        if settings.tls == "required" or certificate is not None or key is not None:
+        given = (certificate, key, settings.tls_client_ca_file)
+        if settings.tls == "required" or any(file is not None for file in given):
             raise InvalidParameter(
                 f"tls is {settings.tls}, which needs both tls_cert_file and tls_key_file",
                 hint="openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=$(hostname) -keyout key.pem "
@@ -31,15 +32,13 @@ def certificates_of(settings: Settings) -> Certificates | None:
     return Certificates(certificate, key, settings.tls_client_ca_file)
 
 
-def gate_of(settings: Callable[[], Settings], role: Callable[[str], Role | None]) -> Gate:
+def gate_of(
+    settings: Callable[[], Settings], role: Callable[[str], Role | None], mock_key: bytes | None = None
+) -> Gate:
     """Rules and roles as of now; `settings` are asked again for each client. Raises `InvalidParameter`."""
     first = settings()
-    if _parse(first.auth_rules).needs_certificates and first.tls_client_ca_file is None:
-        raise InvalidParameter(
-            "auth_rules asks clients for certificates, which needs tls_client_ca_file",
-            hint="Name the file with the authorities of the clients' certificates.",
-        )
-    return Gate(lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required")
+    check_rules(first.auth_rules, first)
+    return Gate(lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required", mock_key=mock_key)
 
 
 def warning_of(settings: Settings, host: str, has_password: bool) -> str | None:

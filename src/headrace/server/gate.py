@@ -40,12 +40,13 @@ class Gate:
         role: Callable[[str], Role | None] = Role,
         *,
         requires_tls: bool = False,
+        mock_key: bytes | None = None,
     ) -> None:
-        """`role` finds one by its name."""
+        """`role` finds one by its name. `mock_key` makes up salts for who does not exist; by default a new one."""
         self.rules = rules
         self.role = role
         self.requires_tls = requires_tls
-        self.mock_key = secrets.token_bytes(32)
+        self.mock_key = mock_key or secrets.token_bytes(32)
 
     def login(self, user: str, database: str, wire: Wire) -> Login:
         """The login of a client. Raises `HeadraceError` (28000) for one that is turned away unheard."""

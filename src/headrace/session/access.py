@@ -13,6 +13,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast, get_args
 
+from headrace.config import Settings
 from headrace.errors import InvalidParameter
 
 Method: TypeAlias = Literal["trust", "scram-sha-256", "cert", "reject"]
@@ -84,6 +85,15 @@ class Rules:
     def needs_certificates(self) -> bool:
         """Whether clients are to show a certificate."""
         return any(rule.method == "cert" for rule in self.rules)
+
+
+def check_rules(text: str, settings: Settings) -> None:
+    """Raise `InvalidParameter` for what are no rules, and for rules that ask for what a process cannot have."""
+    if Rules.parse(text).needs_certificates and settings.tls_client_ca_file is None:
+        raise InvalidParameter(
+            "auth_rules asks clients for certificates, which needs tls_client_ca_file",
+            hint="Name the file with the authorities of the clients' certificates.",
+        )
 
 
 def is_loopback(host: str) -> bool:

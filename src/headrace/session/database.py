@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from pyspark.sql.types import DataType
 from structlog import get_logger
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord, SettingRecord
 from headrace.common.clock import Clock, SystemClock
@@ -33,7 +35,7 @@ from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
 from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
-from headrace.session.access import Rules
+from headrace.session.access import check_rules
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, show
 from headrace.session.execution.kernels import KernelPlans
@@ -171,7 +173,7 @@ class Database:
         Raises `UndefinedObject`, `InvalidParameter`.
         """
         if name == "auth_rules" and value is not None:
-            Rules.parse(value)
+            check_rules(value, self.settings)
         self._parameters.alter(name, value, self._use)
 
     def _take_in(self, found: Refreshed | None) -> None:
@@ -225,6 +227,12 @@ class Database:
     def role(self, name: str) -> Role | None:
         """Who somebody is that connects under a name; None for nobody."""
         return role_of(self.catalog.image, name, self.now_ms())
+
+    @property
+    def mock_key(self) -> bytes:
+        """What those are asked by who do not exist: the same for every server of the database, and after a restart."""
+        number = self.catalog.image.config.get(DATABASE_KEY, 0)
+        return hashlib.sha256(f"headrace roles {number}".encode()).digest()
 
     @property
     def has_passwords(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -24,6 +24,20 @@ class Logger(structlog.PrintLogger):
     fatal = failure = err = error = critical = exception = msg
 
 
+_CONTROL: Final = {i: f"\\x{i:02x}" for i in (*range(0x20), *range(0x7F, 0xA0))}
+_LINES: Final = {i: text for i, text in _CONTROL.items() if chr(i) not in "\n\t"}
+_LONG: Final = ("exception", "stack")
+"""What has lines."""
+
+
+def escaped(logger: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Show control characters instead of sending them: names that strangers make up must not look like messages."""
+    return {
+        key: value.translate(_LINES if key in _LONG else _CONTROL) if isinstance(value, str) else value
+        for key, value in event.items()
+    }
+
+
 def log_to_stderr(level: str) -> None:
     """Let this process's messages from `level` on go to standard error."""
     global _ours
@@ -36,6 +50,7 @@ def log_to_stderr(level: str) -> None:
             structlog.processors.StackInfoRenderer(),
             structlog.dev.set_exc_info,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+            escaped,
             # By default tracebacks show what variables hold: statements, rows, the values of secrets.
             structlog.dev.ConsoleRenderer(
                 colors=not file.closed and file.isatty(), exception_formatter=structlog.dev.plain_traceback

@@ -138,7 +138,7 @@ class ObjectWriter:
         self._root = root
         self._named = False
         with storage_errors("writing", path):
-            self._fd: int | None = self._open()
+            self._fd: int | None = _open_new(self._temporary)
 
     def __enter__(self) -> ObjectWriter:
         return self
@@ -148,13 +148,6 @@ class ObjectWriter:
         if not self._named:
             with suppress(OSError):
                 os.unlink(self._temporary)
-
-    def _open(self) -> int:
-        for _ in range(2):
-            with suppress(FileNotFoundError):  # it may even be that an empty directory is tidied away just now
-                return os.open(self._temporary, _NEW, 0o644)
-            make_directory(Path(self._target).parent)
-        return os.open(self._temporary, _NEW, 0o644)
 
     def write(self, data: Any) -> int:
         """Append bytes, or anything with the buffer protocol; returns their number."""
@@ -225,11 +218,7 @@ def put_unsynced(root: str | os.PathLike[str], path: str, content: bytes) -> Non
     """
     target = os.path.join(root, path)
     with storage_errors("writing", path):
-        try:
-            fd = os.open(target, _NEW, 0o644)
-        except FileNotFoundError:
-            make_directory(Path(target).parent)
-            fd = os.open(target, _NEW, 0o644)
+        fd = _open_new(target)
         try:
             view = memoryview(content)
             while view:
@@ -240,6 +229,15 @@ def put_unsynced(root: str | os.PathLike[str], path: str, content: bytes) -> Non
             raise
         finally:
             os.close(fd)
+
+
+def _open_new(file: str) -> int:
+    """A descriptor of a file that must not be there yet; its directory is made if need be."""
+    for _ in range(2):
+        with suppress(FileNotFoundError):  # it may even be that an empty directory is tidied away just now
+            return os.open(file, _NEW, 0o644)
+        make_directory(Path(file).parent)
+    return os.open(file, _NEW, 0o644)
 
 
 def _give_name(temporary: str, target: str) -> None:

@@ -42,10 +42,12 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
         if record_of(state, statement.target) is not None or statement.target == ROOT:
             raise DuplicateObject(f'role "{statement.target}" already exists')
     assert record is not None
-    role = _changed(Role.of(record), statement.options)
-    session.database.coordinator.replace_object(
-        replace(record, name=statement.target or record.name, payload=role.payload), f'role "{name}" was changed'
-    )
+
+    def altered(found: ObjectRecord) -> ObjectRecord:
+        role = _changed(Role.of(found), statement.options)
+        return replace(found, name=statement.target or found.name, payload=role.payload)
+
+    session.database.coordinator.alter_object(record.id, altered, "was changed")
     return Result("ALTER ROLE")
 
 
