@@ -20,7 +20,7 @@ from headrace.errors import CorruptObject, DiskFull, InvalidParameter, StorageEr
 from headrace.state import objects, stores
 from headrace.state import remote as remote_module
 from headrace.state.iopool import IoPool, RetryPolicy
-from headrace.state.objects import ObjectWriter, put_unsynced
+from headrace.state.objects import ObjectWriter, append_unsynced
 from headrace.state.run import Run, Section, write_run, write_small_run
 from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, root_from_json, root_to_json, store_of
@@ -420,9 +420,9 @@ def test_a_small_run_is_the_same_object_by_either_way(tmp_path: Path) -> None:
 def test_a_small_object_takes_no_name_and_leaves_nothing_where_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_unsynced(tmp_path, "a/x", b"one")
+    append_unsynced(tmp_path, "a/x", b"one", 0)
     with pytest.raises(StorageError):
-        put_unsynced(tmp_path, "a/x", b"two")
+        append_unsynced(tmp_path, "a/x", b"two", 0)
     assert (tmp_path / "a/x").read_bytes() == b"one"
 
     def full(*_: object) -> int:
@@ -430,5 +430,5 @@ def test_a_small_object_takes_no_name_and_leaves_nothing_where_it_fails(
 
     monkeypatch.setattr(objects.os, "write", full)
     with pytest.raises(DiskFull, match="a/y"):
-        put_unsynced(tmp_path, "a/y", b"three")
+        append_unsynced(tmp_path, "a/y", b"three", 0)
     assert not (tmp_path / "a/y").exists()

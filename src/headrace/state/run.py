@@ -43,7 +43,7 @@ from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
 from headrace.state.kernels.sizes import overflows_named, row_bytes
-from headrace.state.objects import ObjectBuffer, SectionSink, put_unsynced
+from headrace.state.objects import ObjectBuffer, SectionSink, append_unsynced
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
 from headrace.state.watermark import time_range
@@ -96,15 +96,18 @@ def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool
     return refs
 
 
-def write_small_run(root: str | os.PathLike[str], path: str, section: Section) -> tuple[list[RunRef], bytes]:
+def write_small_run(
+    root: str | os.PathLike[str], path: str, section: Section, at: int = 0
+) -> tuple[list[RunRef], bytes]:  # fmt: skip
     """Write an object of one small section to a directory, not durable on return, and give its bytes, too.
 
-    Raises what `write_run` does.
+    Where the object has `at` bytes already, a multiple of `ALIGNMENT`, the section comes after them: see
+    `append_unsynced`. Raises what `write_run` does.
     """
-    made = ObjectBuffer(path)
+    made = ObjectBuffer(path, at)
     refs, content = _write_sections(made, [section]), bytes(made.content)
     if refs:
-        put_unsynced(root, path, content)
+        append_unsynced(root, path, content, at)
     return refs, content
 
 

@@ -31,9 +31,10 @@ from headrace.coordinator.writes.requests import Context, Request, WriteResult, 
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import Found
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
+from headrace.coordinator.writes.small_runs import SmallRuns
 from headrace.coordinator.writes.stored import StoredRows, Versions
 from headrace.errors import Fenced, HeadraceError, ShuttingDown, UndefinedTable, WrongObjectType
-from headrace.state.run import Section, write_run, write_small_run
+from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef
 
 GROUP_REQUESTS = 1_000
@@ -71,6 +72,7 @@ class Writer:
         self._versions = Versions(core)
         self._stored = StoredRows(core)
         self.settling = Settling(core)
+        self.small_runs = SmallRuns(core)
         self._dropped: dict[int, str] = {}
         """The names of tables that were dropped lately, for those that still want to write to them."""
         self._layouts: dict[int, tuple[Relation, RowLayout]] = {}
@@ -245,6 +247,7 @@ class Writer:
             while len(self._dropped) > DROPPED_KNOWN:
                 del self._dropped[next(iter(self._dropped))]
         self._stored.forget(table_id)
+        self.small_runs.forget(table_id)
 
     def layout(self, table_id: int) -> RowLayout:
         """How a table's rows are laid out. Raises `UndefinedTable`, `WrongObjectType`."""
@@ -322,7 +325,7 @@ class Writer:
     def merged(self, table_id: int, refs: Iterable[RunRef], into: Iterable[RunRef]) -> None:
         """Runs of a table have been merged into others."""
         with self._lock:
-            self._history.merged(table_id, [r.path for r in refs], [r.path for r in into])
+            self._history.merged(table_id, map(run_id, refs), map(run_id, into))
 
     def pinned(self, relation: Relation, held: ExitStack) -> tuple[RunRef, ...]:
         """A table's newest runs, kept from vacuum until the stack ends."""
@@ -332,6 +335,7 @@ class Writer:
         """Let go of pins and open runs that nobody needs at present."""
         self._versions.tidy()
         self._stored.tidy()
+        self.small_runs.tidy()
 
     # ---- one group; the caller leads
 
@@ -383,7 +387,7 @@ class _GroupCommit:
         self._unreadable: dict[int, HeadraceError] = {}
         """Why the rows of a table could not be looked up."""
         self._contents: dict[str, str] = {}
-        """The bytes of objects that are not forced to the disk, by the ids of their runs."""
+        """The bytes of runs that are not forced to the disk, by their ids."""
 
     def run(self, requests: Sequence[Request]) -> None:
         """Apply all requests, write what they come to, commit it, tell everybody."""
@@ -490,14 +494,14 @@ class _GroupCommit:
         core = self._core
         refs = [replace(ref, epoch_lo=epoch, epoch_hi=epoch) for ref in table.runs]
         if delta.num_rows:
-            prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
-            self._held.enter_context(core.pins.writing(prefix))
             section = Section(table.relation.state_table, table.schema, [delta], epoch)
             settling = self._writer.settling
             if delta.nbytes <= CONTENT_BYTES and settling.has_room:
-                new, content = write_small_run(core.root, f"{prefix}.run", section)
+                new, content = self._writer.small_runs.write(table.relation.id, section, epoch, self._held)
                 self._contents |= {run_id(ref): settling.held(content) for ref in new}
             else:
+                prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
+                self._held.enter_context(core.pins.writing(prefix))
                 new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync)
             refs += new
         return refs
@@ -545,7 +549,7 @@ class _GroupCommit:
                 if refs is None:
                     writer._history.note(i, epoch, None)
                 else:
-                    writer._history.note(i, epoch, table.hashes(delta), [r.path for r in refs[i]])
+                    writer._history.note(i, epoch, table.hashes(delta), map(run_id, refs[i]))
                 self._refresh_cache(table, delta, refs is not None)
 
     def _refresh_cache(self, table: TableGroup, delta: pa.RecordBatch, sure: bool) -> None:
