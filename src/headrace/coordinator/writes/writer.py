@@ -25,6 +25,7 @@ from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, WriteHistory
+from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Context, Request, WriteResult, serialization_failure
@@ -251,7 +252,10 @@ class Writer:
 
     def layout(self, table_id: int) -> RowLayout:
         """How a table's rows are laid out. Raises `UndefinedTable`, `WrongObjectType`."""
-        relation = self.table(table_id)
+        return self.layout_of(self.table(table_id))
+
+    def layout_of(self, relation: Relation) -> RowLayout:
+        """The same of a table that `table` has found."""
         with self._lock:
             return self._layout(relation)
 
@@ -295,17 +299,24 @@ class Writer:
         table_id = relation.id
         with self._lock:
             found, missing = self._rows.get(table_id, keys)
-        looked_up: dict[Key, Found] = {}
-        if missing:
-            # As of the snapshot: the catalog knows of a commit a moment before the history does.
-            looked_up = self.looked_up(table_id, layout, refs, missing, since)
-            found |= looked_up
+            if not missing:
+                self._require_unchanged(relation, found, since)
+                return found
+        # As of the snapshot: the catalog knows of a commit a moment before the history does.
+        looked_up = self.looked_up(table_id, layout, refs, missing, since)
+        found |= looked_up
         with self._lock:
-            if any(self._history.key_changed(table_id, found[key].k, since) for key in keys):
-                raise serialization_failure(relation.name)
-            if looked_up:
-                self._rows.put(table_id, looked_up)
+            self._require_unchanged(relation, found, since)
+            self._rows.put(table_id, looked_up)
         return found
+
+    def _require_unchanged(self, relation: Relation, found: Mapping[Key, Found], since: int) -> None:
+        """Raise `SerializationFailure` if one of these rows has changed after an epoch. The caller holds the lock."""
+        if not self._history.changed(relation.id, since):
+            return
+        for row in found.values():
+            if self._history.key_changed(relation.id, row.k, since):
+                raise serialization_failure(relation.name)
 
     def looked_up(
         self, i: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], as_of: int | None = None
@@ -327,7 +338,7 @@ class Writer:
         with self._lock:
             self._history.merged(table_id, map(run_id, refs), map(run_id, into))
 
-    def pinned(self, relation: Relation, held: ExitStack) -> tuple[RunRef, ...]:
+    def pinned(self, relation: Relation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
         """A table's newest runs, kept from vacuum until the stack ends."""
         return self._versions.hold(relation, held)
 
