@@ -57,6 +57,9 @@ INDEX_STRIDE = 256
 FILTER_MIN_ROWS = 4_096
 """Rows below which a run has no key filter: looking for the keys themselves costs no more."""
 
+SMALL_BYTES = 64 << 10
+"""Bytes of a batch up to which it is put together in memory."""
+
 _MAGIC = b"HEADRUN3"
 _MAGIC_STARTS = b"HEADRUN4"
 """Of runs whose batches differ in size: whoever does not know of these must not read them."""
@@ -209,12 +212,16 @@ class _SectionWriter:
     def finish(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> RunRef:
         """Write everything."""
         self._out.begin()
-        with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
-            for batch in chain([first], rest):
-                self._add(batch)
-                writer.write_batch(batch)
-                self._blocks.append((self._length, self._crc))
-                self._crc = 0
+        second = next(rest, None)
+        if second is None and first.nbytes <= SMALL_BYTES:
+            self._write_at_once(first)
+        else:
+            with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
+                for batch in chain([first], [] if second is None else [second], rest):
+                    self._add(batch)
+                    writer.write_batch(batch)
+                    self._blocks.append((self._length, self._crc))
+                    self._crc = 0
         body = self._length
         index = np.concatenate(self._index)
         keys = KeyFilter.encode(self._filters) if self._rows >= FILTER_MIN_ROWS else b""
@@ -241,6 +248,19 @@ class _SectionWriter:
             crc32=self._crc,
             **facts,
         )
+
+    def _write_at_once(self, batch: pa.RecordBatch) -> None:
+        """The same bytes with two writes: Arrow makes some twenty, and each of them costs as much as a small batch."""
+        made = pa.BufferOutputStream()
+        with pa.ipc.new_file(made, batch.schema) as writer:
+            self._add(batch)
+            writer.write_batch(batch)
+            end = made.tell()
+        content = memoryview(made.getvalue())
+        self.write(content[:end])
+        self._blocks.append((self._length, self._crc))
+        self._crc = 0
+        self.write(content[end:])
 
     def _facts(self, index: Ints) -> dict[str, Any]:
         low, high = self._epochs or (0, 0)

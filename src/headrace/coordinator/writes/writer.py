@@ -462,7 +462,9 @@ class _GroupCommit:
         wanted: dict[int, dict[Key, None]] = {}
         for request in requests:
             for table_id, keys in request.looked_up.items():
-                wanted.setdefault(table_id, {}).update(dict.fromkeys(keys))
+                distinct = wanted.setdefault(table_id, {})
+                for key in keys:
+                    distinct[key] = None
         writer = self._writer
         for table_id, distinct in wanted.items():
             try:
