@@ -88,15 +88,17 @@ WITH head AS MATERIALIZED (
     AND coalesce(max(value) FILTER (WHERE key = '{SEQUENCE_KEY}'), 0) = CAST(:sequence AS bigint)
 ), deleted AS (
     DELETE FROM record
-    USING unnest(CAST(:deleted_collections AS text[]), CAST(:deleted_keys AS text[])) AS gone (collection, key), expected
+    USING expected,
+        unnest(CAST(:deleted_collections AS text[]), CAST(:deleted_keys AS text[])) AS gone (collection, key)
     WHERE record.collection = gone.collection AND record.key = gone.key
 ), put AS (
     INSERT INTO record (collection, key, value)
-    SELECT new.* FROM unnest(CAST(:collections AS text[]), CAST(:keys AS text[]), CAST(:texts AS text[])) AS new, expected
+    SELECT new.*
+    FROM expected, unnest(CAST(:collections AS text[]), CAST(:keys AS text[]), CAST(:texts AS text[])) AS new
     ON CONFLICT (collection, key) DO UPDATE SET value = excluded.value
 ), configured AS (
     INSERT INTO config (key, value)
-    SELECT new.* FROM unnest(CAST(:entries AS text[]), CAST(:numbers AS bigint[])) AS new, expected
+    SELECT new.* FROM expected, unnest(CAST(:entries AS text[]), CAST(:numbers AS bigint[])) AS new
     ON CONFLICT (key) DO UPDATE SET value = excluded.value
 )
 SELECT key, value FROM head
