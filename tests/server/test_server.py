@@ -70,13 +70,6 @@ def test_psql_runs_scripts_and_shows_errors_where_they_are(server):
     assert "NOTICE:  hello" in psql(server, "-c", "notify 'hello'").stderr
 
 
-@psql_missing
-def test_psql_copy_is_refused_clearly(server):
-    done = psql(server, "-c", "\\copy t from stdin", stdin="1\n")
-    assert "COPY is not supported" in done.stderr
-    assert "HINT" in done.stderr
-
-
 @pytest.mark.parametrize("binary", [False, True])
 def test_psycopg_values_go_both_ways(server, binary):
     values = (

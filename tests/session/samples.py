@@ -75,7 +75,11 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Prepare: ("PREPARE new AS SELECT 1",),
     st.Execute: ("EXECUTE kinds_p(3)",),
     st.Deallocate: ("DEALLOCATE ALL",),
+    st.DeclareCursor: ("DECLARE kinds_c CURSOR WITH HOLD FOR SELECT 1",),
+    st.FetchCursor: ("FETCH kinds_c",),
     st.CloseCursor: ("CLOSE ALL",),
+    st.CopyFrom: ("COPY kinds_t FROM STDIN",),
+    st.CopyTo: ("COPY kinds_t TO STDOUT", "COPY (SELECT 1) TO STDOUT"),
     st.Unlisten: ("UNLISTEN *",),
 }  # fmt: skip
 
