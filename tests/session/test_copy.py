@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import io
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -162,15 +163,25 @@ def test_a_client_may_give_up(server: ServerThread, table: str) -> None:
         assert failed.value.diag.message_primary == "COPY from stdin failed: no more"
 
 
+def next_result(line: psycopg.pq.abc.PGconn) -> psycopg.pq.abc.PGresult | None:
+    """The next result of what was sent; waits without holding up the server's threads."""
+    while line.flush():
+        select.select([], [line.socket], [], WAIT_S)
+    while line.is_busy():
+        select.select([line.socket], [], [], WAIT_S)
+        line.consume_input()
+    return line.get_result()
+
+
 def copy_fail(connection: psycopg.Connection[Any], sql: str, data: bytes, reason: bytes) -> None:
     """Send some rows, and then that there is an error."""
     line = connection.pgconn
     line.exec_(sql.encode())
     line.put_copy_data(data)
     line.put_copy_end(reason)
-    result = line.get_result()
+    result = next_result(line)
     assert result is not None
-    line.get_result()
+    next_result(line)
     raise psycopg.errors.lookup((result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) or b"").decode())(
         "", info=result
     )
@@ -197,7 +208,7 @@ def test_statements_before_and_after_it_in_one_message(server: ServerThread, tab
             f"SELECT count(*) FROM {table}".encode()
         )
         tags = []
-        while (result := line.get_result()) is not None:
+        while (result := next_result(line)) is not None:
             if result.status == psycopg.pq.ExecStatus.COPY_IN:
                 line.put_copy_data(f"{10 + len(tags)}\n".encode())
                 line.put_copy_end()
@@ -292,7 +303,7 @@ def test_a_failure_takes_back_what_its_script_has_done(server: ServerThread, tab
         line = connection.pgconn
         line.send_query(f"INSERT INTO {table} (id) VALUES (1); COPY {table} (id) FROM STDIN; SELECT 1".encode())
         states = []
-        while (result := line.get_result()) is not None:
+        while (result := next_result(line)) is not None:
             if result.status == psycopg.pq.ExecStatus.COPY_IN:
                 line.put_copy_data(b"x\n")
                 line.put_copy_end()
