@@ -104,7 +104,8 @@ def test_nested_arrays_have_one_size_for_each_dimension():
     ("type", "value"),
     [
         ("array<int>", [1, None, -3]), ("array<int>", []), ("array<string>", ["a", "", None, "NULL", 'x"\\,{} y']),
-        ("array<array<bigint>>", [[1, 2], [3, None]]), ("array<double>", [1.5, -0.25]), ("array<boolean>", [True, False]),
+        ("array<array<bigint>>", [[1, 2], [3, None]]), ("array<double>", [1.5, -0.25]),
+        ("array<boolean>", [True, False]),
         ("array<date>", [dt.date(2024, 2, 3)]), ("array<decimal(10,2)>", [Decimal("1.50"), None]),
         ("array<binary>", [b"\0\xff"]), ("array<timestamp_ntz>", [dt.datetime(2024, 2, 3, 4, 5, 6, 7)]),
     ],

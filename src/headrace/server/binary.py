@@ -266,7 +266,8 @@ def _quoted(text: str) -> str:
 
 _MAX_DIMENSIONS: Final = 6
 _ARRAYS: Final = frozenset((
-    199, 1000, 1001, 1002, 1003, 1005, 1007, 1009, 1014, 1015, 1016, 1021, 1022, 1028, 1115, 1182, 1185, 1231, 2951, 3807,
+    199, 1000, 1001, 1002, 1003, 1005, 1007, 1009, 1014, 1015, 1016, 1021, 1022, 1028, 1115, 1182, 1185, 1231, 2951,
+    3807,
 ))  # fmt: skip
 """Type OIDs of arrays of what can be decoded."""
 _DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
