@@ -51,6 +51,7 @@ def copy_to(session: Session, statement: st.CopyTo) -> Result:
             raise WrongObjectType(
                 f'cannot copy from {kind_name(record)} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
             )
+        session.rights.require("r", record)
         known, relation = [c.name for c in record.columns], label(record)
         wanted = target_columns(record, statement.columns)
         query = parse_query(f"SELECT {', '.join(_quoted(c.name) for c in wanted)} FROM {_table_text(statement.table)}")
@@ -67,6 +68,7 @@ def copy_from(session: Session, statement: st.CopyFrom) -> Result:
         raise WrongObjectType(
             f'cannot copy to {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
         )
+    session.rights.require("a", record)
     columns = target_columns(record, statement.columns)
     check_lists(statement.format, [c.name for c in columns], [c.name for c in record.columns], label(record))
     return Result("COPY", sink=_Sink(session, statement, record, columns))
