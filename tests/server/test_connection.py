@@ -249,7 +249,7 @@ def test_a_plan_whose_columns_have_changed_is_refused(line):
 
 
 def test_copy_data_that_come_too_late_are_left_out(line):
-    assert state(line.say(Query("copy nothing from stdin"))) == "42601"
+    assert state(line.say(Query("copy nothing from stdin"))) == "42P01"
     assert line.say(Opaque("d", b"1\n"), Opaque("c", b"")) == []
 
 

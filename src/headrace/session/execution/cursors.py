@@ -72,9 +72,9 @@ class OpenCursor:
             yield batch
 
     def _backward(self, count: int | None) -> Iterator[pa.RecordBatch]:
+        self._require_scroll()
         if self._at == 0:
             return
-        self._require_scroll()
         stop = 0 if count is None else max(self._at - 1 - count, 0)
         upto, self._at = self._at - 1, stop + 1 if count is not None and self._at - 1 >= count else 0
         while upto > stop:
