@@ -23,6 +23,7 @@ from headrace.server.frontend import FrontendMessage
 from headrace.server.gate import Gate, Login, Wire
 from headrace.server.portals import (
     Portal,
+    PortalCursor,
     Statement,
     close_result,
     is_blank,
@@ -380,6 +381,7 @@ class Connection:
             return
         parameters = self._parameters
         self.session = self._make_session(parameters)
+        self.session.find_portal = self._portal_cursor
         self._send(backend.AuthenticationOk())
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
         known["application_name"] = parameters.get("application_name", "")
@@ -635,6 +637,12 @@ class Connection:
         if name or self._unnamed is None:
             return Statement.of(self._require_session().statements.get(name))
         return self._unnamed
+
+    def _portal_cursor(self, name: str) -> PortalCursor | None:
+        if not name or not self._portals.has(name):
+            return None
+        portal = self._portals.get(name)
+        return None if portal.statement.columns is None else PortalCursor(portal)
 
     def _drop_portal(self, name: str) -> None:
         portal = self._portals.pop(name)

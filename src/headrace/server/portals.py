@@ -175,6 +175,23 @@ class Portal:
             close_result(self.result)
 
 
+class PortalCursor:
+    """A portal for FETCH and MOVE, which read it forward."""
+
+    binary = False
+
+    def __init__(self, portal: Portal) -> None:
+        self._portal = portal
+        self.columns = portal.statement.columns or []
+
+    def fetch(self, direction: str, count: int | None) -> Iterator[pa.RecordBatch]:
+        """The next rows. Raises `HeadraceError` (55000) for any others."""
+        if direction != "forward" or (count is not None and count <= 0):
+            raise HeadraceError("cursor can only scan forward", sqlstate="55000")
+        self._portal.start()
+        return self._portal.read(count or 0)
+
+
 def pieces(result: Result) -> Iterator[pa.RecordBatch]:
     """The result's rows in small batches."""
     for batch in result.batches:

@@ -178,6 +178,9 @@ class SessionLike(Protocol):
         """Prepared statements by name, whether a message of the protocol made them or `PREPARE`."""
         ...
 
+    find_portal: Callable[[str], Any]
+    """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
+
     @property
     def cursors(self) -> Named[Any]:
         """Cursors by name, which have `columns`."""

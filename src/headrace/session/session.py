@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
@@ -94,6 +94,7 @@ class Session:
         """Prepared statements, those of the protocol among them."""
         self.cursors: Named[OpenCursor] = Named("cursor", "34000", "42P03")
         """What DECLARE has made."""
+        self.find_portal: Callable[[str], Any] = lambda name: None
         self.labels: dict[str, object] = {}
         """Added to the payload of every object that the session creates."""
         self.transaction: Transaction | None = None

@@ -178,9 +178,15 @@ def declare_cursor(session: Session, statement: st.DeclareCursor) -> Result:
     return Result("DECLARE CURSOR", notices=result.notices)
 
 
+def cursor_named(session: Session, name: str) -> OpenCursor:
+    """The cursor of that name, or the portal. Raises `HeadraceError` (34000)."""
+    portal: OpenCursor | None = None if session.cursors.has(name) else session.find_portal(name)
+    return session.cursors.get(name) if portal is None else portal
+
+
 def fetch_cursor(session: Session, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE."""
-    cursor = session.cursors.get(statement.name)
+    cursor = cursor_named(session, statement.name)
     rows = cursor.fetch(statement.direction, statement.count)
     if statement.moves:
         return Result(f"MOVE {sum(batch.num_rows for batch in rows)}")
