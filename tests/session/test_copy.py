@@ -194,7 +194,7 @@ def test_a_cancel_stops_it(server: ServerThread, table: str) -> None:
             connection.cursor().copy(f"COPY {table} (id) FROM STDIN") as copy,
         ):
             copy.write("1\n")
-            connection.cancel()
+            connection.cancel_safe()
             for i in range(2, 1_000_000):
                 copy.write(f"{i}\n")
         assert count(connection, table) == 0
