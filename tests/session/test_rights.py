@@ -381,9 +381,15 @@ def test_a_role_that_is_dropped_has_no_rights_left(database: Database, root: Ses
     run(root, "DROP ROLE anna")
     with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
         run(anna, "SELECT * FROM pg_class")
+    run(root, "CREATE ROLE anna SUPERUSER")  # another one of that name
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "SELECT * FROM pg_class")
+    run(root, "DROP ROLE anna, bert")  # so that there is none at all
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "CREATE TABLE t (a int)")
     with pytest.raises(UndefinedObject):
         Rights.of(database.catalog.state, 123456).require_superuser("do this")
-    run(root, "CREATE ROLE anna")
+    run(root, "CREATE ROLE anna", "CREATE ROLE bert")
 
 
 def test_what_has_to_do_with_rights_is_refused_by_older_programs() -> None:

@@ -86,6 +86,8 @@ class Session:
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
+        self._role_ids: dict[str, int] = {}
+        """The ids that the roles had which the session has been."""
         if not self.rights.superuser:
             self.variables = Variables(**{**self.variables.defaults, "is_superuser": "off"})
         self._idle = idle.IdleClock()
@@ -154,7 +156,9 @@ class Session:
         state, name = self.database.catalog.image, self.role
         known = self._rights
         if known is None or known.state.objects is not state.objects or known.name != name:
-            known = self._rights = Rights(state.snapshot(), name)
+            known = Rights(state.snapshot(), name, self._role_ids.get(name, 0))
+            self._role_ids.setdefault(name, known.role_id)
+            self._rights = known
         return known
 
     def become(self, user: str | None, role: str | None, *, local: bool = False) -> None:
@@ -163,6 +167,8 @@ class Session:
             self.variables.hold({"role": role or "none"}, local=True)
         else:
             self.variables.hold({"session_authorization": user, "role": role})
+        if self.role != self.authenticated:  # another one of that name has not connected
+            self._role_ids.pop(self.role, None)
         superuser = "on" if self.rights.superuser else "off"
         self.variables.hold({"is_superuser": superuser}, local=local)
 
