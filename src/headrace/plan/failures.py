@@ -89,7 +89,7 @@ def translate(error: BaseException) -> HeadraceError:
         return errors.NumericOutOfRange("numeric value out of range")
     python = _PYTHON.findall(text)
     if python:
-        return errors.JobFailed(f"{python[-1][0]}: {python[-1][1]}", detail=text[:4000])
+        return errors.JobFailed(_shortened(f"{python[-1][0]}: {python[-1][1]}"), detail=text[:4000])
     return errors.JobFailed(_shortened(text), detail=text[:4000])
 
 

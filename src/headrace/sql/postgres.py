@@ -176,7 +176,7 @@ def _without_additions(source: bytes, words: Sequence[Word]) -> tuple[bytes, _Ad
             part = read(words, at)
             if part is None:
                 continue
-            end, instead = part
+            end, instead = min(part[0], len(words)), part[1]
             start = words[at].start
             cut[start : words[end - 1].end] = instead.encode().ljust(words[end - 1].end - start)
             if read is _system_time:

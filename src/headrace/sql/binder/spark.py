@@ -268,7 +268,8 @@ def _direction(key: SortKey) -> str:
 
 
 def _count(expr: Expr) -> str:
-    assert isinstance(expr, Constant) and expr.text is not None
+    if not isinstance(expr, Constant) or expr.text is None:
+        raise NotBound("a LIMIT or OFFSET without a value")
     return str(int(expr.text))
 
 
