@@ -86,3 +86,13 @@ def test_no_class_of_java_is_told() -> None:
     assert (found.sqlstate, found.message) == ("22003", "numeric value out of range")
     other = translate(ValueError("org.apache.spark.SparkException: java.lang.IllegalStateException: no more"))
     assert "java" not in other.message and "apache" not in other.message and "no more" in other.message
+
+
+def test_no_advice_of_sparks_is_told() -> None:
+    text = (
+        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If "
+    )
+    found = translate(
+        ValueError(f'{text}necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012')
+    )
+    assert (found.sqlstate, found.message) == ("22012", "Division by zero.")

@@ -33,7 +33,9 @@ _NAME_UNKNOWN = " does not exist in the JVM"
 
 _ARITHMETIC = re.compile(r"java\.lang\.ArithmeticException")
 _JAVA_CLASS = re.compile(r"\b(?:java|javax|scala|py4j|org\.apache)(?:\.[\w$]+)+(?::\s*)?")
-_ADVICE = re.compile(r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.")
+_ADVICE = re.compile(
+    r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.|\s*Use `try_\w+` to tolerate [^.]*\."
+)
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
 
 # Spark's states where PostgreSQL's clients know another one.
