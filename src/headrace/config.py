@@ -213,6 +213,9 @@ class Settings(BaseSettings):
     )
     max_concurrent_queries: int = _runtime(4, "Queries that Spark runs at once; more wait their turn.", ge=1)
     max_result_rows: int = _runtime(0, "Most rows that a query may return; more are error 54000; 0: no limit.", ge=0)
+    cursor_memory_bytes: int = _runtime(
+        64 << 20, "Most bytes of rows that a cursor keeps to scroll, or when it is held over its transaction.", ge=1
+    )
     result_batch_rows: int = _runtime(10_000, "Most rows of one batch on the way to a client.", ge=1)
 
     @property

@@ -23,6 +23,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         NumericOutOfRange              22003
         InvalidText                    22P02
         InvalidDatetime                22007
+        BadCopyData                    22P04
         NotNullViolation               23502
         UniqueViolation                23505
       TransactionError                 25000
@@ -52,6 +53,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -77,6 +79,10 @@ class HeadraceError(Exception):
         self.detail = detail
         self.position = position
         """1-based character offset in the statement, where there is one."""
+        self.context: str | None = None
+        """What was being done: of COPY, the line and the column."""
+        self.about: Mapping[str, str] = {}
+        """What it is about: `schema`, `table`, `column`, `datatype` and `constraint`, as far as they are known."""
 
 
 class StatementError(HeadraceError):
@@ -179,6 +185,12 @@ class NumericOutOfRange(DataError):
     """A number that its type cannot hold."""
 
     sqlstate = "22003"
+
+
+class BadCopyData(DataError):
+    """What a client sends in COPY has not the form that the statement says."""
+
+    sqlstate = "22P04"
 
 
 class InvalidText(DataError):

@@ -78,3 +78,21 @@ def test_calls_that_nobody_answers_are_of_a_spark_that_has_ended(error: Exceptio
 def test_calls_that_java_refuses_are_not() -> None:
     trace = "An error occurred while calling o17.gone. Trace:\npy4j.Py4JException: Method gone([]) does not exist"
     assert type(translate(Py4JError(trace))) is JobFailed
+
+
+def test_no_class_of_java_is_told() -> None:
+    rounded = "java.lang.ArithmeticException: rounded value is out of range for input 8.64E40 and rounding mode HALF_UP"
+    found = translate(ValueError(rounded))
+    assert (found.sqlstate, found.message) == ("22003", "numeric value out of range")
+    other = translate(ValueError("org.apache.spark.SparkException: java.lang.IllegalStateException: no more"))
+    assert "java" not in other.message and "apache" not in other.message and "no more" in other.message
+
+
+def test_no_advice_of_sparks_is_told() -> None:
+    text = (
+        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If "
+    )
+    found = translate(
+        ValueError(f'{text}necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012')
+    )
+    assert (found.sqlstate, found.message) == ("22012", "Division by zero.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from headrace.errors import (
 )
 from headrace.session.named import Named
 from headrace.session.result import IdleLimit, Notice, Result, ResultColumn
+from headrace.sql.copying import CopyFormat
 from headrace.sql.datatypes import parse_type
 from headrace.sql.values import parse_text
 
@@ -75,6 +77,8 @@ class MemorySession:
         self.database = database
         self.transaction_status = "I"
         self.statements = Named("prepared statement", "26000", "42P05")
+        self.find_portal = None
+        self.cursors = Named("cursor", "34000", "42P03")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
         self._cancel = threading.Event()
 
@@ -99,8 +103,10 @@ class MemorySession:
             yield self._run(statement, [])
 
     def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> MemoryPrepared:
-        (statement,) = split(sql)
-        return MemoryPrepared(self, statement, parameter_types)
+        statements = split(sql)
+        if len(statements) != 1:
+            raise SyntaxFault("cannot insert multiple commands into a prepared statement")
+        return MemoryPrepared(self, statements[0], parameter_types)
 
     def cancel(self) -> None:
         with self.database.lock:
@@ -120,6 +126,8 @@ class MemorySession:
             if self.transaction_status == "E" and not re.match(r"rollback|commit", sql, re.I):
                 raise TransactionError("current transaction is aborted", sqlstate="25P02")
             return self._statement(sql, parameters, types)
+        except (IndexError, ValueError) as error:  # odd statements are no concern of this session
+            raise SyntaxFault(str(error)) from None
         except BaseException:
             if self.transaction_status == "T":
                 self.transaction_status = "E"
@@ -145,6 +153,12 @@ class MemorySession:
             return self._insert(found[1], found[2], parameters)
         if word == "select":
             return self._select(sql, parameters, types)
+        if found := re.fullmatch(r"copy (\w+) (from stdin|to stdout)(?: (csv|binary))?", sql, re.I):
+            columns, rows = self._table(found[1])
+            how = CopyFormat("csv", ",", "") if found[3] == "csv" else CopyFormat(found[3] or "text")
+            if found[2].lower() == "from stdin":
+                return Result("COPY", sink=MemorySink(self, found[1], how))
+            return Result("COPY", columns, iter([batch(columns, rows)] if rows else ()), copy=how)
         raise SyntaxFault(f'syntax error at or near "{word}"', position=1, hint="See the manual.", detail="No rule.")
 
     def _insert(self, name: str, values: str, parameters: Sequence[str | None]) -> Result:
@@ -213,6 +227,37 @@ class MemorySession:
     def _divide(self) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array(["fine"])], names=["x"])
         raise DivisionByZero("division by zero")
+
+
+class MemorySink:
+    """Where the rows of COPY go."""
+
+    required: frozenset[str] = frozenset()
+
+    def __init__(self, session: MemorySession, relation: str, form: CopyFormat):
+        self.format, self.relation = form, relation
+        self.columns, self._rows = session._table(relation)
+        self._session = session
+        self._taken: list[tuple[object, ...]] = []
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self._session.transaction_status == "T":
+                self._session.transaction_status = "E"
+            raise
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        self._taken += zip(*(column.to_pylist() for column in rows.columns))
+
+    def finish(self) -> Result:
+        self._rows += self._taken
+        return Result(f"COPY {len(self._taken)}")
+
+    def close(self) -> None:
+        self._taken = []
 
 
 class MemoryPrepared:

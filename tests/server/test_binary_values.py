@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from headrace.common.columns import arrow_type
 from headrace.errors import InvalidText, NotSupported
-from headrace.server.binary import _DECODERS, numeric_bytes, parameter_text, render_binary
+from headrace.server.binary import _ARRAYS, _DECODERS, numeric_bytes, parameter_text, render_binary
 from headrace.sql.types import pg_type, render_text
+from headrace.sql.values import parse_text
 
 naive = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))
 VALUES = {
@@ -99,8 +100,23 @@ def test_nested_arrays_have_one_size_for_each_dimension():
         render_binary(pa.array([[[1], [2, 3]]], kind), "array<array<bigint>>")
 
 
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        ("array<int>", [1, None, -3]), ("array<int>", []), ("array<string>", ["a", "", None, "NULL", 'x"\\,{} y']),
+        ("array<array<bigint>>", [[1, 2], [3, None]]), ("array<double>", [1.5, -0.25]),
+        ("array<boolean>", [True, False]),
+        ("array<date>", [dt.date(2024, 2, 3)]), ("array<decimal(10,2)>", [Decimal("1.50"), None]),
+        ("array<binary>", [b"\0\xff"]), ("array<timestamp_ntz>", [dt.datetime(2024, 2, 3, 4, 5, 6, 7)]),
+    ],
+)  # fmt: skip
+def test_arrays_go_both_ways(type, value):
+    (data,) = render_binary(pa.array([value], arrow_type(type)), type)
+    assert parse_text(parameter_text(data, pg_type(type).oid), type) == value
+
+
 @settings(deadline=None)
-@given(st.sampled_from(sorted(_DECODERS)), st.binary(max_size=40))
+@given(st.sampled_from(sorted([*_DECODERS, *_ARRAYS])), st.binary(max_size=40))
 def test_random_bytes_are_a_value_or_an_error(oid, data):
     try:
         assert isinstance(parameter_text(data, oid), str)

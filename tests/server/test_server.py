@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from clients import connect
 from headrace.errors import ShuttingDown
 from headrace.server import PgClient, PgServer, ServerThread, run_server_in_thread
 from headrace.server.client import ConnectionLost, ServerError
@@ -25,11 +26,6 @@ from headrace.session.result import IdleLimit
 from support import WAIT_S, child, eventually
 
 psql_missing = pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not installed")
-
-
-def connect(server: ServerThread, **options) -> psycopg.Connection:
-    options = {"autocommit": True, "connect_timeout": int(WAIT_S), **options}
-    return psycopg.connect(host="127.0.0.1", port=server.port, user="root", dbname="dev", **options)
 
 
 def pg_client(server: ServerThread) -> PgClient:
@@ -68,13 +64,6 @@ def test_psql_runs_scripts_and_shows_errors_where_they_are(server):
     done = psql(server, stdin="create table t (a int, b text);\ninsert into t values (1, null);\nselect * from t;\n")
     assert "(1 row)" in done.stdout
     assert "NOTICE:  hello" in psql(server, "-c", "notify 'hello'").stderr
-
-
-@psql_missing
-def test_psql_copy_is_refused_clearly(server):
-    done = psql(server, "-c", "\\copy t from stdin", stdin="1\n")
-    assert "COPY is not supported" in done.stderr
-    assert "HINT" in done.stderr
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -19,7 +19,8 @@ DROP = """
     DROP SINK kinds_s; DROP MATERIALIZED VIEW kinds_v; DROP VIEW kinds_w; DROP INDEX kinds_i; DROP SOURCE kinds_d;
     DROP FUNCTION kinds_f; DROP TABLE kinds_log; DROP TABLE kinds_t
 """
-PREPARED = "PREPARE kinds_p (int) AS INSERT INTO kinds_t VALUES ($1, 'y') RETURNING b"
+PREPARED = """PREPARE kinds_p (int) AS INSERT INTO kinds_t VALUES ($1, 'y') RETURNING b;
+DECLARE kinds_c CURSOR WITH HOLD FOR SELECT a FROM kinds_t"""
 """What a session has to run before the samples that use it."""
 SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Empty: (),
@@ -81,7 +82,11 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Prepare: ("PREPARE new AS SELECT 1",),
     st.Execute: ("EXECUTE kinds_p(3)",),
     st.Deallocate: ("DEALLOCATE ALL",),
+    st.DeclareCursor: ("DECLARE new CURSOR WITH HOLD FOR SELECT a FROM kinds_t",),
+    st.FetchCursor: ("FETCH kinds_c",),
     st.CloseCursor: ("CLOSE ALL",),
+    st.CopyFrom: ("COPY kinds_t FROM STDIN",),
+    st.CopyTo: ("COPY kinds_t TO STDOUT", "COPY (SELECT a FROM kinds_t) TO STDOUT"),
     st.Unlisten: ("UNLISTEN *",),
 }  # fmt: skip
 

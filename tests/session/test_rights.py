@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from samples import DROP, SAMPLES, SETUP
 
+from clients import run
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.config import Settings
 from headrace.errors import (
@@ -46,14 +47,6 @@ def root(database: Database) -> Iterator[Session]:
     session.close()
 
 
-def run(session: Session, *statements: str) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for sql in statements:
-        for result in session.execute(sql):
-            rows = result.rows() if result.columns is not None else []
-    return rows
-
-
 def denied(session: Session, sql: str) -> str:
     with pytest.raises(InsufficientPrivilege) as caught:
         run(session, sql)
@@ -64,7 +57,7 @@ def denied(session: Session, sql: str) -> str:
 HARMLESS = {
     st.Empty, st.Begin, st.Commit, st.Rollback, st.Savepoint, st.SetTransaction, st.SetVariable, st.ResetVariable,
     st.Discard, st.Deallocate, st.CloseCursor, st.Unlisten, st.Flush, st.Wait, st.Prepare, st.Execute, st.Recover,
-    st.SetRole,
+    st.SetRole, st.FetchCursor,
 }  # fmt: skip
 """Statements that have to do with the session alone."""
 PUBLIC = re.compile(
@@ -97,6 +90,21 @@ def test_who_has_no_rights_may_do_nothing_at_all(database: Database, root: Sessi
     finally:
         anna.close()
         run(root, *DROP.split(";"), "DROP SECRET kinds_x")
+
+
+def test_copying_takes_the_rights_of_select_and_insert(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE copied (a int)", "INSERT INTO copied VALUES (1)")
+    anna = database.session(user="anna")
+    for sql in ("COPY copied TO STDOUT", "COPY copied (nope) TO STDOUT", "COPY (SELECT a FROM copied) TO STDOUT",
+                "COPY copied FROM STDIN", "DECLARE c CURSOR WITH HOLD FOR SELECT a FROM copied"):  # fmt: skip
+        assert denied(anna, sql) == "permission denied for table copied"
+    run(root, "GRANT SELECT ON copied TO anna")
+    assert run(anna, "COPY copied TO STDOUT") == [(1,)]
+    denied(anna, "COPY copied FROM STDIN")
+    run(root, "GRANT INSERT ON copied TO anna")
+    run(anna, "COPY copied FROM STDIN")
+    anna.close()
+    run(root, "DROP TABLE copied")
 
 
 def test_reading_takes_select_and_the_use_of_the_schema(database: Database, root: Session) -> None:
@@ -366,9 +374,15 @@ def test_a_role_that_is_dropped_has_no_rights_left(database: Database, root: Ses
     run(root, "DROP ROLE anna")
     with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
         run(anna, "SELECT * FROM pg_class")
+    run(root, "CREATE ROLE anna SUPERUSER")  # another one of that name
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "SELECT * FROM pg_class")
+    run(root, "DROP ROLE anna, bert")  # so that there is none at all
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "CREATE TABLE t (a int)")
     with pytest.raises(UndefinedObject):
         Rights.of(database.catalog.state, 123456).require_superuser("do this")
-    run(root, "CREATE ROLE anna")
+    run(root, "CREATE ROLE anna", "CREATE ROLE bert")
 
 
 def test_what_has_to_do_with_rights_is_refused_by_older_programs() -> None:

@@ -35,3 +35,13 @@ tz AT TIME ZONE 'Europe/Berlin'
 ts AT TIME ZONE 'Europe/Berlin'
 (id, t) = (1, 'one')
 row(i4, NULL) IS NULL
+-- found by random expressions
+array_position(a, nullif(i4, i4))
+array_position(array_cat('{1,NULL}'::int[], ARRAY[1, 2, 3]), i2::int4)
+array_to_string(a, ',', nullif(t, t))
+array_to_string(array_append(a, 100), '12', btrim(t))
+cot(ceiling(f8))
+1 / ceil(f8 * 0 - 0.5)
+1 / (trunc(f4 * 0 - 0.5) - 1e-9)
+substring('\x00ff10'::bytea, array_length(a, 1), i4 - 2)
+(f4 * (-0.5)::float8) ^ 2.5

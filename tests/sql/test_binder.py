@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from test_transpile import SCHEMA, T, rename, rendered
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import Known, bind_query
 from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.tree import Values
 from headrace.sql.binder.way import parameter_types
 from headrace.sql.binder.world import NOTHING
 from headrace.sql.parser import parse_query
@@ -216,10 +217,16 @@ def bind(query: str) -> Any:
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT " + "+".join(["1"] * 400_000),
-        "SELECT " + "+".join(["1"] * 900),
-        "VALUES " + ", ".join(["(1, 'a')"] * 20_000),
-        " UNION ALL ".join(["SELECT 1"] * 300),
+        "SELECT 1::struct<a int>",
+        "SELECT '{}'::map(int, text)",
+        "SELECT 1 FROM t LEFT SEMI JOIN (SELECT 1) q ON true",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION SELECT n + 1 FROM r WHERE n < 3) SELECT * FROM r",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT max(n) + 1 FROM r) SELECT * FROM r",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT r.n FROM t LEFT JOIN r ON r.n = t.a) SELECT * FROM r",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT a FROM t WHERE a IN (SELECT n FROM r)) SELECT * FROM r",
+        "WITH RECURSIVE r AS (SELECT * FROM s), s AS (SELECT 1) SELECT * FROM r",
+        "SELECT * FROM SESSION(t, ts)",
+        "SELECT * FROM SESSION(t, s, INTERVAL '1 s')",
         "SELECT a FROM t TABLESAMPLE SYSTEM (10)",
         "SELECT f(a => 1) FROM t",
         "SELECT t FROM t",
@@ -232,8 +239,43 @@ def test_what_is_not_known_is_not_bound(query: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT " + "+".join(["1"] * 100_000),
+        "SELECT " + "+".join(["1"] * 900),
+        "SELECT " + "CASE WHEN true THEN " * 900 + "1" + " END" * 900,
+        " UNION ALL ".join(["SELECT 1"] * 3_000),
+        "SELECT " + "(1, 2), " * 10 + "-" * 1 + " - ".join(["1"] * 5_000),
+    ],
+)
+def test_what_is_too_deep_is_refused(query: str) -> None:
+    with pytest.raises(NotSupported, match="nested too deeply"):
+        bind(query)
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("VALUES " + ", ".join(["(1, 'a' || 'b')"] * 20_000), 20_000),
+        ("SELECT " + " + ".join(["1"] * 200), None),
+        (" UNION ALL ".join(["SELECT 1"] * 100), None),
+        ("SELECT 1 WHERE " + " AND ".join(["1 = 1"] * 600), None),
+    ],
+)
+def test_what_is_wide_is_bound(query: str, count: int | None) -> None:
+    found = bind(query)
+    assert count is None or (isinstance(found, Values) and len(found.rows) == count)
+
+
+@pytest.mark.parametrize(
     ("query", "expected"),
     [
+        ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 120) SELECT count(*), sum(n) FROM r",
+         [("120", "7260")]),
+        ("WITH RECURSIVE r AS (SELECT a, 0 AS depth FROM t WHERE a = 1 UNION ALL SELECT t.a, depth + 1 FROM t "
+         "JOIN r ON t.a = r.a + 1), o AS (SELECT * FROM r) SELECT o.a, r.depth FROM r JOIN o USING (a) ORDER BY 1",
+         [("1", "0"), ("2", "1"), ("3", "2")]),
+        ("WITH RECURSIVE t AS (SELECT 7 AS a) SELECT a FROM t", [("7",)]),
         ("SELECT generate_series(1, 2), generate_series(1, 3)", [("1", "1"), ("2", "2"), (None, "3")]),
         ("SELECT unnest(ARRAY[a, 7]) / 2, a FROM t WHERE a < 3 ORDER BY 2, 1",
          [("0", "1"), ("3", "1"), ("1", "2"), ("3", "2")]),

@@ -24,9 +24,12 @@ SEEDS = [query for query, _ in VALUES] + [
     "SELECT sum(a) OVER w, lag(s, 1) OVER (PARTITION BY a ORDER BY b) FROM t WINDOW w AS (ORDER BY ts DESC NULLS LAST)",
     "WITH c(k) AS (SELECT a FROM t), d AS (TABLE c) SELECT CASE k WHEN 1 THEN 'x' ELSE NULL END FROM d NATURAL JOIN c",
     "SELECT (a, s) IN (SELECT a, x FROM u), NOT EXISTS (SELECT FROM u WHERE u.a = t.a), a = ANY ('{1,2}') FROM t",
+    "WITH RECURSIVE zq(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM zq WHERE n < 9) SELECT n AS \"zq`\", 'zq' FROM zq",
+    'SELECT s AS "zq\'`", "zq`".a FROM t AS "zq`" WHERE s = \'zq\\\' OR s LIKE \'zq`%\'',
+    "SELECT window_start, zq.a FROM SESSION(t, ts, INTERVAL '1 s', a) AS zq ORDER BY 1",
     "SELECT ts + interval '2' day, d - 3, f::int::text || n, s !~ '^a', a BETWEEN 1 AND b, b IS DISTINCT FROM 2 FROM t",
 ]
-WORDS = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|\w+|\S")
+WORDS = re.compile(r"/\*.*?\*/|'(?:[^']|'')*'|\"[^\"]*\"|\w+|\S")
 EXTRA = [
     "NULL",
     "'x'",
@@ -68,12 +71,32 @@ EXTRA = [
     "''",
     "now()",
     "q",
+    "'zq\\'",
+    "'zq''`'",
+    "E'zq\\'`'",
+    "$zq$zq'`$zq$",
+    "U&'zq\\0027'",
+    '"zq`"',
+    '"zq""\'"',
+    'AS "zq`) FROM x --"',
+    "'${env:zq}'",
+    "'{0}{q}zq'",
+    "/* zq ' ` */",
+    "/* zq /* nested */ */",
+    "-- zq '\n",
+    "WITH RECURSIVE",
+    "zq AS (",
+    "SESSION(t, ts, INTERVAL '1 s')",
+    "SEMI",
+    "::struct<zq int>",
+    "FOR SYSTEM_TIME AS OF PROCTIME()",
+    "EXCEPT (zq)",
 ]
 
 
 def mutated(chance: random.Random) -> str:
     words = WORDS.findall(chance.choice(SEEDS))
-    for _ in range(chance.randint(1, 4)):
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
         at = chance.randrange(len(words))
         match chance.randrange(5):
             case 0:
@@ -92,9 +115,15 @@ def mutated(chance: random.Random) -> str:
     return " ".join(words)
 
 
+QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", re.DOTALL)
+
+
 def tried(text: str) -> None:
+    """What is written by the user, marked by `zq`, stands in quotes in Spark's text."""
     try:
-        spark_text(bind_query(parse_statement(text), Known(lambda n: SCHEMA.get(TableName(None, n.name)))), str)
+        found = spark_text(bind_query(parse_statement(text), Known(lambda n: SCHEMA.get(TableName(None, n.name)))), str)
+        assert "zq" not in QUOTED.sub("", found).lower(), found
+        assert "--" not in QUOTED.sub("", found), found
     except NotBound:
         pass
     except HeadraceError as error:

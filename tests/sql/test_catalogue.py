@@ -8,6 +8,8 @@ from typing import Any
 import differential
 import pytest
 
+from headrace.sql.binder import calls, overloads
+from headrace.sql.binder.bind import Known, bind_query
 from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS
 from headrace.sql.binder.catalogue.examples import (
     AGGREGATE_EXAMPLES,
@@ -18,6 +20,7 @@ from headrace.sql.binder.catalogue.examples import (
 )
 from headrace.sql.binder.catalogue.functions import FUNCTIONS
 from headrace.sql.binder.catalogue.operators import OPERATORS, PREFIXES
+from headrace.sql.postgres import parse_statement
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +51,12 @@ def _compared(sides: Any, part: list[str], form: str) -> list[tuple[str, str]]:
     ours, theirs = sides
     sql = form.format(", ".join(f"({e}) AS c{i}" for i, e in enumerate(part)))
     mine, other = ours.ask(sql), theirs.ask(sql)
-    if mine.rows is not None and other.rows is not None and differential.difference(mine, other) is None:
+    if mine.rows is not None and other.rows is not None and differential.difference(sql, mine, other) is None:
         return []
     if len(part) > 1:
         half = len(part) // 2
         return _compared(sides, part[:half], form) + _compared(sides, part[half:], form)
-    found = mine.unknown or differential.difference(mine, other)
+    found = mine.unknown or differential.difference(sql, mine, other)
     return [] if found is None else [(part[0], found)]
 
 
@@ -75,3 +78,79 @@ def test_windows(sides: Any) -> None:
 
 def test_aggregates(sides: Any) -> None:
     assert compared(sides, flat(AGGREGATE_EXAMPLES), "SELECT {} FROM d") == []
+
+
+# ---- each overload
+
+VALUES_OF = {
+    "int2": "i2", "int4": "id", "int8": "i8", "float4": "f4", "float8": "f8", "numeric": "n", "text": "t", "bool": "b",
+    "bytea": "'\\x01ff'::bytea", "date": "d", "timestamp": "ts", "timestamptz": "tz", "interval": "interval '3 hours'",
+    "anyarray": "a", "anyelement": "id", "anynonarray": "id", "any": "t",
+}  # fmt: skip
+"""A value of each type; those of the first row are small."""
+
+
+def made_up() -> list[str]:
+    """An example for each overload of an operator."""
+    found = []
+    for catalogue in (OPERATORS, PREFIXES):
+        for symbol, entries in catalogue.items():
+            for entry in entries:
+                values = [VALUES_OF[kind] for kind in entry.signature.arguments if kind in VALUES_OF]
+                if len(values) == len(entry.signature.arguments):
+                    found.append(f"{symbol} {values[0]}" if len(values) == 1 else f"{values[0]} {symbol} {values[1]}")
+    return found
+
+
+def made_up_aggregates() -> list[str]:
+    """An example for each overload of an aggregate that PostgreSQL has, too."""
+    found = []
+    for name, entries in AGGREGATES.items():
+        kinds = [e.signature.arguments[0] for e in entries if name not in OWN and len(e.signature.arguments) == 1]
+        found += [f"{name}({VALUES_OF[kind]})" for kind in kinds if kind in VALUES_OF and not kind.startswith("any")]
+    return found
+
+
+def test_each_overload_of_an_operator(sides: Any) -> None:
+    assert compared(sides, made_up(), "SELECT {} FROM d WHERE id IN (1, 4) ORDER BY id") == []
+
+
+def test_each_overload_of_an_aggregate(sides: Any) -> None:
+    assert compared(sides, made_up_aggregates(), "SELECT {} FROM d WHERE id <> 2") == []
+
+
+NEVER_THE_SAME = frozenset((
+    "now", "transaction_timestamp", "statement_timestamp", "proctime", "clock_timestamp", "random", "gen_random_uuid",
+))  # fmt: skip
+
+
+def test_each_overload_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[tuple[int, int]] = set()
+    choose, same_types = overloads.chosen, overloads._same_types
+
+    def chosen(known: Any, *rest: Any) -> Any:
+        choice = choose(known, *rest)
+        found.update([(id(known), choice[0])] if choice is not None else [])
+        return choice
+
+    def same(known: Any, given: Any) -> Any:
+        choice = same_types(known, given)
+        found.update([(id(known), known.index(choice[0]))] if choice is not None else [])
+        return choice
+
+    monkeypatch.setattr(overloads, "chosen", chosen)
+    monkeypatch.setattr(calls, "chosen", chosen)
+    monkeypatch.setattr(overloads, "_same_types", same)
+    examples = [*made_up(), *made_up_aggregates()]
+    for group in (EXAMPLES, OPERATOR_EXAMPLES, AGGREGATE_EXAMPLES, WINDOW_EXAMPLES):
+        examples += flat(group)
+    for example in examples:
+        bind_query(parse_statement(f"SELECT {example} FROM d"), Known(lambda name: differential.TABLES.get(name.name)))
+    without = [
+        f"{name}({', '.join(entry.signature.arguments)})"
+        for catalogue in (FUNCTIONS, OPERATORS, PREFIXES, AGGREGATES, WINDOWS)
+        for name, known in catalogue.items()
+        for i, entry in enumerate(known)
+        if (id(known), i) not in found and name not in OWN | NEVER_THE_SAME
+    ]
+    assert without == ["to_char(float8, text)"]  # it is known, and refused by name

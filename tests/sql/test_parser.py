@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from headrace.errors import HeadraceError, InvalidText, NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.parser import bind, parameter_count, parameter_types, parse, parse_one, parse_query
+from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
 
 
@@ -50,7 +53,7 @@ def test_syntax_errors(sql: str, message: str, position: int) -> None:
     assert (caught.value.message, caught.value.position) == (message, position)
 
 
-@pytest.mark.parametrize("sql", ["GRANT SELECT ON t TO u", "COPY t FROM STDIN", "CREATE DATABASE x", "LOCK TABLE t"])
+@pytest.mark.parametrize("sql", ["LISTEN c", "COPY t FROM '/tmp/x'", "CREATE DATABASE x", "LOCK TABLE t"])
 def test_refusals_name_the_construct(sql: str) -> None:
     with pytest.raises(NotSupported) as caught:
         parse(sql)
@@ -286,3 +289,12 @@ def test_prepare_and_execute() -> None:
     for sql in ("EXECUTE p(1", "EXECUTE p(1,", "PREPARE p AS", "PREPARE p AS DROP TABLE t", "DEALLOCATE"):
         with pytest.raises(SyntaxFault):
             parse_one(sql)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SELECT 1 FROM t FOR SYSTEM_TIME AS OF", "SELECT 1 FROM t FOR SYSTEM_TIME AS OF -", "FOR SYSTEM_TIME AS OF"],
+)
+def test_what_is_added_may_end_with_the_text(text: str) -> None:
+    with contextlib.suppress(SyntaxFault):
+        parse_statement(text)

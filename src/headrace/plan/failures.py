@@ -31,7 +31,11 @@ _CALL_FAILED = "An error occurred while calling "
 # Whoever runs knows each name: what is no class is taken for a package.
 _NAME_UNKNOWN = " does not exist in the JVM"
 
-_ADVICE = re.compile(r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.")
+_ARITHMETIC = re.compile(r"java\.lang\.ArithmeticException")
+_JAVA_CLASS = re.compile(r"\b(?:java|javax|scala|py4j|org\.apache)(?:\.[\w$]+)+(?::\s*)?")
+_ADVICE = re.compile(
+    r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.|\s*Use `try_\w+` to tolerate [^.]*\."
+)
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
 
 # Spark's states where PostgreSQL's clients know another one.
@@ -83,9 +87,11 @@ def translate(error: BaseException) -> HeadraceError:
     raising = _raised_by_user(text)
     if raising is not None:
         return raising
+    if _ARITHMETIC.search(text):
+        return errors.NumericOutOfRange("numeric value out of range")
     python = _PYTHON.findall(text)
     if python:
-        return errors.JobFailed(f"{python[-1][0]}: {python[-1][1]}", detail=text[:4000])
+        return errors.JobFailed(_shortened(f"{python[-1][0]}: {python[-1][1]}"), detail=text[:4000])
     return errors.JobFailed(_shortened(text), detail=text[:4000])
 
 
@@ -172,7 +178,8 @@ def _of_state(state: str, message: str) -> HeadraceError:
 def _shortened(text: str) -> str:
     first = text.strip().split("\n\tat ")[0].split("\nJVM stacktrace")[0]
     first = _ADVICE.sub("", first)
-    return re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", first).strip()[:2000]
+    first = _JAVA_CLASS.sub("", re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", first)).strip()
+    return first[:2000] or "Spark failed"
 
 
 @contextmanager

@@ -179,9 +179,34 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyResponse:
+    """COPY begins: `G` for rows that the client is to send, `H` for rows that it gets."""
+
+    kind: str
+    binary: bool
+    columns: int
+
+    def encode(self) -> bytes:
+        """The message."""
+        formats = int16(int(self.binary)) * self.columns
+        return frame(self.kind.encode(), bytes([self.binary]) + int16(self.columns) + formats)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyData:
+    """Rows of COPY: one, as this server sends them."""
+
+    body: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """The message."""
+        return frame(b"d", self.body)
+
+
+@dataclass(frozen=True, slots=True)
 class Bare:
     """A message without content: ParseComplete `1`, BindComplete `2`, CloseComplete `3`, NoData `n`,
-    PortalSuspended `s`, EmptyQueryResponse `I`."""
+    PortalSuspended `s`, EmptyQueryResponse `I`, CopyDone `c`."""
 
     kind: str
 
@@ -196,6 +221,7 @@ CLOSE_COMPLETE: Final = Bare("3")
 NO_DATA: Final = Bare("n")
 PORTAL_SUSPENDED: Final = Bare("s")
 EMPTY_QUERY: Final = Bare("I")
+COPY_DONE: Final = Bare("c")
 
 READY: Final = {status: ReadyForQuery(status).encode() for status in "ITE"}
 """The bytes of `ReadyForQuery` by its status."""
@@ -221,6 +247,8 @@ BackendMessage: TypeAlias = (
     | ParameterDescription
     | CommandComplete
     | Report
+    | CopyResponse
+    | CopyData
     | Bare
 )
 
@@ -277,6 +305,16 @@ def _report(kind: str) -> Callable[[Reader], Report]:
     return decode
 
 
+def _copy_response(kind: str) -> Callable[[Reader], CopyResponse]:
+    def decode(body: Reader) -> CopyResponse:
+        binary = body.take(1) != b"\0"
+        columns = body.count(2)
+        body.take(2 * columns)
+        return CopyResponse(kind, binary, columns)
+
+    return decode
+
+
 def _bare(kind: str) -> Callable[[Reader], Bare]:
     return lambda body: Bare(kind)
 
@@ -293,7 +331,10 @@ _DECODERS: dict[int, Callable[[Reader], BackendMessage]] = {
     ord("C"): lambda body: CommandComplete(body.cstring()),
     ord("E"): _report("E"),
     ord("N"): _report("N"),
-    **{ord(kind): _bare(kind) for kind in "123nsI"},
+    ord("G"): _copy_response("G"),
+    ord("H"): _copy_response("H"),
+    ord("d"): lambda body: CopyData(body.rest()),
+    **{ord(kind): _bare(kind) for kind in "123nsIc"},
 }
 
 

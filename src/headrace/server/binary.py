@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -166,7 +167,7 @@ def parameter_text(data: bytes, oid: int) -> str:
 
     Raises `InvalidText` (22P03) for bytes that are no such value and `NotSupported` for other types.
     """
-    decode = _DECODERS.get(oid)
+    decode = _array if oid in _ARRAYS else _DECODERS.get(oid)
     if decode is None:
         raise NotSupported(
             f"binary parameters of the type with OID {oid} are not supported", hint="Send the parameter as text."
@@ -234,6 +235,41 @@ def _jsonb(data: bytes) -> str:
     return data[1:].decode("utf-8")
 
 
+def _array(data: bytes) -> str:
+    """An array as the literal that spells it: each element is quoted."""
+    dimensions, _, oid = struct.unpack_from("!iiI", data)
+    if not 0 <= dimensions <= _MAX_DIMENSIONS or (oid not in _DECODERS):
+        raise ValueError("array has an invalid header")
+    sizes = [struct.unpack_from("!ii", data, 12 + 8 * i)[0] for i in range(dimensions)]
+    count = math.prod(sizes) if sizes else 0
+    at = 12 + 8 * dimensions
+    if any(size < 0 for size in sizes) or count * 4 > len(data) - at:
+        raise ValueError("array has invalid dimensions")
+    texts = []
+    for _ in range(count):
+        (length,) = struct.unpack_from("!i", data, at)
+        at += 4
+        if length < -1 or at + length > len(data):
+            raise ValueError("array is shorter than what it announces")
+        texts.append("NULL" if length < 0 else _quoted(_DECODERS[oid](data[at : at + length])))
+        at += max(length, 0)
+    if at != len(data):
+        raise ValueError("array is longer than its content")
+    for size in reversed(sizes[1:]):
+        texts = ["{" + ",".join(texts[i : i + size]) + "}" for i in range(0, len(texts), size)] if size else []
+    return "{" + ",".join(texts) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_MAX_DIMENSIONS: Final = 6
+_ARRAYS: Final = frozenset((
+    199, 1000, 1001, 1002, 1003, 1005, 1007, 1009, 1014, 1015, 1016, 1021, 1022, 1028, 1115, 1182, 1185, 1231, 2951,
+    3807,
+))  # fmt: skip
+"""Type OIDs of arrays of what can be decoded."""
 _DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
     16: _boolean,
     17: lambda data: "\\x" + data.hex(),

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
 from headrace.common.scram import ClientExchange
-from headrace.errors import HeadraceError, OperationalError
+from headrace.errors import HeadraceError, NotSupported, OperationalError
 from headrace.server import backend, frontend
 from headrace.server.backend import BackendDecoder, BackendMessage, Report, RowDescription
 from headrace.server.wire import ProtocolViolation, cstring, value
@@ -111,6 +111,10 @@ class PgClient:
                         for _ in reply.rows:
                             pass
                         notices = []
+                    case backend.CopyResponse(kind):
+                        if kind == "G":
+                            self.send(frontend.Opaque("f", cstring("this client sends no rows")))
+                        raise NotSupported("COPY is not for this client", hint="Use psql, or a driver that copies.")
                     case Report("N"):
                         notices.append(_notice(message))
                     case Report():

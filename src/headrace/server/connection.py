@@ -7,29 +7,32 @@ a large result flat. The session's calls block, so whoever drives it does that i
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
 
-from headrace.errors import HeadraceError, InvalidText, NotSupported
+from headrace.errors import HeadraceError, InvalidText, NotSupported, QueryCanceled
 from headrace.server import backend, frontend
 from headrace.server.backend import Report
+from headrace.server.copy_in import CopyIn
+from headrace.server.copy_out import CopyOut
 from headrace.server.frontend import FrontendMessage
 from headrace.server.gate import Gate, Login, Wire
 from headrace.server.portals import (
     Portal,
+    PortalCursor,
     Statement,
     close_result,
     is_blank,
     pieces,
-    refuse_copy,
 )
 from headrace.server.rows import data_rows, row_description
-from headrace.server.wire import ProtocolViolation
+from headrace.server.wire import ProtocolViolation, Reader
 from headrace.session.named import Named
-from headrace.session.result import IdleLimit, Notice, Pending, Quick, Result, ResultColumn, SessionLike
+from headrace.session.result import CopySink, IdleLimit, Notice, Pending, Quick, Result, ResultColumn, SessionLike
 from headrace.sql.types import spark_type_of_oid
 
 _log = structlog.get_logger("headrace.server")
@@ -38,6 +41,7 @@ _DESCRIBED: Final = frontend.Describe("P", "")
 _BIND_COMPLETE: Final = backend.BIND_COMPLETE.encode()
 _BOUND_WITHOUT_ROWS: Final = _BIND_COMPLETE + backend.NO_DATA.encode()
 _COUNTED: Final = ("SELECT", "FETCH")
+_COPY_HEAD: Final = struct.Struct("!ci").pack
 _DEFAULT_PARAMETERS: Final = {
     "server_version": "15.0",
     "server_encoding": "UTF8",
@@ -64,6 +68,14 @@ class _Quickly(NamedTuple):
     def portal(self, result: Result | None) -> Portal:
         """What it would have been bound to by the ordinary way."""
         return Portal(self.statement, self.values, self.result_formats, result)
+
+
+class _Copying(NamedTuple):
+    """A COPY FROM STDIN that is under way."""
+
+    rows: CopyIn
+    rest: Iterator[Result] | None
+    """What comes after it in its script; None where a portal runs it."""
 
 
 class _Elsewhere:
@@ -114,6 +126,7 @@ class Connection:
         self._done: tuple[_Quickly, Result | None] | None = None
         """What was taken quickly last, in the transaction that is open: its portal is made only if anybody asks."""
         self._unnamed: Statement | None = None
+        self._copying: _Copying | None = None
         self._portals: Named[Portal] = Named("portal", "34000", "42P03")
         self._reported: dict[str, str] = {}
         self._told: Mapping[str, str] | None = None
@@ -137,7 +150,9 @@ class Connection:
         """Whether these messages can be handled without blocking: what takes its time is waited for elsewhere."""
         self._inline = False
         self._make_portal()
-        if self.session is None or self._skipping or any(p.holds_rows for p in self._portals.all()):
+        if self.session is None or self._skipping or self._copying is not None:
+            return False
+        if any(p.holds_rows for p in self._portals.all()):
             return False
         bound: set[str] = set()
         self._inline = all(self._is_quick(message, bound) for message in messages)
@@ -203,20 +218,20 @@ class Connection:
         try:
             values = statement.texts(bind.formats, bind.values)
         except Exception as error:
-            return self._failed_quickly(b"", error, bind)
+            return self._failed_quickly(b"", error)
         head = _BOUND_WITHOUT_ROWS if len(messages) == 4 else _BIND_COMPLETE
         self._quickly = quickly = _Quickly(head, execute, statement, values, bind.result_formats)
         try:
             started = cast(Quick, statement.prepared).start(values)
         except Exception as error:
-            return self._failed_quickly(head, error, execute)
+            return self._failed_quickly(head, error)
         return self._completed_quickly(quickly, started) if isinstance(started, Result) else started
 
     def _quick_statement(
         self, messages: Sequence[FrontendMessage | ProtocolViolation]
     ) -> tuple[frontend.Bind, frontend.Execute, Statement] | None:
         count = len(messages)
-        if not 3 <= count <= 4 or self.session is None or self._skipping:
+        if not 3 <= count <= 4 or self.session is None or self._skipping or self._copying is not None:
             return None
         bind, execute, sync = messages[0], messages[-2], messages[-1]
         if type(bind) is not frontend.Bind or type(execute) is not frontend.Execute or type(sync) is not frontend.Sync:
@@ -240,7 +255,7 @@ class Connection:
         try:
             result = pending.finish()
         except Exception as error:
-            return self._failed_quickly(quickly.head, error, quickly.execute)
+            return self._failed_quickly(quickly.head, error)
         return self._completed_quickly(quickly, result)
 
     def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
@@ -261,11 +276,11 @@ class Connection:
             quickly, result = done
             self._portals.put("", quickly.portal(result))
 
-    def _failed_quickly(self, head: bytes, error: Exception, message: FrontendMessage) -> bytes:
+    def _failed_quickly(self, head: bytes, error: Exception) -> bytes:
         if self._quickly is not None:
             self._done, self._quickly = (self._quickly, None), None
         self._out += head
-        self._fail(error, message)
+        self._fail(error, skips=True)
         if not self.closed:
             self._sync()
         return self._take()
@@ -278,6 +293,7 @@ class Connection:
     def close(self) -> None:
         """Let go of portals and session. Errors of the session are logged."""
         self.closed = True
+        self._end_copy()
         for portal in self._portals.clear():
             portal.close()
         session, self.session = self.session, None
@@ -293,11 +309,13 @@ class Connection:
         try:
             if isinstance(message, ProtocolViolation):
                 raise message
-            yield from self._dispatch(message)
+            yield from self._dispatch(message) if self._copying is None else self._copy(self._copying, message)
         except GeneratorExit:
             raise
         except Exception as error:
-            self._fail(error, message)
+            copying = self._end_copy()
+            skips = not isinstance(message, (frontend.Query, frontend.Opaque, frontend.Sync))
+            self._fail(error, skips=skips if copying is None else copying.rest is None)
 
     def _dispatch(self, message: FrontendMessage) -> Iterator[bytes | Pending]:
         match message:
@@ -324,8 +342,8 @@ class Connection:
             case _:
                 self._start(message)
 
-    def _fail(self, error: Exception, message: FrontendMessage | ProtocolViolation) -> None:
-        """Report an error, and recover from it as the kind of message asks."""
+    def _fail(self, error: Exception, *, skips: bool) -> None:
+        """Report an error; what follows is left out up to the client's `Sync`, or it is told now to go on."""
         fatal = isinstance(error, ProtocolViolation) or self.session is None
         if not isinstance(error, HeadraceError):
             _log.error("statement failed unexpectedly", pid=self._pid, exc_info=error)
@@ -335,10 +353,10 @@ class Connection:
         self._send(error_report(error, "FATAL" if fatal else "ERROR"))
         if fatal:
             self.closed = True
-        elif isinstance(message, (frontend.Query, frontend.Opaque, frontend.Sync)):
-            self._ready()
-        else:
+        elif skips:
             self._skipping = True
+        else:
+            self._ready()
 
     # Start-up
 
@@ -375,6 +393,7 @@ class Connection:
             return
         parameters = self._parameters
         self.session = self._make_session(parameters)
+        self.session.find_portal = self._portal_cursor
         self._send(backend.AuthenticationOk())
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
         known["application_name"] = parameters.get("application_name", "")
@@ -398,18 +417,31 @@ class Connection:
         if is_blank(sql):
             self._send(backend.EMPTY_QUERY)
         else:
-            refuse_copy(sql)
             started = self._started(sql)
             if started is None and self._inline:
                 yield self._elsewhere()
             if started is not None and not isinstance(started, Result):
                 yield started
                 started = started.finish()
-            for result in self._require_session().execute(sql) if started is None else [started]:
+            results = self._require_session().execute(sql) if started is None else iter((started,))
+            yield from self._script(results)
+            return
+        self._ready()
+
+    def _script(self, results: Iterator[Result]) -> Iterator[bytes]:
+        """Send the results of a script; where one of its statements takes rows from the client, it is left there."""
+        try:
+            for result in results:
+                if result.sink is not None:
+                    self._begin_copy(result, result.sink, results)
+                    return
                 try:
                     yield from self._result(result)
                 finally:
                     close_result(result)
+        except BaseException:
+            _close_script(results)
+            raise
         self._ready()
 
     def _started(self, sql: str) -> Result | Pending | None:
@@ -419,13 +451,17 @@ class Connection:
         return found
 
     def _result(self, result: Result) -> Iterator[bytes]:
+        if result.copy is not None:
+            yield from self._copy_out(result)
+            return
         self._notices(result.notices)
         told, rows = len(result.notices), 0
         if result.columns is not None:
-            self._send(row_description(result.columns))
+            formats = (1,) if result.binary else ()
+            self._send(row_description(result.columns, formats))
             for batch in pieces(result):
                 rows += batch.num_rows
-                yield from self._rows(data_rows(batch, result.columns, ()))
+                yield from self._rows(data_rows(batch, result.columns, formats))
         self._notices(result.notices[told:])
         self._complete(result.tag, rows)
 
@@ -438,7 +474,6 @@ class Connection:
         if is_blank(message.sql):
             statement = Statement(None)
         else:
-            refuse_copy(message.sql)
             types = [spark_type_of_oid(oid) for oid in message.type_oids]
             statement = Statement(self._require_session().prepare(message.sql, types), message.type_oids)
         if message.name:
@@ -468,6 +503,9 @@ class Connection:
             statement = self._statement(name)
             self._send(statement.describe_parameters())
             columns = statement.columns
+        elif not self._portals.has(name) and self._require_session().cursors.has(name):
+            cursor = self._require_session().cursors.get(name)
+            columns, formats = cursor.columns, (1,) if cursor.binary else ()
         else:
             portal = self._portals.get(name)
             columns, formats = portal.statement.columns, portal.result_formats
@@ -488,8 +526,14 @@ class Connection:
         elif self._inline and not portal.is_started:
             yield self._elsewhere()
         result = portal.start()
-        if again and result.columns is None:
+        if again and (result.columns is None or result.copy is not None):
             raise HeadraceError(f'portal "{name}" cannot be run again', sqlstate="55000")
+        if result.sink is not None:
+            self._begin_copy(result, result.sink, None)
+            return
+        if result.copy is not None:
+            yield from self._copy_out(result)
+            return
         if not again:
             self._notices(result.notices)
         told, rows = len(result.notices), 0
@@ -527,7 +571,63 @@ class Connection:
             raise NotSupported("function calls by message are not supported", hint="Call the function in a SELECT.")
         if kind == "p":
             raise ProtocolViolation("unexpected password message")
-        # CopyData, CopyDone and CopyFail: the client had not heard yet that its COPY was refused.
+        # CopyData, CopyDone and CopyFail: the client had not heard yet that its COPY has failed.
+
+    # COPY
+
+    def _copy_out(self, result: Result) -> Iterator[bytes]:
+        assert result.copy is not None
+        columns, told, rows = result.columns or [], len(result.notices), 0
+        out = CopyOut(result.copy, columns)
+        self._notices(result.notices)
+        self._send(backend.CopyResponse("H", result.copy.form == "binary", len(columns)))
+        yield from self._rows(_copy_data(out.head()))
+        for batch in pieces(result):
+            rows += batch.num_rows
+            yield from self._rows(_copy_data(out.rows(batch)))
+        yield from self._rows(_copy_data(out.end()))
+        self._send(backend.COPY_DONE)
+        self._notices(result.notices[told:])
+        self._complete(f"COPY {rows}", 0)
+
+    def _begin_copy(self, result: Result, sink: CopySink, rest: Iterator[Result] | None) -> None:
+        self._notices(result.notices)
+        self._copying = _Copying(CopyIn(sink), rest)
+        self._send(backend.CopyResponse("G", sink.format.form == "binary", len(sink.columns)))
+
+    def _copy(self, copying: _Copying, message: FrontendMessage) -> Iterator[bytes]:
+        """Handle a message from a client that is to send rows."""
+        match message:
+            case frontend.Opaque("d", body):
+                copying.rows.feed(body)
+            case frontend.Opaque("c"):
+                result = copying.rows.finish()
+                self._copying = None
+                self._notices(result.notices)
+                self._complete(result.tag, 0)
+                if copying.rest is not None:
+                    yield from self._script(copying.rest)
+            case frontend.Opaque("f", body):
+                reason = Reader(body).cstring()
+                copying.rows.fail(QueryCanceled(f"COPY from stdin failed: {reason}"))
+            case frontend.Flush() | frontend.Sync():
+                pass  # sent before the client knew what the statement was
+            case frontend.Terminate():
+                self.closed = True
+            case _:
+                kind = message.encode()[0]
+                copying.rows.fail(
+                    HeadraceError(f"unexpected message type 0x{kind:02X} during COPY from stdin", sqlstate="08P01")
+                )
+
+    def _end_copy(self) -> _Copying | None:
+        """Give up a COPY FROM that is under way; returns it."""
+        copying, self._copying = self._copying, None
+        if copying is not None:
+            copying.rows.sink.close()
+            if copying.rest is not None:
+                _close_script(copying.rest)
+        return copying
 
     # Common to both
 
@@ -549,6 +649,12 @@ class Connection:
         if name or self._unnamed is None:
             return Statement.of(self._require_session().statements.get(name))
         return self._unnamed
+
+    def _portal_cursor(self, name: str) -> PortalCursor | None:
+        if not name or not self._portals.has(name):
+            return None
+        portal = self._portals.get(name)
+        return None if portal.statement.columns is None else PortalCursor(portal)
 
     def _drop_portal(self, name: str) -> None:
         portal = self._portals.pop(name)
@@ -587,10 +693,15 @@ class Connection:
         if self.session is not None:
             self.session.expired(error)
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a client is to send rows: a statement runs, also while none of them come. Any thread may ask."""
+        return self._copying is not None
+
     def begin(self) -> None:
         """Messages have come to an idle connection. Does not block; a cancel that comes from now on is for them."""
         session = self.session
-        if session is not None:
+        if session is not None and self._copying is None:
             session.begin_request()
 
     def _ready(self) -> None:
@@ -617,6 +728,22 @@ class Connection:
         return data
 
 
+_ABOUT: Final = {"schema": "s", "table": "t", "column": "c", "datatype": "d", "constraint": "n"}
+"""The fields of an error by what it is about."""
+
+
+def _close_script(results: Iterator[Result]) -> None:
+    """Run no more of a script, and take back what it has done as far as that is not committed."""
+    close = getattr(results, "close", None)
+    if close is not None:
+        with contextlib.suppress(HeadraceError):
+            close()
+
+
+def _copy_data(rows: Iterable[bytes]) -> list[bytes]:
+    return [_COPY_HEAD(b"d", len(row) + 4) + row for row in rows]
+
+
 def _require_utf8(text: str) -> None:
     try:
         text.encode("utf-8")
@@ -631,6 +758,9 @@ def error_report(error: Exception, severity: str = "ERROR") -> Report:
         text = str(error) or type(error).__name__
         return Report("E", {**fields, "C": "XX000", "M": text})
     fields |= {"C": error.sqlstate, "M": error.message}
+    if error.context:
+        fields["W"] = error.context
+    fields |= {_ABOUT[name]: text for name, text in error.about.items()}
     if error.detail:
         fields["D"] = error.detail
     if error.hint:

@@ -20,21 +20,11 @@ from headrace.session.result import Pending, Prepared, Quick, Result, ResultColu
 from headrace.sql.types import pg_type
 
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*\*/)*")
-_COPY = re.compile(r"copy\b", re.IGNORECASE)
 
 
 def is_blank(sql: str) -> bool:
     """Whether there is nothing but white space, comments and semicolons."""
     return _BLANK.fullmatch(sql) is not None
-
-
-def refuse_copy(sql: str) -> None:
-    """Raise `NotSupported` for a COPY statement."""
-    start = _BLANK.match(sql)
-    if _COPY.match(sql, start.end() if start else 0):
-        raise NotSupported(
-            "COPY is not supported", hint="Insert many rows with one INSERT, or create a source over the files."
-        )
 
 
 @dataclass
@@ -158,7 +148,7 @@ class Portal:
         prepared, started = self.statement.prepared, self._started
         result = prepared.execute(self.parameters) if started is None else started()
         expected = self.statement.columns
-        if [c.type for c in expected or ()] != [c.type for c in result.columns or ()]:
+        if result.copy is None and [c.type for c in expected or ()] != [c.type for c in result.columns or ()]:
             close_result(result)
             raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")
         self.result, self._pieces = result, pieces(result)
@@ -183,6 +173,23 @@ class Portal:
         self._rest, self.exhausted = None, True
         if self.result is not None:
             close_result(self.result)
+
+
+class PortalCursor:
+    """A portal for FETCH and MOVE, which read it forward."""
+
+    binary = False
+
+    def __init__(self, portal: Portal) -> None:
+        self._portal = portal
+        self.columns = portal.statement.columns or []
+
+    def fetch(self, direction: str, count: int | None) -> Iterator[pa.RecordBatch]:
+        """The next rows. Raises `HeadraceError` (55000) for any others."""
+        if direction != "forward" or (count is not None and count <= 0):
+            raise HeadraceError("cursor can only scan forward", sqlstate="55000")
+        self._portal.start()
+        return self._portal.read(count or 0)
 
 
 def pieces(result: Result) -> Iterator[pa.RecordBatch]:

@@ -254,6 +254,8 @@ class Database:
             last = Result("")
             table = pa.table({})
             for result in self._main.execute(text):
+                if result.sink is not None:
+                    raise NotSupported("COPY FROM STDIN needs a connection", hint="Use Database.table().insert().")
                 last, table = result, result.table() if result.columns is not None else pa.table({})
             return QueryResult(last.tag, last.columns, table, [n.message for n in last.notices])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from headrace.errors import HeadraceError
@@ -33,6 +34,10 @@ class Named(Generic[_T]):
             raise HeadraceError(f'{self._kind} "{name}" does not exist', sqlstate=self._missing)
         return self._items[name]
 
+    def has(self, name: str) -> bool:
+        """Whether there is one of that name."""
+        return name in self._items
+
     def pop(self, name: str) -> _T | None:
         """Remove; None if there was none."""
         return self._items.pop(name, None)
@@ -43,6 +48,13 @@ class Named(Generic[_T]):
     def all(self) -> list[_T]:
         """All of them."""
         return list(self._items.values())
+
+    def pop_those(self, wanted: Callable[[_T], bool]) -> list[_T]:
+        """Remove some and return them."""
+        found = {name: item for name, item in self._items.items() if wanted(item)}
+        for name in found:
+            del self._items[name]
+        return list(found.values())
 
     def clear(self) -> list[_T]:
         """Remove all and return them."""

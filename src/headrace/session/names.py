@@ -211,10 +211,11 @@ class Bound:
 
     @property
     def typed(self) -> bool:
-        """Whether the binder knows all of the query itself, views in it aside."""
-        if self._emulates():
+        """Whether the binder says what the query itself means, views in it aside."""
+        if self._emulates() or self.query.offset is None:
             return False
-        return self.query.bound(str, self.schema(), self._routines()) is not None
+        self.query.bound(str, self.schema(), self._routines())
+        return True
 
     def _routines(self) -> tuple[Routine, ...]:
         return tuple(routine_of(record) for _, record in sorted(self.functions.items()))

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from headrace.errors import HeadraceError, NotSupported, SyntaxFault
 from headrace.session.execution import dml
+from headrace.session.execution.cursors import cursor_named
 from headrace.session.execution.row_writes import RowPlan, plan_rows
 from headrace.session.execution.select import describe_query
 from headrace.session.execution.show import CANCELLED_HEADS, PROMOTED_HEADS, heads
@@ -123,13 +124,6 @@ def deallocate(session: Session, statement: st.Deallocate) -> Result:
     return Result("DEALLOCATE")
 
 
-def close_cursor(session: Session, statement: st.CloseCursor) -> Result:
-    """CLOSE: pools send CLOSE ALL; no cursor was ever declared."""
-    if statement.name is not None:
-        raise HeadraceError(f'cursor "{statement.name}" does not exist', sqlstate="34000")
-    return Result("CLOSE CURSOR ALL")
-
-
 def _infer(session: Session, statement: st.Statement, types: list[str | None]) -> None:
     """Fill in types from the columns that parameters are stored in or compared with."""
     found: dict[int, str] = {}
@@ -191,6 +185,8 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
         return [ResultColumn(*head) for head in heads(statement)]
     if isinstance(statement, st.Execute):
         return session.statements.get(statement.name).columns
+    if isinstance(statement, st.FetchCursor) and not statement.moves:
+        return cursor_named(session, statement.name).columns
     if isinstance(statement, st.Promote):
         return [ResultColumn(*head) for head in PROMOTED_HEADS]
     if isinstance(statement, st.CancelJobs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.session.named import Named
+from headrace.sql.copying import CopyFormat
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,63 @@ class Notice:
     sqlstate: str = "00000"
 
 
+class CopySink(Protocol):
+    """Where the rows go that a client sends in COPY FROM. Nothing is written before `finish`."""
+
+    @property
+    def format(self) -> CopyFormat:
+        """How the client writes them."""
+        ...
+
+    @property
+    def relation(self) -> str:
+        """The table's name, for errors."""
+        ...
+
+    @property
+    def columns(self) -> list[ResultColumn]:
+        """The columns of the rows."""
+        ...
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Columns that may not be null."""
+        ...
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """For whatever is done for the statement: errors inside are told as the session tells them, and fail it."""
+        ...
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        """Take in rows."""
+        ...
+
+    def finish(self) -> Result:
+        """Write them, as one change."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was taken in; harmless when repeated."""
+        ...
+
+
 @dataclass
 class Result:
     """The outcome of one statement.
 
     `columns` is None where the statement returns no rows at all. For a `SELECT` the tag carries no count: whoever
-    sends the rows counts them.
+    sends the rows counts them. Rows of COPY TO have the format that they are to be sent in; for COPY FROM there is a
+    sink, and the statement goes on until that is finished.
     """
 
     tag: str
     columns: list[ResultColumn] | None = None
     batches: Iterator[pa.RecordBatch] = field(default_factory=lambda: iter(()))
     notices: list[Notice] = field(default_factory=list)
+    binary: bool = False
+    """Whether the rows go to the client in binary format though it has not said so."""
+    copy: CopyFormat | None = None
+    sink: CopySink | None = None
 
     def table(self) -> pa.Table:
         """All rows; empties `batches`."""
@@ -129,6 +176,14 @@ class SessionLike(Protocol):
     @property
     def statements(self) -> Named[Prepared]:
         """Prepared statements by name, whether a message of the protocol made them or `PREPARE`."""
+        ...
+
+    find_portal: Callable[[str], Any]
+    """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
+
+    @property
+    def cursors(self) -> Named[Any]:
+        """Cursors by name, which have `columns`."""
         ...
 
     @property

@@ -77,6 +77,8 @@ class Rights:
     state: CatalogState
     name: str
     """The role's name."""
+    known_id: int = 0
+    """The id that the role had when it was first asked for; another one of its name is another role."""
 
     @classmethod
     def of(cls, state: CatalogState, role_id: int) -> Rights:
@@ -95,6 +97,8 @@ class Rights:
     @cached_property
     def role(self) -> Role:
         """The role itself."""
+        if self.known_id and self.role_id != self.known_id:
+            raise UndefinedObject(f'role "{self.name}" does not exist', hint="It was dropped or renamed.")
         if self._record is not None:
             return Role.of(self._record)
         if self.name != ROOT and self.state.objects_of("role"):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
@@ -36,15 +36,17 @@ from headrace.errors import (
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import ddl, dml, grants, roles, routines, secrets, show
+from headrace.session.execution import copying, cursors, ddl, dml, grants, roles, routines, secrets, show
+from headrace.session.execution.cursors import OpenCursor
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import select
 from headrace.session.named import Named
 from headrace.session.names import Names
 from headrace.session.parts import parts_of
-from headrace.session.prepared import PreparedStatement, close_cursor, deallocate, execute, prepare, prepare_named
+from headrace.session.prepared import PreparedStatement, deallocate, execute, prepare, prepare_named
 from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
 from headrace.session.rights import Rights
+from headrace.session.scripts import run_script
 from headrace.session.system.functions import localize
 from headrace.session.texts import KnownTexts
 from headrace.session.transactions import StartedCommit, Transaction
@@ -84,12 +86,17 @@ class Session:
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
+        self._role_ids: dict[str, int] = {}
+        """The ids that the roles had which the session has been."""
         if not self.rights.superuser:
-            self.variables = Variables(**{**self.variables.defaults, "is_superuser": "off"})
+            self.variables.hold({"is_superuser": "off"})
         self._idle = idle.IdleClock()
         self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check)
         self.statements: Named[Prepared] = Named("prepared statement", "26000", "42P05")
         """Prepared statements, those of the protocol among them."""
+        self.cursors: Named[OpenCursor] = Named("cursor", "34000", "42P03")
+        """What DECLARE has made."""
+        self.find_portal: Callable[[str], Any] = lambda name: None
         self.labels: dict[str, object] = {}
         """Added to the payload of every object that the session creates."""
         self.transaction: Transaction | None = None
@@ -121,7 +128,7 @@ class Session:
     @property
     def transaction_status(self) -> str:
         """`I` idle, `T` in a transaction, `E` in a failed one."""
-        if self.transaction is None:
+        if self.transaction is None or self.transaction.script:
             return "I"
         return "E" if self.transaction.failed else "T"
 
@@ -149,7 +156,9 @@ class Session:
         state, name = self.database.catalog.image, self.role
         known = self._rights
         if known is None or known.state.objects is not state.objects or known.name != name:
-            known = self._rights = Rights(state.snapshot(), name)
+            known = Rights(state.snapshot(), name, self._role_ids.get(name, 0))
+            self._role_ids.setdefault(name, known.role_id)
+            self._rights = known
         return known
 
     def become(self, user: str | None, role: str | None, *, local: bool = False) -> None:
@@ -158,6 +167,8 @@ class Session:
             self.variables.hold({"role": role or "none"}, local=True)
         else:
             self.variables.hold({"session_authorization": user, "role": role})
+        if self.role != self.authenticated:  # another one of that name has not connected
+            self._role_ids.pop(self.role, None)
         superuser = "on" if self.rights.superuser else "off"
         self.variables.hold({"is_superuser": superuser}, local=local)
 
@@ -220,9 +231,11 @@ class Session:
         with self._request():
             with self._failing():
                 statements = parse(sql)
-            for statement in statements:
-                if not isinstance(statement, st.Empty):
-                    yield self.run(statement)
+            wanted = [statement for statement in statements if not isinstance(statement, st.Empty)]
+            if len(wanted) > 1:
+                yield from run_script(self, wanted)
+            elif wanted:
+                yield self.run(wanted[0])
             if len(statements) == 1 and isinstance(statements[0], (st.Insert, st.Update, st.Delete)):
                 self._texts.met(sql)
 
@@ -242,6 +255,8 @@ class Session:
         # First what waits: once the transaction is over, nothing keeps what it has written from vacuum.
         self._withdraw("the session was closed")
         transactions.end(self)
+        for cursor in self.cursors.clear():
+            cursor.close()
         if not self._closed:
             self._closed = True
             self.database.forget(self)
@@ -259,6 +274,15 @@ class Session:
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
             return result
 
+    @contextmanager
+    def going_on(self, statement: st.Statement) -> Iterator[None]:
+        """Do inside the block what belongs to a statement that was run before: its client sends it piece by piece."""
+        with self._request(), self._failing(statement):
+            self._require_open()
+            self.check()
+            with self._limited():
+                yield
+
     def is_shown(self, notice: Notice) -> bool:
         """Whether the client wants to be told that much."""
         least = SEVERITIES.index(self.variables.get("client_min_messages"))
@@ -274,7 +298,12 @@ class Session:
 
     @property
     def starts_quickly(self) -> bool:
-        """Whether statements may be started without waiting for them: nothing limits their time or follows them."""
+        """Whether statements may be started without waiting for them: nothing limits their time or follows them.
+
+        The end of a transaction may have to get rows of cursors.
+        """
+        if self.cursors:
+            return False
         variables = self.variables
         if self._quickly[0] != variables.version:
             limited = bool(duration_ms(variables.get("statement_timeout")))
@@ -675,6 +704,8 @@ class Session:
             self.become(None, None)
             self.variables.reset()
             self.statements.clear()
+            for cursor in self.cursors.clear():
+                cursor.close()
         return Result(f"DISCARD {statement.what.upper()}")
 
     def flush_statement(self, statement: st.Statement) -> Result:
@@ -708,6 +739,8 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.Insert: dml.insert,
     st.Update: dml.update,
     st.Delete: dml.delete,
+    st.CopyFrom: copying.copy_from,
+    st.CopyTo: copying.copy_to,
     st.CreateTable: ddl.create_table,
     st.CreateSource: ddl.create_source,
     st.CreateView: ddl.create_view,
@@ -745,7 +778,9 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.Wait: Session.flush_statement,
     st.CancelJobs: Session.cancel_jobs,
     st.Promote: Session.promote,
-    st.CloseCursor: close_cursor,
+    st.DeclareCursor: cursors.declare_cursor,
+    st.FetchCursor: cursors.fetch_cursor,
+    st.CloseCursor: cursors.close_cursor,
     st.Unlisten: lambda session, statement: Result("UNLISTEN"),
     st.Prepare: prepare_named,
     st.Execute: execute,

@@ -39,6 +39,8 @@ class Transaction:
     """The epoch of a write that its snapshot must hold."""
     behind: str | None = None
     """Why its snapshot is older than the tables that it has read, where a view was the reason."""
+    script: bool = False
+    """Whether it is that of several statements in one text, and ends with these."""
     failed: bool = False
     savepoints: list[tuple[str, Mark]] = field(default_factory=list)
     shown: Mapping[int, int] = field(default_factory=dict)
@@ -127,6 +129,10 @@ def commit(session: Session, statement: st.Statement) -> Result:
     if transaction is None:
         return Result("COMMIT", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
     try:
+        if not transaction.failed:
+            for cursor in session.cursors.all():
+                if cursor.holds and not cursor.held:
+                    cursor.hold()
         outcome = None if transaction.failed else transaction.work.commit(session.check)
     except SerializationFailure as error:
         raise explained(session, transaction, error) from error
@@ -231,6 +237,8 @@ def start(session: Session, statement: st.Statement) -> Result | StartedCommit:
 def end(session: Session) -> Transaction | None:
     """End the open transaction, whatever becomes of it; returns it."""
     transaction, session.transaction = session.transaction, None
+    for cursor in session.cursors.pop_those(lambda cursor: not cursor.held):
+        cursor.close()
     session.variables.end_transaction()
     if transaction is not None:
         transaction.close()
@@ -247,7 +255,7 @@ def rollback(session: Session, statement: st.Statement) -> Result:
 def savepoint(session: Session, statement: st.Savepoint) -> Result:
     """SAVEPOINT, RELEASE and ROLLBACK TO."""
     transaction, tag = session.transaction, _SAVEPOINT_TAGS[statement.action]
-    if transaction is None:
+    if transaction is None or transaction.script:
         raise TransactionError(f"{tag} can only be used in transaction blocks", sqlstate="25P01")
     if statement.action == "set":
         transaction.savepoints.append((statement.name, transaction.work.mark()))
@@ -259,6 +267,8 @@ def savepoint(session: Session, statement: st.Savepoint) -> Result:
         transaction.work.go_back(transaction.savepoints[at][1])
         transaction.failed = False
         at += 1
+        for cursor in session.cursors.pop_those(lambda cursor: not cursor.held and cursor.depth >= at):
+            cursor.close()
     del transaction.savepoints[at:]
     return Result(tag)
 

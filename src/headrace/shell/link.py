@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.errors import NotSupported
 from headrace.server.client import PgClient, Reply, texts
 from headrace.session.result import Notice, Result, SessionLike
 
@@ -84,6 +85,8 @@ class EmbeddedLink:
         finished = False
         try:
             for result in self._session.execute(sql):
+                if result.copy is not None or result.sink is not None:
+                    raise NotSupported("COPY is not for the shell", hint="Use psql, or a driver that copies.")
                 yield _outcome_of_result(result)
             finished = True
         except Exception:

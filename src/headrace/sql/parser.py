@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported, StatementError, SyntaxFault
-from headrace.sql import control, ddl, grants
+from headrace.sql import control, copying, cursors, ddl, grants
 from headrace.sql import statements as st
 from headrace.sql.binder.changes import Change
 from headrace.sql.cursor import Cursor
@@ -33,8 +33,8 @@ from headrace.sql.types import pg_type_text
 from headrace.sql.values import parse_text
 
 _REFUSED = (
-    "COPY", "DECLARE", "FETCH", "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
-    "LISTEN", "NOTIFY", "CALL", "DO", "MERGE", "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT", "MOVE",
+    "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
+    "LISTEN", "NOTIFY", "CALL", "DO", "MERGE", "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT",
     "SECURITY", "USE", "KILL",
 )  # fmt: skip
 
@@ -139,6 +139,12 @@ def _statement(cursor: Cursor) -> st.Statement:
         return _explain(cursor)
     if cursor.match("PREPARE"):
         return _prepare(cursor)
+    if cursor.peek("COPY"):
+        return copying.copy(cursor, _inner)
+    if cursor.peek("DECLARE"):
+        return cursors.declare(cursor, _inner)
+    if cursor.peek("FETCH") or cursor.peek("MOVE"):
+        return cursors.fetch(cursor)
     if control.is_promotion(cursor):
         return control.promotion(cursor)
     if any(cursor.peek(word) for word in ("SELECT", "WITH", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE")):

@@ -8,8 +8,10 @@ strings, comments and dollar quotes, and is blanked out or replaced by something
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -20,18 +22,24 @@ from headrace.errors import NotSupported, SyntaxFault
 
 _OPENS: Final = frozenset(("(", "["))
 _CLOSES: Final = frozenset((")", "]"))
+_KINDS: Final = {number: name for name, number in pb.Token.items()}
 _SIGNS: Final = frozenset(("+", "-", "*", "/", "::"))
 _UNITS: Final = frozenset(("year", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond"))
 _MARKS: Final = frozenset(("system_time", "except", "semi", "anti", "struct", "map"))
 """Words without one of which a text has no additions."""
 _DEEP: Final = 400
 """Brackets inside of each other up to which a text is parsed: the parser's stack is not endless."""
-_LARGE_BYTES: Final = 65_536
-_LARGE_WORDS: Final = 2_000
-"""Operators, brackets and keywords of a text that is parsed. Each of them may be a level of the tree. C code goes
-through that by recursion, and a stack that overflows there ends the process."""
+with suppress(ImportError, AttributeError):  # else an expression of 50 operators is too deep for a message
+    import_module("google._upb._message").SetAllowOversizeProtos(True)
+
+_LEVELS: Final = 2_000
+"""Levels that a text's tree may have at most. C code goes through them by recursion, and a stack that overflows there
+ends the process."""
 _FLAT: Final = frozenset(("IDENT", "SCONST", "ICONST", "FCONST", "PARAM", "ASCII_44", "ASCII_46", "AS"))
 """Words that make a tree wider, and no deeper."""
+_SETS: Final = frozenset(("union", "intersect", "except"))
+_KEPT_BYTES: Final = 65_536
+"""Larger statements are parsed each time."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,11 @@ class Word:
 class Parsed:
     """A statement's tree, and what was cut out before."""
 
-    tree: Any | None
-    """A message of libpg_query: the statement's node. None for one that is too deep or too large for it."""
+    tree: Any
+    """A message of libpg_query: the statement's node."""
     source: bytes
-    additions: bool
-    """Whether something was cut out that is left to the older translation."""
+    refused: tuple[tuple[str, int], ...] = ()
+    """What was cut out that nobody knows, and where it stands, in bytes."""
     lookups: frozenset[int] = frozenset()
     """Where the relations stand, in bytes, that are read `FOR SYSTEM_TIME AS OF PROCTIME()`."""
     left_out: tuple[tuple[int, tuple[str, ...]], ...] = ()
@@ -65,30 +73,55 @@ class Parsed:
         return len(self.source[:location].decode("utf-8", "replace")) + 1
 
 
-@lru_cache(maxsize=64)
 def parse_statement(text: str) -> Parsed:
-    """The tree of one statement, None in its place for one that is very large.
+    """The tree of one statement. Raises `SyntaxFault`, and `NotSupported` for one that is nested too deeply."""
+    return _kept(text) if len(text) <= _KEPT_BYTES else _parse(text)
 
-    Raises `SyntaxFault`, and `NotSupported` for one that is nested too deeply.
-    """
+
+def _parse(text: str) -> Parsed:
     source = text.encode()
-    if len(source) > _LARGE_BYTES:
-        return Parsed(None, source, True)
     try:
         words = _words(source)
-        if sum(word.kind not in _FLAT for word in words) > _LARGE_WORDS:
-            return Parsed(None, source, True)
+        if _depth(words) > _LEVELS:
+            raise _too_deep()
         cut, added = _without_additions(source, words)
         found = parse(cut.decode())
     except PgQueryError as error:
         raise _fault(error) from None
-    except DecodeError:  # the grammar takes it, but a message's depth is limited
-        return Parsed(None, source, True)
+    except DecodeError:
+        raise _too_deep() from None
     if len(found.stmts) != 1:
         raise SyntaxFault("cannot insert multiple commands into a prepared statement", position=1)
     return Parsed(
-        found.stmts[0].stmt, source, added.own, frozenset(added.lookups), tuple(added.left_out), tuple(added.side_joins)
+        found.stmts[0].stmt, source, tuple(added.refused), frozenset(added.lookups), tuple(added.left_out),
+        tuple(added.side_joins),
     )  # fmt: skip
+
+
+_kept = lru_cache(maxsize=64)(_parse)
+
+
+def _too_deep() -> NotSupported:
+    return NotSupported("the query is nested too deeply", hint="Split it with WITH or views.")
+
+
+def _depth(words: Sequence[Word]) -> int:
+    """As many levels as the tree of a text can have: what stands between two commas is a chain at worst."""
+    levels = [[0, 0, 0]]  # of each open bracket: the chain since the last comma, the deepest one, the queries united
+    for word in words:
+        level = levels[-1]
+        if word.text in _OPENS:
+            levels.append([0, 0, 0])
+        elif word.text in _CLOSES and len(levels) > 1:
+            chain, deepest, united = levels.pop()
+            levels[-1][0] += max(chain, deepest) + united + 1
+        elif word.text == ",":
+            level[:2] = 0, max(level[:2])
+        elif word.text in _SETS:
+            level[2] += 1
+        elif word.kind not in _FLAT:
+            level[0] += 1
+    return sum(max(chain, deepest) + united for chain, deepest, united in levels)
 
 
 def check_grammar(text: str, offset: int) -> None:
@@ -107,13 +140,13 @@ def _words(source: bytes) -> list[Word]:
     found = []
     depth = 0
     for token in scan(source.decode()).tokens:
-        kind = pb.Token.Name(token.token)
+        kind = _KINDS[token.token]
         if kind in ("SQL_COMMENT", "C_COMMENT"):
             continue
         text = source[token.start : token.end].decode()
         depth += (text in _OPENS) - (text in _CLOSES)
         if depth > _DEEP:
-            raise NotSupported("the query is nested too deeply", hint="Split it with WITH or views.")
+            raise _too_deep()
         found.append(Word(token.start, token.end, text.lower(), kind))
     return found
 
@@ -125,7 +158,7 @@ def _words(source: bytes) -> list[Word]:
 class _Added:
     """The additions, as `Parsed` has them."""
 
-    own: bool = False
+    refused: list[tuple[str, int]] = field(default_factory=list)
     lookups: set[int] = field(default_factory=set)
     left_out: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     side_joins: list[tuple[int, str]] = field(default_factory=list)
@@ -143,7 +176,7 @@ def _without_additions(source: bytes, words: Sequence[Word]) -> tuple[bytes, _Ad
             part = read(words, at)
             if part is None:
                 continue
-            end, instead = part
+            end, instead = min(part[0], len(words)), part[1]
             start = words[at].start
             cut[start : words[end - 1].end] = instead.encode().ljust(words[end - 1].end - start)
             if read is _system_time:
@@ -152,10 +185,12 @@ def _without_additions(source: bytes, words: Sequence[Word]) -> tuple[bytes, _Ad
             elif read is _star_except:
                 names = tuple(_spelled(source, w) for w in words[at + 2 : end - 1] if w.text != ",")
                 added.left_out.append((words[_qualified(words, at - 1)].start, names))
-            elif read is _side_join and at + 2 < len(words) and words[at + 2].text not in ("(", "lateral", "only"):
+            elif read is _own_type:
+                added.refused.append((f"a cast to {words[at].text}", start))
+            elif read is _side_join and at + 2 < len(words):
+                if words[at + 2].text in ("(", "lateral", "only"):
+                    added.refused.append((f"{words[at].text.upper()} JOIN of what is no relation", start))
                 added.side_joins.append((words[at + 2].start, words[at].text.upper()))
-            else:
-                added.own = True
             at = end - 1
             break
         at += 1

@@ -87,12 +87,10 @@ class Query:
 
         With `schema` (the columns of the relations it reads and their Spark types) the binder makes it, if `typed`
         allows it, and refuses what it does not know. The older translation is left what reads PostgreSQL's catalog,
-        what was defined before there was a binder, and what `NotBound.older` says.
+        and what was defined before there was a binder.
         """
-        if typed and schema is not None:
-            bound = self.bound(rename, schema, tuple((routines or {}).values()))
-            if bound is not None:
-                return bound
+        if typed and schema is not None and self.offset is not None:
+            return self.bound(rename, schema, tuple((routines or {}).values()))
         if self.refused is not None:
             raise self.refused
         tree = self._tree.copy()
@@ -103,17 +101,16 @@ class Query:
         """What the query may name beside relations."""
         return World(tuple(routines), self.session) if routines or self.session else NOTHING
 
-    def bound(self, rename: Rename, schema: Schema, routines: Sequence[Routine] = ()) -> str | None:
-        """Spark's text by the binder; None if it leaves the query to the older translation."""
-        if self.offset is None:
-            return None
+    def bound(self, rename: Rename, schema: Schema, routines: Sequence[Routine] = ()) -> str:
+        """Spark's text by the binder, for a query that is what its text says."""
         try:
             text = self.text if self.change is None else self.change.text
             return bound_text(text, schema, self.world(routines), rename, self.change)
         except HeadraceError as error:
             if error.position is not None:
+                offset = self.offset or 0
                 substituted = self.change is not None and self.change.text != self.text
-                error.position = None if substituted else error.position + self.offset
+                error.position = None if substituted else error.position + offset
             raise
 
     @property

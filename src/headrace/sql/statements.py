@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
+    from headrace.sql.copying import CopyFormat
     from headrace.sql.dml import Assignment, Returning, Rows
     from headrace.sql.query import Expression, Query, Rename, Schema
 
@@ -394,6 +395,25 @@ class Delete(Statement, writes=True):
 
 
 @dataclass(frozen=True)
+class CopyFrom(Statement, writes=True):
+    """`COPY table [(columns)] FROM STDIN`."""
+
+    table: TableName
+    columns: tuple[str, ...]
+    format: CopyFormat
+
+
+@dataclass(frozen=True)
+class CopyTo(Statement, writes=False):
+    """`COPY table [(columns)] TO STDOUT` or `COPY (query) TO STDOUT`."""
+
+    table: TableName | None
+    columns: tuple[str, ...]
+    query: Query | None
+    format: CopyFormat
+
+
+@dataclass(frozen=True)
 class Select(Statement, writes=False):
     """Any query."""
 
@@ -554,8 +574,29 @@ class Deallocate(Statement, writes=False):
 
 
 @dataclass(frozen=True)
+class DeclareCursor(Statement, writes=False):
+    """`DECLARE name [BINARY] [SCROLL] CURSOR [WITH HOLD] FOR query`."""
+
+    name: str
+    query: Query
+    scroll: bool = False
+    hold: bool = False
+    binary: bool = False
+
+
+@dataclass(frozen=True)
+class FetchCursor(Statement, writes=False):
+    """`FETCH` and `MOVE`; `count` is None for `ALL`."""
+
+    name: str
+    direction: Literal["forward", "backward", "absolute", "relative"]
+    count: int | None
+    moves: bool = False
+
+
+@dataclass(frozen=True)
 class CloseCursor(Statement, writes=False):
-    """`CLOSE name`; None for `ALL`. There are no cursors."""
+    """`CLOSE name`; None for `ALL`."""
 
     name: str | None
 

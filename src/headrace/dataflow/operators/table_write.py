@@ -36,10 +36,12 @@ OUTCOME = pa.schema([pa.field("outcome", pa.string())])
 def null_in(relation: str, column: str, row: Sequence[object]) -> NotNullViolation:
     """What is said of a row, its values in the order of the table's columns, that lacks one which it must have."""
     values = ", ".join("null" if v is None else str(v) for v in row)
-    return NotNullViolation(
+    error = NotNullViolation(
         f'null value in column "{column}" of relation "{relation}" violates not-null constraint',
         detail=f"Failing row contains ({values}).",
     )
+    error.about = {"table": relation.rpartition(".")[2], "column": column}
+    return error
 
 
 @dataclass(frozen=True)

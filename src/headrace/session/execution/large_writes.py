@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,15 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.writes.requests import Written
 from headrace.coordinator.writes.transaction import TableView
-from headrace.dataflow.operators.table_write import OUTCOME, Outcome, ReadComputeWrite, ToChanges, WriteChanges
+from headrace.dataflow.operators.table_write import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    OUTCOME,
+    Outcome,
+    ReadComputeWrite,
+    ToChanges,
+    WriteChanges,
+)
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.kernels import Wanted, kernels_over_table
 from headrace.session.execution.select import describe, frame_of, open_snapshot
@@ -49,6 +57,37 @@ def insert_large(
     conflict = "ignore" if ignore else "overwrite"
     wanted = None if keyed else Wanted(bound, targets, wrap, weighted=True)
     return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
+
+
+def insert_here(
+    session: Session, transaction: Transaction, record: ObjectRecord, batches: Iterator[pa.RecordBatch], *, ignore: bool
+) -> Written:
+    """Insert rows that are in this process, with all columns of the table, in memory that does not grow with them."""
+    keyed = bool(record.primary_key)
+    view = transaction.work.view(record.id)
+    convert = _convert(transaction, record, tuple(c.name for c in record.columns), {})
+    root, fsync = session.database.engine.root, session.database.settings.run_fsync
+    write = WriteChanges(
+        view.table_id, view.schema, root, view.prefix, fsync, view.refs, view.epoch, keyed,
+        "ignore" if ignore else "overwrite", convert, CHUNK_ROWS, CHUNK_BYTES // 2,
+    )  # fmt: skip
+    if keyed:
+        transaction.work.note_tables([record.id])
+    written = Written(())
+    for outcome in write.run(view.prefix, map(_added, batches)):
+        session.check()
+        found = Outcome.from_json(outcome.column(0)[0].as_py())
+        written = Written(written.runs + found.runs, written.inserted + found.inserted, 0)
+    if isinstance(root, StoreRoot) and root.proof:
+        confirm(root, written.runs)
+    transaction.work.add_runs(record.id, written)
+    return written
+
+
+def _added(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with their weights in front: each is added once."""
+    weight = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
+    return pa.RecordBatch.from_arrays([weight, *rows.columns], names=["__w", *rows.schema.names])
 
 
 def delete_large(

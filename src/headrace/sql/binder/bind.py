@@ -17,7 +17,8 @@ from headrace.sql.binder.first_rows import first_of_each, with_ties
 from headrace.sql.binder.grouping import check_grouped, group_value, grouping_of
 from headrace.sql.binder.names import output_name
 from headrace.sql.binder.ordering import bound_limit, order_keys
-from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse
+from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
+from headrace.sql.binder.recursion import declare_pending, recursive_query
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.rows import sets_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
@@ -53,7 +54,7 @@ declare(
     "sort_clause limit_offset limit_count limit_option with_clause op all larg rarg locking_clause",
 )
 declare("ResTarget", "name val")
-declare("WithClause", "ctes")
+declare("WithClause", "ctes recursive")
 declare("CommonTableExpr", "ctename aliascolnames ctematerialized ctequery")
 declare("LockingClause", "strength")
 declare("A_Star", "")
@@ -115,8 +116,6 @@ class Binder:
 
     def statement(self) -> Query:
         """The whole statement, which is a query."""
-        if self._parsed.tree is None:
-            raise NotBound("a statement of this size", older=True)
         if kind_of(self._parsed.tree) != "SelectStmt":
             refuse("a statement that is no query")
         found = self.query(self._parsed.tree, None)
@@ -148,21 +147,26 @@ class Binder:
     def with_clause(self, message: Any, scope: Scope) -> None:
         """Put the CTEs of a WITH clause in sight."""
         if message.recursive:
-            raise NotBound("WITH RECURSIVE", older=True)
+            declare_pending(inner(message).ctes, scope)
         for node in inner(message).ctes:
             cte = inner(node)
-            if cte.ctename in scope.ctes:
+            if not message.recursive and cte.ctename in scope.ctes:
                 raise Wrong(f'WITH query name "{cte.ctename}" specified more than once', "42712", cte.location)
             if kind_of(cte.ctequery) != "SelectStmt":
                 refuse("INSERT, UPDATE or DELETE in WITH", cte)
+            scope.ctes[cte.ctename] = self._cte(cte, scope, message.recursive)
+
+    def _cte(self, cte: Any, scope: Scope, recursive: bool) -> Query:
+        query = recursive_query(self, cte, scope) if recursive else None
+        if query is None:
             query = self.query(cte.ctequery, scope)
-            names = [inner(n).sval for n in cte.aliascolnames]
-            if len(names) > len(query.names):
-                raise Wrong(
-                    f'WITH query "{cte.ctename}" has {len(query.names)} columns available but {len(names)} columns '
-                    "specified", "42P10", cte.location,
-                )  # fmt: skip
-            scope.ctes[cte.ctename] = replace(query, names=(*names, *query.names[len(names) :]))
+        names = [inner(n).sval for n in cte.aliascolnames]
+        if len(names) > len(query.names):
+            raise Wrong(
+                f'WITH query "{cte.ctename}" has {len(query.names)} columns available but {len(names)} columns '
+                "specified", "42P10", cte.location,
+            )  # fmt: skip
+        return replace(query, names=(*names, *query.names[len(names) :]))
 
     # ---- SELECT
 
@@ -268,7 +272,7 @@ class Binder:
 
     def _set_operation(self, message: Any, scope: Scope) -> Query:
         operator = _SETS[message.op]
-        left, right = (self._branch(m, scope) for m in (message.larg, message.rarg))
+        left, right = (self.branch(m, scope) for m in (message.larg, message.rarg))
         if len(left.types) != len(right.types):
             raise Wrong(f"each {operator} query must have the same number of columns", "42601", None)
         types = self._common_types(left, right, operator)
@@ -278,11 +282,10 @@ class Binder:
         words = f"{operator} ALL" if message.all else operator
         return SetOperation(left.names, tuple(types), order, limit, offset, words, *sides)
 
-    def _branch(self, message: Any, scope: Scope) -> Query:
+    def branch(self, message: Any, scope: Scope) -> Query:
+        """One side of a set operation."""
         before, self.local = self.local, set()
         try:
-            from headrace.sql.binder.reading import check
-
             return self._query(check(message), Scope(scope))
         finally:
             self.local = before
@@ -335,8 +338,8 @@ def bind_query(parsed: Parsed, known: Known) -> Query:
 @contextmanager
 def reporting(binder: Binder, parsed: Parsed) -> Iterator[None]:
     """Errors inside the block come out as the user sees them."""
-    if parsed.additions:
-        raise NotBound("what is added to PostgreSQL's language", older=True)
+    for what, location in parsed.refused:
+        raise NotBound(what, location)
     try:
         yield
     except Located as found:

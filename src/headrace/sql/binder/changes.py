@@ -59,8 +59,6 @@ def bind_change(parsed: Parsed, known: Known, change: Change) -> Query:
 
 
 def _statement(parsed: Parsed, *kinds: str) -> Any:
-    if parsed.tree is None:
-        raise NotBound("a statement of this size", older=True)
     if kind_of(parsed.tree) not in kinds:
         refuse("this statement")
     return inner(parsed.tree)
@@ -130,7 +128,7 @@ def default_of(binder: Binder, text: str | None, kind: Type, name: str) -> Expr:
     if text is None:
         return Constant(kind, None)
     found = parse_statement(f"SELECT {text}").tree
-    if found is None or len(found.select_stmt.target_list) != 1:
+    if len(found.select_stmt.target_list) != 1:
         raise NotBound("this DEFAULT")
     node = inner(inner(found).target_list[0]).val
     at = Expressions(binder, Scope(), "DEFAULT expressions")
@@ -140,7 +138,7 @@ def default_of(binder: Binder, text: str | None, kind: Type, name: str) -> Expr:
         error.position = None  # it is one in another text
         raise
     except NotBound as unknown:
-        raise NotBound(unknown.what, older=unknown.older) from None
+        raise NotBound(unknown.what) from None
 
 
 class _Changed:
@@ -203,7 +201,9 @@ class _Changed:
 def stored(at: Expressions, value: Expr, kind: Type, name: str, node: Any) -> Expr:
     """A value as an assignment to a column stores it. Raises `DatatypeMismatch`."""
     if kind.category == "?" or kind.name == "record":
-        raise NotBound(f"a value of {kind.spark}", older=True)
+        if value.type.spark == kind.spark:
+            return value
+        raise NotBound(f"a value for a column of {kind.spark}")
     if not t.can_cast(value.type, kind, "assignment"):
         raise DatatypeMismatch(
             f'column "{name}" is of type {kind} but expression is of type {value.type}',

@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Any, Final
 from postgast import pg_query_pb2 as pb
 
 from headrace.errors import HeadraceError
+from headrace.sql.binder import comparisons
 from headrace.sql.binder import types as t
-from headrace.sql.binder.calls import SPARK, call_function, spark_call
+from headrace.sql.binder.arrays import array, part_of
+from headrace.sql.binder.calls import call_function
+from headrace.sql.binder.casts import cast
 from headrace.sql.binder.catalogue.functions import FUNCTIONS
 from headrace.sql.binder.catalogue.operators import OPERATORS, PREFIXES
 from headrace.sql.binder.catalogue.patterns import matches
 from headrace.sql.binder.coerce import coerce, common_type, literal, to_common
-from headrace.sql.binder.json_paths import is_json, json_literal, json_text
+from headrace.sql.binder.json_paths import json_text
+from headrace.sql.binder.logic import boolean_test, logic, null_test
 from headrace.sql.binder.overloads import apply, operator
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
-from headrace.sql.binder.records import field_of, is_null, record
+from headrace.sql.binder.records import field_of, record
 from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
-from headrace.sql.binder.session import SESSION_VALUES, session_value
+from headrace.sql.binder.session import value_function
 from headrace.sql.binder.sublinks import query_in_expression
 from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Parameter, conjunction
-from headrace.sql.binder.typenames import interval_unit, named_type
 from headrace.sql.binder.types import Type
 from headrace.sql.statements import DATABASE
 
@@ -58,17 +61,7 @@ for _kind, _arguments in {
 }.items():
     declare(_kind, _arguments)
 
-_NUMBER: Final = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
-_YEARS: Final = re.compile(r"\s*[+-]?\d+-\d+\s*", re.ASCII)
 _COLLATIONS: Final = frozenset(("default", "C", "POSIX", "ucs_basic"))
-_TESTS: Final = {
-    pb.IS_TRUE: "({0} <=> TRUE)",
-    pb.IS_NOT_TRUE: "(NOT {0} <=> TRUE)",
-    pb.IS_FALSE: "({0} <=> FALSE)",
-    pb.IS_NOT_FALSE: "(NOT {0} <=> FALSE)",
-    pb.IS_UNKNOWN: "({0} IS NULL)",
-    pb.IS_NOT_UNKNOWN: "({0} IS NOT NULL)",
-}
 
 
 class Expressions:
@@ -213,18 +206,19 @@ class Expressions:
             refuse(pb.A_Expr_Kind.Name(message.kind), message)
         return read(self, message)
 
-    def _symbol(self, message: Any) -> str:
+    def symbol(self, message: Any) -> str:
+        """The operator that is written."""
         names = strings(message.name)
         if len(names) > 1 and names[0] != "pg_catalog":
             refuse("an operator of a schema", message)
         return "<>" if names[-1] == "!=" else names[-1]
 
     def _plain(self, message: Any) -> Expr:
-        symbol = self._symbol(message)
+        symbol = self.symbol(message)
         if not message.HasField("lexpr"):
             return self._prefixed(symbol, message)
         if kind_of(message.lexpr) == "RowExpr" and kind_of(message.rexpr) == "RowExpr":
-            return self._rows(symbol, message)
+            return comparisons.rows(self, symbol, message)
         if symbol == "->>":
             return json_text(self, message)
         left, right = self.bind(message.lexpr), self.bind(message.rexpr)
@@ -250,40 +244,11 @@ class Expressions:
             return Constant(found.type, f"-{found.text}")
         return operator(PREFIXES, symbol, (found,), message)
 
-    def _rows(self, symbol: str, message: Any) -> Expr:
-        """`(a, b) = (c, d)`; of the comparisons only `=` and `<>`."""
-        left, right = (inner(m).args for m in (message.lexpr, message.rexpr))
-        if len(left) != len(right):
-            raise Wrong("unequal number of entries in row expressions", "42601", place(message))
-        if symbol not in ("=", "<>"):
-            refuse("an order of rows", message)
-        parts = [self.operate(symbol, self.bind(a), self.bind(b), message) for a, b in zip(left, right, strict=True)]
-        return conjunction("AND" if symbol == "=" else "OR", parts)
-
-    def _distinct(self, message: Any) -> Expr:
-        left, right = self.bind(message.lexpr), self.bind(message.rexpr)
-        nulls = [e for e in (left, right) if isinstance(e, Constant) and e.text is None]
-        if nulls:
-            other = right if nulls[0] is left else left
-            form = "({0} IS NOT NULL)" if message.kind == pb.AEXPR_DISTINCT else "({0} IS NULL)"
-            return Call(t.BOOL, form, (coerce(other, t.TEXT, "implicit") if other.type.name == "unknown" else other,))
-        compared = self.operate("=", left, right, message)
-        assert isinstance(compared, Call)
-        form = "(NOT {0} <=> {1})" if message.kind == pb.AEXPR_DISTINCT else "({0} <=> {1})"
-        return Call(t.BOOL, form, compared.arguments)
-
-    def _nullif(self, message: Any) -> Expr:
-        left, right = self.bind(message.lexpr), self.bind(message.rexpr)
-        compared = self.operate("=", left, right, message)
-        if left.type.name == "unknown":
-            left = coerce(left, t.TEXT, "implicit")
-        return Call(left.type, "CASE WHEN {1} THEN NULL ELSE {0} END", (left, compared))
-
     def _in(self, message: Any) -> Expr:
-        symbol = self._symbol(message)
+        symbol = self.symbol(message)
         items = list(inner(message.rexpr).items)
         if kind_of(message.lexpr) == "RowExpr":
-            found = [self._row_equals(message.lexpr, item, message) for item in items]
+            found = [comparisons.row_equals(self, message.lexpr, item, message) for item in items]
         else:
             found = self._listed(message, items)
         whole = conjunction("OR", found)
@@ -299,98 +264,6 @@ class Expressions:
                 holes = ", ".join(f"{{{i + 1}}}" for i in range(len(values)))
                 return [Call(t.BOOL, f"({{0}} IN ({holes}))", unified)]
         return [self.operate("=", left, value, message) for value in values]
-
-    def _row_equals(self, left: Any, right: Any, message: Any) -> Expr:
-        if kind_of(right) != "RowExpr":
-            refuse("a row compared with something else", message)
-        a, b = inner(left).args, inner(right).args
-        if len(a) != len(b):
-            raise Wrong("unequal number of entries in row expressions", "42601", place(message))
-        return conjunction(
-            "AND", [self.operate("=", self.bind(x), self.bind(y), message) for x, y in zip(a, b, strict=True)]
-        )
-
-    def _like(self, message: Any) -> Expr:
-        if kind_of(message.rexpr) == "FuncCall" and strings(message.rexpr.func_call.funcname)[-1] == "like_escape":
-            return self._like_escape(message)
-        left, right = self.bind(message.lexpr), self.bind(message.rexpr)
-        return self.operate(self._symbol(message), left, right, message)
-
-    def _like_escape(self, message: Any) -> Expr:
-        """`LIKE ... ESCAPE 'c'`."""
-        pattern, escape = (self.bind(arg) for arg in inner(message.rexpr).args)
-        if not isinstance(escape, Constant) or escape.text is None or len(escape.text) != 1 or escape.text == "'":
-            refuse("this ESCAPE", message)
-        left = self.bind(message.lexpr)
-        symbol = self._symbol(message)
-        compared = operator(OPERATORS, symbol, (left, pattern), message)
-        assert isinstance(compared, Call)
-        if "*" in symbol:
-            refuse("ILIKE with ESCAPE", message)
-        word = "\\\\" if escape.text == "\\" else escape.text
-        form = f"({{0}} LIKE {{1}} ESCAPE '{word}')"
-        return Call(t.BOOL, f"(NOT {form})" if symbol.startswith("!") else form, compared.arguments)
-
-    def _between(self, message: Any) -> Expr:
-        low, high = inner(message.rexpr).items
-        value = self.bind(message.lexpr)
-        parts = [
-            self.operate(">=", value, self.bind(low), message), self.operate("<=", value, self.bind(high), message),
-        ]  # fmt: skip
-        whole = conjunction("AND", parts)
-        return Call(t.BOOL, "(NOT {0})", (whole,)) if message.kind == pb.AEXPR_NOT_BETWEEN else whole
-
-    def _any_all(self, message: Any) -> Expr:
-        """`x op ANY (array)` and `x op ALL (array)`."""
-        left, right = self.bind(message.lexpr), self.bind(message.rexpr)
-        if right.type.name == "unknown":
-            if left.type.name == "unknown":
-                refuse("ANY of a literal", message)
-            right = self.converted(right, t.array_of(left.type), message.rexpr)
-        if right.type.element is None:
-            raise Wrong("op ANY/ALL (array) requires array on right side", "42809", place(message))
-        item = Call(right.type.element, "`__item`", ())
-        compared = self.operate(self._symbol(message), left, item, message)
-        function = "exists" if message.kind == pb.AEXPR_OP_ANY else "forall"
-        return Call(t.BOOL, f"{function}({{0}}, `__item` -> {{1}})", (right, compared))
-
-    def _logic(self, message: Any) -> Expr:
-        names = {pb.AND_EXPR: "AND", pb.OR_EXPR: "OR", pb.NOT_EXPR: "NOT"}
-        name = names[message.boolop]
-        if name == "NOT":
-            negated, self.test = self.test, False
-            found = self._part(message.args[0], name, negated)
-            return Call(t.BOOL, "(NOT {0})", (found,))
-        test = self.test
-        parts = []
-        for arg in message.args:
-            self.test = test
-            parts.append(self.boolean(self.bind(arg), name, arg))
-        return conjunction(name, parts)
-
-    def _part(self, node: Any, name: str, negated: bool) -> Expr:
-        """What NOT stands before; NOT IN a query at the top of a condition Spark knows itself."""
-        self.test = negated and kind_of(node) == "SubLink"
-        try:
-            return self.boolean(self.bind(node), name, node)
-        finally:
-            self.test = False
-
-    def _null_test(self, message: Any) -> Expr:
-        negative = message.nulltesttype == pb.IS_NOT_NULL
-        form = "({0} IS NOT NULL)" if negative else "({0} IS NULL)"
-        if kind_of(message.arg) == "RowExpr":
-            parts: list[Expr] = [Call(t.BOOL, form, (self.known(arg),)) for arg in inner(message.arg).args]
-            return conjunction("AND", parts)
-        found = self.known(message.arg)
-        if found.type.name == "record":
-            return is_null(found, negative)
-        return Call(t.BOOL, form, (found,))
-
-    def _boolean_test(self, message: Any) -> Expr:
-        return Call(
-            t.BOOL, _TESTS[message.booltesttype], (self.boolean(self.bind(message.arg), "IS TRUE", message.arg),)
-        )
 
     # ---- conditional expressions
 
@@ -430,50 +303,6 @@ class Expressions:
 
     # ---- casts, arrays, calls
 
-    def _cast(self, message: Any) -> Expr:
-        unit = interval_unit(message.type_name)
-        if unit is not None:
-            return self._interval(message, unit)
-        if is_json(message.type_name):
-            return json_literal(self.bind(message.arg), message)
-        target = named_type(message.type_name)
-        if kind_of(message.arg) == "FuncCall" and strings(message.arg.func_call.funcname)[0] == SPARK:
-            return spark_call(self, inner(message.arg), target)
-        if kind_of(message.arg) == "A_Const" and target.name in t.FLOATS and message.arg.a_const.HasField("fval"):
-            return literal(message.arg.a_const.fval.fval, target)
-        if kind_of(message.arg) == "A_ArrayExpr" and target.element is not None:
-            return self._array(inner(message.arg), target)
-        found = self.bind(message.arg)
-        return self.converted(found, target, message, "explicit")
-
-    def _interval(self, message: Any, unit: str) -> Expr:
-        """`INTERVAL '2' DAY`."""
-        found = self.bind(message.arg)
-        if not isinstance(found, Constant) or found.text is None:
-            refuse("an interval with units beside what is no literal", message)
-        if unit == "year to month" and _YEARS.fullmatch(found.text):
-            return literal(found.text, t.INTERVAL)
-        if " to " in unit or not _NUMBER.fullmatch(found.text):
-            refuse("an interval with units beside its text", message)
-        return literal(f"{found.text.strip()} {unit}", t.INTERVAL)
-
-    def _array(self, message: Any, target: Type | None = None) -> Expr:
-        items = [self.bind(e) for e in message.elements]
-        if any(i.type.is_array for i in items):
-            refuse("an array of arrays", message)
-        if not items and target is None:
-            hint = "Explicitly cast to the desired type, for example ARRAY[]::integer[]."
-            raise Wrong("cannot determine type of empty array", "42P18", message.location, hint)
-        element = target.element if target is not None else common_type(items, "ARRAY")
-        assert element is not None
-        context: t.Context = "explicit" if target is not None else "implicit"
-        values = tuple(self.converted(i, element, message, context) for i in items)
-        kind = t.array_of(values[0].type if values and element.name == "numeric" and len(values) == 1 else element)
-        holes = ", ".join(f"CAST({{{i}}} AS {element.spark})" if element.name == "numeric" else f"{{{i}}}"
-                          for i in range(len(values)))  # fmt: skip
-        kind = t.array_of(element)
-        return Call(kind, f"CAST(array({holes}) AS {kind.spark})", values)
-
     def _indirection(self, message: Any) -> Expr:
         found = self.bind(message.arg)
         for part in message.indirection:
@@ -487,7 +316,7 @@ class Expressions:
                 raise Wrong(f"cannot subscript type {found.type} because it does not support subscripting", "42804",
                             place(message))  # fmt: skip
             if inner(part).is_slice:
-                found = self._slice(found, inner(part), message)
+                found = part_of(self, found, inner(part), message)
                 continue
             index = self.converted(self.bind(inner(part).uidx), t.INT4, message)
             form = "CASE WHEN {1} > 0 THEN try_element_at({0}, {1}) END"
@@ -495,20 +324,6 @@ class Expressions:
                 form = "try_element_at({0}, {1})" if int(index.text) > 0 else f"CAST(NULL AS {element.spark})"
             found = Call(element, form, (found, index))
         return found
-
-    def _slice(self, found: Expr, part: Any, message: Any) -> Expr:
-        """`a[low:high]`, each of them left out for the array's own bound."""
-        low: Expr = Constant(t.INT4, "1")
-        if part.HasField("lidx"):
-            low = self.converted(self.bind(part.lidx), t.INT4, message)
-        high: Expr = Call(t.INT4, "size({0})", (found,))
-        if part.HasField("uidx"):
-            high = self.converted(self.bind(part.uidx), t.INT4, message)
-        form = (
-            "CASE WHEN {1} IS NOT NULL AND {2} IS NOT NULL THEN "
-            "slice({0}, greatest({1}, 1), greatest(least({2}, size({0})) - greatest({1}, 1) + 1, 0)) END"
-        )
-        return Call(found.type, form, (found, low, high))
 
     def _row(self, message: Any) -> Expr:
         return record([self.known(arg) for arg in message.args])
@@ -521,17 +336,8 @@ class Expressions:
         bits = [f"CAST(grouping({{{i}}}) AS INT) * {2 ** (len(found) - 1 - i)}" for i in range(len(found))]
         return Aggregate(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
 
-    def _session_value(self, message: Any) -> Expr:
-        values = {pb.SVFOP_CURRENT_TIMESTAMP: (t.TIMESTAMPTZ, "current_timestamp()"),
-                  pb.SVFOP_CURRENT_DATE: (t.DATE, "current_date()"),
-                  pb.SVFOP_LOCALTIMESTAMP: (t.TIMESTAMP, "CAST(current_timestamp() AS TIMESTAMP_NTZ)")}  # fmt: skip
-        name = pb.SQLValueFunctionOp.Name(message.op).removeprefix("SVFOP_").lower()
-        if message.op not in values and name in SESSION_VALUES:
-            return session_value(self.binder.world, name, message)
-        if message.op not in values or message.typmod not in (0, -1):
-            refuse(f"this {name.upper().removesuffix('_N')}", message)
-        kind, form = values[message.op]
-        return Call(kind, form, ())
+    def _value_function(self, message: Any) -> Expr:
+        return value_function(self.binder.world, message)
 
     def _function(self, message: Any) -> Expr:
         return call_function(self, message)
@@ -562,16 +368,16 @@ _READERS: Final[dict[str, _Reader]] = {
     "A_Const": Expressions._constant,
     "ColumnRef": Expressions._column,
     "A_Expr": Expressions._operation,
-    "BoolExpr": Expressions._logic,
-    "NullTest": Expressions._null_test,
-    "BooleanTest": Expressions._boolean_test,
+    "BoolExpr": logic,
+    "NullTest": null_test,
+    "BooleanTest": boolean_test,
     "CaseExpr": Expressions._case,
     "CoalesceExpr": Expressions._coalesce,
     "MinMaxExpr": Expressions._extreme,
-    "TypeCast": Expressions._cast,
-    "A_ArrayExpr": Expressions._array,
+    "TypeCast": cast,
+    "A_ArrayExpr": array,
     "A_Indirection": Expressions._indirection,
-    "SQLValueFunction": Expressions._session_value,
+    "SQLValueFunction": Expressions._value_function,
     "FuncCall": Expressions._function,
     "SubLink": Expressions._sublink,
     "CollateClause": Expressions._collated,
@@ -581,15 +387,15 @@ _READERS: Final[dict[str, _Reader]] = {
 }
 _OPERATIONS: Final[dict[int, _Reader]] = {
     pb.AEXPR_OP: Expressions._plain,
-    pb.AEXPR_DISTINCT: Expressions._distinct,
-    pb.AEXPR_NOT_DISTINCT: Expressions._distinct,
-    pb.AEXPR_NULLIF: Expressions._nullif,
+    pb.AEXPR_DISTINCT: comparisons.distinct,
+    pb.AEXPR_NOT_DISTINCT: comparisons.distinct,
+    pb.AEXPR_NULLIF: comparisons.nullif,
     pb.AEXPR_IN: Expressions._in,
-    pb.AEXPR_LIKE: Expressions._like,
-    pb.AEXPR_ILIKE: Expressions._like,
-    pb.AEXPR_BETWEEN: Expressions._between,
-    pb.AEXPR_NOT_BETWEEN: Expressions._between,
-    pb.AEXPR_OP_ANY: Expressions._any_all,
-    pb.AEXPR_OP_ALL: Expressions._any_all,
+    pb.AEXPR_LIKE: comparisons.like,
+    pb.AEXPR_ILIKE: comparisons.like,
+    pb.AEXPR_BETWEEN: comparisons.between,
+    pb.AEXPR_NOT_BETWEEN: comparisons.between,
+    pb.AEXPR_OP_ANY: comparisons.any_all,
+    pb.AEXPR_OP_ALL: comparisons.any_all,
 }
 __all__ = ["Expressions", "Located", "conjunction"]

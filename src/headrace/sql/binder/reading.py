@@ -17,16 +17,12 @@ PLACES: Final = frozenset(("location", "rexpr_list_start", "rexpr_list_end", "li
 
 
 class NotBound(Exception):
-    """What the binder does not know; `location` is where it stands, in bytes.
+    """What the binder does not know; `location` is where it stands, in bytes."""
 
-    `older` says that the older translation handles it; everything else is refused.
-    """
-
-    def __init__(self, what: str, location: int | None = None, older: bool = False):
+    def __init__(self, what: str, location: int | None = None):
         super().__init__(what)
         self.what = what
         self.location = location
-        self.older = older
 
 
 _Read = TypeVar("_Read", bound=Callable[..., Any])

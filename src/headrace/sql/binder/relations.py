@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.coerce import to_common
+from headrace.sql.binder.coerce import literal, to_common
 from headrace.sql.binder.expressions import Expressions, conjunction
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse, strings
 from headrace.sql.binder.routines import table_call
 from headrace.sql.binder.rows import has_columns as _has_columns
 from headrace.sql.binder.rows import rows_of
-from headrace.sql.binder.scope import Item, Scope, Wrong, duplicate
+from headrace.sql.binder.scope import Item, Pending, Scope, Wrong, duplicate
 from headrace.sql.binder.tree import (
     Call,
     Called,
@@ -22,10 +22,12 @@ from headrace.sql.binder.tree import (
     Constant,
     Derived,
     Expr,
+    Itself,
     Join,
     Query,
     Relation,
     Scan,
+    Sessions,
     Windowed,
     everything,
 )  # fmt: skip
@@ -96,6 +98,8 @@ class Relations:
         alias = inner(message.alias) if message.HasField("alias") else None
         if not message.schemaname:
             cte = self.scope.cte(message.relname)
+            if isinstance(cte, Pending):
+                return self._itself(cte, alias, message)
             if cte is not None:
                 self._require_stable(cte, message)
                 return self._derived(cte, alias, message.relname, False)
@@ -109,6 +113,19 @@ class Relations:
         schema = None if alias is not None else (name.schema or "public")
         item = Item(shown, schema, tuple(_renamed(columns, alias, shown)))
         return Scan(number, name, self.binder.is_looked_up(location)), [item]
+
+    def _itself(self, cte: Pending, alias: Any, message: Any) -> tuple[Relation, list[Item]]:
+        """What a recursive query has found so far."""
+        if cte.types is None:
+            refuse("a CTE that is used before its own query ends", message)
+        cte.uses += 1
+        number = self.binder.next_id()
+        shown = alias.aliasname if alias is not None else message.relname
+        own = unique_names(cte.names)
+        columns = [
+            (n, Column(k, number, o, f"{shown}.{n}")) for n, o, k in zip(cte.names, own, cte.types, strict=True)
+        ]  # fmt: skip
+        return Itself(number, cte.number), [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
     def _require_stable(self, cte: Query, message: Any) -> None:
         """A CTE is put in the place of its name, so that it may be computed several times."""
@@ -222,21 +239,45 @@ class Relations:
             widths.insert(1, widths[0])
         if time.type.name not in ("timestamp", "timestamptz"):
             refuse("windows of another time than a timestamp", call)
-        number = self.binder.next_id()
+        return self._with_bounds(Windowed(self.binder.next_id(), source, time, tuple(widths)), item, message, name)
+
+    def _sessions(self, call: Any, message: Any) -> tuple[Relation, list[Item]]:
+        """`SESSION(relation, time, gap [, key ...])`."""
+        columns = [*call.args[:2], *call.args[3:]]
+        if len(call.args) < 3 or any(kind_of(a) != "ColumnRef" for a in columns):
+            refuse(
+                "this SESSION: it takes a relation, a time column, an interval literal, and columns to part it by", call
+            )
+        source, item = self._named(strings(inner(call.args[0]).fields), call.location)
+        inside = Expressions(self.binder, Scope(None, [item]), "FROM")
+        time, *keys = (inside.bind(a) for a in columns[1:])
+        if time.type.name not in ("timestamp", "timestamptz"):
+            refuse("sessions of another time than a timestamp", call)
+        gap = Expressions(self.binder, Scope(), "FROM").bind(call.args[2])
+        if not isinstance(gap, Constant) or gap.text is None or gap.type.name not in ("interval", "unknown"):
+            refuse("a gap of SESSION that is no interval literal", call)
+        names = tuple(key.name for key in keys if isinstance(key, Column))
+        return self._with_bounds(Sessions(self.binder.next_id(), source, time, literal(gap.text, t.INTERVAL), names),
+                                 item, message, "session")  # fmt: skip
+
+    def _with_bounds(
+        self, made: Windowed | Sessions, item: Item, message: Any, name: str
+    ) -> tuple[Relation, list[Item]]:
+        """The columns of a relation, and the bounds of the window that each row is in."""
         alias = inner(message.alias) if message.HasField("alias") else None
         shown = alias.aliasname if alias is not None else (item.name or name)
         kinds = [(n, v.type, v.name) for n, v in item.columns if isinstance(v, Column)]
-        kinds += [(n, time.type, n) for n in ("window_start", "window_end")]
-        columns = [(n, Column(k, number, own, f"{shown}.{n}")) for n, k, own in kinds]
-        return Windowed(number, source, time, tuple(widths)), [
-            Item(shown, None, tuple(_renamed(columns, alias, shown)))
-        ]
+        kinds += [(n, made.time.type, n) for n in ("window_start", "window_end")]
+        columns = [(n, Column(k, made.id, own, f"{shown}.{n}")) for n, k, own in kinds]
+        return made, [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
 
     def _named(self, names: Sequence[str], location: int) -> tuple[Relation, Item]:
         """A relation or CTE that is an argument of a function."""
         if len(names) > 2:
             raise NotBound("a relation with the name of its database", location)
         cte = self.scope.cte(names[0]) if len(names) == 1 else None
+        if isinstance(cte, Pending):
+            raise NotBound("windows of a recursive query", location)
         if cte is not None:
             relation, items = self._derived(cte, None, names[0], False)
         else:
@@ -258,7 +299,7 @@ class Relations:
         if name in ("tumble", "hop"):
             return self._windows(name, call, message)
         if name == "session":
-            raise NotBound("SESSION", older=True)
+            return self._sessions(call, message)
         at = Expressions(self.binder, Scope(self.scope.outer, list(self.scope.items), self.scope.ctes), "FROM")
         arguments = [at.bind(a) for a in call.args]
         number = self.binder.next_id()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.errors import StatementError, UndefinedColumn, UndefinedTable
 from headrace.sql.binder.tree import Expr, Query
+from headrace.sql.binder.types import Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,24 @@ class Item:
 
 
 @dataclass
+class Pending:
+    """A CTE of `WITH RECURSIVE` that is bound now; `types` are None where it may not be used."""
+
+    names: tuple[str, ...] = ()
+    types: tuple[Type, ...] | None = None
+    number: int = 0
+    uses: int = 0
+
+
+@dataclass
 class Scope:
     """What one query sees. `outer` are the queries around it; `ctes` those of WITH."""
 
     outer: Scope | None = None
     items: list[Item] = field(default_factory=list)
-    ctes: dict[str, Query | None] = field(default_factory=dict)
-    """None for one that may not be used where it stands."""
+    ctes: dict[str, Query | Pending] = field(default_factory=dict)
 
-    def cte(self, name: str) -> Query | None:
+    def cte(self, name: str) -> Query | Pending | None:
         """The query of a CTE in sight; None if there is none of that name."""
         at: Scope | None = self
         while at is not None:

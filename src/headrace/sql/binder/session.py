@@ -1,8 +1,10 @@
-"""What only the session knows: who asks, and where."""
+"""What only the session knows: who asks, where, and when."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import refuse
@@ -18,6 +20,24 @@ _CALLED: Final = {
     "pg_is_in_recovery": (0,), "txid_current": (0,), "current_setting": (1,),
 }  # fmt: skip
 """Functions, and with how many arguments."""
+
+
+_TIMES: Final = {
+    pb.SVFOP_CURRENT_TIMESTAMP: (t.TIMESTAMPTZ, "current_timestamp()"),
+    pb.SVFOP_CURRENT_DATE: (t.DATE, "current_date()"),
+    pb.SVFOP_LOCALTIMESTAMP: (t.TIMESTAMP, "CAST(current_timestamp() AS TIMESTAMP_NTZ)"),
+}
+
+
+def value_function(world: World, message: Any) -> Expr:
+    """What is called without brackets."""
+    name = pb.SQLValueFunctionOp.Name(message.op).removeprefix("SVFOP_").lower()
+    if message.op not in _TIMES and name in SESSION_VALUES:
+        return session_value(world, name, message)
+    if message.op not in _TIMES or message.typmod not in (0, -1):
+        refuse(f"this {name.upper().removesuffix('_N')}", message)
+    kind, form = _TIMES[message.op]
+    return Call(kind, form, ())
 
 
 def is_session_function(name: str, arguments: int) -> bool:

@@ -20,15 +20,18 @@ from headrace.sql.binder.tree import (
     Constant,
     Derived,
     Expr,
+    Itself,
     Join,
     Nested,
     Over,
     Parameter,
     Produced,
     Query,
+    Recursive,
     Relation,
     Scan,
     Select,
+    Sessions,
     SetOperation,
     SortKey,
     Values,
@@ -71,6 +74,8 @@ class _Writer:
             text = self._select(query, names)
         elif isinstance(query, Values):
             text = self._values(query, names)
+        elif isinstance(query, Recursive):
+            text = self._recursive(query, names)
         else:
             assert isinstance(query, SetOperation)
             text = self._set_operation(query, names)
@@ -116,6 +121,16 @@ class _Writer:
         items = ", ".join(f"`_u`.{quoted(o)} AS {quoted(n)}" for o, n in zip(own, names, strict=True))
         return f"SELECT {items} FROM ({text}) AS `_u`"
 
+    def _recursive(self, query: Recursive, names: Sequence[str]) -> str:
+        own = unique_names(query.names)
+        name = _recursion(query.number)
+        first, following = (self.query(part, own) for part in (query.first, query.following))
+        items = ", ".join(f"{quoted(o)} AS {quoted(n)}" for o, n in zip(own, names, strict=True))
+        return (
+            f"WITH RECURSIVE {name}({', '.join(map(quoted, own))}) MAX RECURSION LEVEL {_MOST_RECURSIONS} "
+            f"AS (({first}) UNION ALL ({following})) SELECT {items} FROM {name}"
+        )
+
     def _key(self, key: SortKey) -> str:
         value = str(key.output) if key.output is not None else self.expr(key.value)
         return value + _direction(key)
@@ -142,6 +157,10 @@ class _Writer:
             return f"{lateral}{self.expr(relation.call)} AS {alias(relation.id)}"
         if isinstance(relation, Windowed):
             return self._windowed(relation)
+        if isinstance(relation, Sessions):
+            return self._sessions(relation)
+        if isinstance(relation, Itself):
+            return f"{_recursion(relation.number)} AS {alias(relation.id)}"
         assert isinstance(relation, Join)
         right = self.relation(relation.right)
         if isinstance(relation.right, Join):
@@ -156,6 +175,22 @@ class _Writer:
         inner = f"SELECT *, {window} FROM {self.relation(relation.source)}"
         bounds = "`__window`.`start` AS `window_start`, `__window`.`end` AS `window_end`"
         return f"(SELECT * EXCEPT (`__window`), {bounds} FROM ({inner}) AS `__windowed`) AS {alias(relation.id)}"
+
+    def _sessions(self, relation: Sessions) -> str:
+        """A row begins a session where the one before it is too far back: the last beginning up to a row is its own."""
+        time, gap = self.expr(relation.time), self.expr(relation.gap)
+        keys = list(map(quoted, relation.keys))
+        parted = f"PARTITION BY {', '.join(keys)} " if keys else ""
+        ordered = f"({parted}ORDER BY `__time`)"
+        timed = f"SELECT *, {time} AS `__time` FROM {self.relation(relation.source)} WHERE {time} IS NOT NULL"
+        begun = (
+            f"SELECT *, CASE WHEN lag(`__time`) OVER {ordered} + {gap} > `__time` THEN NULL ELSE `__time` END "
+            f"AS `__first` FROM ({timed}) AS `__timed`"
+        )
+        started = f"SELECT *, max(`__first`) OVER {ordered} AS `window_start` FROM ({begun}) AS `__begun`"
+        whole = f"max(`__time`) OVER (PARTITION BY {', '.join([*keys, '`window_start`'])}) + {gap} AS `window_end`"
+        columns = "* EXCEPT (`__time`, `__first`)"
+        return f"(SELECT {columns}, {whole} FROM ({started}) AS `__sessions`) AS {alias(relation.id)}"
 
     # ---- expressions
 
@@ -219,12 +254,22 @@ def alias(number: int) -> str:
     return f"`_r{number}`"
 
 
+_MOST_RECURSIONS: Final = 10_000
+"""Steps of a recursive query after which it fails."""
+
+
+def _recursion(number: int) -> str:
+    """The name of a recursive query."""
+    return f"`_recursion{number}`"
+
+
 def _direction(key: SortKey) -> str:
     return f" {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
 def _count(expr: Expr) -> str:
-    assert isinstance(expr, Constant) and expr.text is not None
+    if not isinstance(expr, Constant) or expr.text is None:
+        raise NotBound("a LIMIT or OFFSET without a value")
     return str(int(expr.text))
 
 

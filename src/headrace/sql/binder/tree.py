@@ -174,6 +174,25 @@ class Windowed(Relation):
 
 
 @dataclass(frozen=True, slots=True)
+class Sessions(Relation):
+    """The rows of a relation with the session that each is in; `keys` are the columns that part it, by their names."""
+
+    id: int
+    source: Relation
+    time: Expr
+    gap: Expr
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Itself(Relation):
+    """What a recursive query has found so far, in the query that finds more."""
+
+    id: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Join(Relation):
     """A join; `kind` is Spark's words."""
 
@@ -233,6 +252,15 @@ class SetOperation(Query):
     operator: str
     left: Query
     right: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Recursive(Query):
+    """`WITH RECURSIVE`: the rows of `first`, and those that `following` makes of rows until there are none."""
+
+    number: int
+    first: Query
+    following: Query
 
 
 def conjunction(word: str, parts: Sequence[Expr]) -> Expr:

@@ -1,7 +1,4 @@
-"""Which way a query goes to Spark: by the binder, or, for a few constructs, by the older translation.
-
-What the binder does not know is refused. `COUNTS` tells how many queries went which way, and what was refused.
-"""
+"""The way of a query to Spark: what the binder does not know is refused. `COUNTS` tells how many were, and why."""
 
 from __future__ import annotations
 
@@ -30,21 +27,17 @@ Relations = tuple[tuple[TableName, tuple[tuple[str, str], ...]], ...]
 def bound_text(
     text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, rename: Callable[[TableName], str],
     change: Change | None = None,
-) -> str | None:  # fmt: skip
-    """Spark's text of a query; None if there is something in it that is left to the older translation.
+) -> str:  # fmt: skip
+    """Spark's text of a query.
 
     `relations` are the columns of what it reads, with their Spark types; `change` says which query of an INSERT, UPDATE
     or DELETE is meant. Errors have their positions in `text`. Raises `NotSupported` for what the binder does not know.
     """
     try:
-        query = _bound(
-            text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), world, change
-        )
+        bind = _kept if len(text) <= _KEPT_CHARACTERS else _bound
+        query = bind(text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), world, change)
         found = spark_text(query, rename)
     except NotBound as unknown:
-        if unknown.older:
-            COUNTS[f"left to the older way: {unknown.what}"] += 1
-            return None
         COUNTS[f"not supported: {unknown.what}"] += 1
         raise not_supported(unknown, text) from None
     except HeadraceError as error:
@@ -61,11 +54,15 @@ def not_supported(unknown: NotBound, text: str) -> NotSupported:
     return NotSupported(f"{unknown.what} is not supported", position=position)
 
 
-@lru_cache(maxsize=512)
 def _bound(text: str, relations: Relations, world: World, change: Change | None) -> Query:
     known = {name: dict(columns) for name, columns in relations}
     parsed, whole = parse_statement(text), Known(lambda name: _columns(known, name), world)
     return bind_query(parsed, whole) if change is None else bind_change(parsed, whole, change)
+
+
+_kept = lru_cache(maxsize=512)(_bound)
+_KEPT_CHARACTERS: Final = 65_536
+"""Larger queries are bound each time."""
 
 
 def parameter_types(

@@ -65,7 +65,7 @@ to_hex(int8) -> text : lower(hex({0}))
 chr(int4) -> text : decode(unhex(lpad(hex({0}), 8, '0')), 'UTF-32')
 """
 _SUBSTRING: Final = (
-    "CASE WHEN {2} < 0 THEN CAST(raise_error('headrace.errors.DataError: [22011] negative substring length not allowed') AS STRING) "
+    "CASE WHEN {2} < 0 AND {0} IS NOT NULL AND {1} IS NOT NULL THEN CAST(raise_error('headrace.errors.DataError: [22011] negative substring length not allowed') AS STRING) "
     "WHEN {1} IS NOT NULL AND {2} IS NOT NULL THEN substring({0}, greatest({1}, 1), CAST(greatest(CAST({1} AS BIGINT) + {2} - greatest({1}, 1), 0L) AS INT)) END"
 )
 _OUT_OF_RANGE: Final = "CAST(raise_error('headrace.errors.NumericOutOfRange: input is out of range') AS DOUBLE)"
@@ -75,15 +75,15 @@ abs(int4) -> int4 : abs({0})
 abs(int8) -> int8 : abs({0})
 abs(float4) -> float4 : abs({0})
 abs(float8) -> float8 : abs({0})
-ceil(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END
-floor(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(floor({0}) AS DOUBLE) ELSE {0} END
+ceil(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END
+floor(float8) -> float8 : CASE WHEN {0} = 0D THEN {0} WHEN abs({0}) < 9e15D THEN CAST(floor({0}) AS DOUBLE) ELSE {0} END
 round(float8) -> float8 : rint({0})
 sign(float8) -> float8 : sign({0})
 sqrt(float8) -> float8 : CASE WHEN {0} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] cannot take square root of a negative number') AS DOUBLE) ELSE sqrt({0}) END
 cbrt(float8) -> float8 : cbrt({0})
 exp(float8) -> float8 : CASE WHEN {0} > 709.782712893384D AND {0} < CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} < -745.2D AND {0} > CAST('-Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE exp({0}) END
-power(float8, float8) -> float8 : CASE WHEN {0} = 0D AND {1} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) WHEN {0} < 0D AND {0} > CAST('-Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND {1} <> rint({1}) THEN CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a complex result') AS DOUBLE) WHEN abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND abs(power({0}, {1})) = CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} <> 0D AND abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND power({0}, {1}) = 0D THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE power({0}, {1}) END
-pow(float8, float8) -> float8 : CASE WHEN {0} = 0D AND {1} < 0D THEN CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) WHEN {0} < 0D AND {0} > CAST('-Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND {1} <> rint({1}) THEN CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a complex result') AS DOUBLE) WHEN abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND abs(power({0}, {1})) = CAST('Infinity' AS DOUBLE) THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) WHEN {0} <> 0D AND abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE) AND power({0}, {1}) = 0D THEN CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) ELSE power({0}, {1}) END
+power(float8, float8) -> float8 : POWER
+pow(float8, float8) -> float8 : POWER
 sin(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE sin({0}) END
 cos(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE cos({0}) END
 tan(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT_OF_RANGE ELSE tan({0}) END
@@ -104,14 +104,14 @@ cot(float8) -> float8 : CASE WHEN abs({0}) = CAST('Infinity' AS DOUBLE) THEN OUT
 mod(int2, int2) -> int2 : CAST({0} % {1} AS SMALLINT)
 mod(int4, int4) -> int4 : ({0} % {1})
 mod(int8, int8) -> int8 : ({0} % {1})
-trunc(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(CASE WHEN {0} < 0D THEN ceil({0}) ELSE floor({0}) END AS DOUBLE) ELSE {0} END
+trunc(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN abs({0}) < 9e15D THEN CAST(CASE WHEN {0} < 0D THEN ceil({0}) ELSE floor({0}) END AS DOUBLE) ELSE {0} END
 """
 _LOGARITHMS: Final = ("ln", "log", "log10")
 _ARRAYS: Final = """
 cardinality(anyarray) -> int4 : size({0})
 array_append(anyarray, anyelement) -> * : CASE WHEN {0} IS NULL THEN array({1}) ELSE array_append({0}, {1}) END
 array_cat(anyarray, anyarray) -> * : coalesce(concat({0}, {1}), {0}, {1})
-array_position(anyarray, anyelement) -> int4 : CAST(nullif(array_position({0}, {1}), 0L) AS INT)
+array_position(anyarray, anyelement) -> int4 : CASE WHEN {1} IS NOT NULL THEN CAST(nullif(array_position({0}, {1}), 0L) AS INT) ELSE CAST(nullif(array_position(transform({0}, `__i` -> `__i` IS NULL), TRUE), 0L) AS INT) END
 array_prepend(anyelement, anyarray) -> *2 : CASE WHEN {1} IS NULL THEN array({0}) ELSE array_prepend({1}, {0}) END
 array_replace(anyarray, anyelement, anyelement) -> * : transform({0}, `__i` -> CASE WHEN `__i` <=> {1} THEN {2} ELSE `__i` END)
 array_remove(anyarray, anyelement) -> * : filter({0}, `__i` -> NOT `__i` <=> {1})
@@ -172,7 +172,8 @@ def _array_text(arguments: Sequence[Expr]) -> Expr:
         t.array_of(t.TEXT), "transform({0}, `__i` -> CAST(`__i` AS STRING))", (array,)
     )  # fmt: skip
     if len(arguments) == 3:
-        return Call(t.TEXT, "array_join({0}, {1}, {2})", (inner, *arguments[1:]))
+        form = "CASE WHEN {2} IS NULL THEN array_join({0}, {1}) ELSE array_join({0}, {1}, {2}) END"
+        return Call(t.TEXT, form, (inner, *arguments[1:]))
     return Call(t.TEXT, "array_join({0}, {1})", (inner, arguments[1]))
 
 
@@ -227,7 +228,7 @@ def string_to_array(arguments: Sequence[Expr]) -> Expr:
 def _build() -> Catalogue:
     found = [
         *entries(_TEXT.replace("INITCAP", _INITCAP).replace("QUOTED", _QUOTED)),
-        *entries(_MATH.replace("OUT_OF_RANGE", _OUT_OF_RANGE)),
+        *entries(_MATH.replace("OUT_OF_RANGE", _OUT_OF_RANGE).replace("POWER", numbers.POWER)),
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
@@ -280,7 +281,7 @@ def _build() -> Catalogue:
     for name, form in (("ceil", "CEIL({0})"), ("ceiling", "CEIL({0})"), ("floor", "FLOOR({0})")):
         found.append(made(name, "numeric", numbers.whole(form), "numeric"))  # type: ignore[arg-type]
     found += entries(
-        "ceiling(float8) -> float8 : CASE WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END"
+        "ceiling(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END"
     )
     for kind in ("date", "timestamp", "timestamptz", "interval"):
         found.append(made("date_part", f"text, {kind}", lambda a: plain(date_part(a), t.FLOAT8), "float8"))

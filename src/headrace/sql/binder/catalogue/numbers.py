@@ -13,6 +13,20 @@ from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import Type
 
+_FINITE = "abs({0}) < CAST('Infinity' AS DOUBLE) AND abs({1}) < CAST('Infinity' AS DOUBLE)"
+POWER = (
+    "CASE WHEN {0} = 0D AND {1} < 0D THEN "
+    "CAST(raise_error('headrace.errors.DataError: [2201F] zero raised to a negative power is undefined') AS DOUBLE) "
+    f"WHEN {{0}} < 0D AND {_FINITE} AND {{1}} <> rint({{1}}) THEN "
+    "CAST(raise_error('headrace.errors.DataError: [2201F] a negative number raised to a non-integer power yields a "
+    "complex result') AS DOUBLE) "
+    f"WHEN {_FINITE} AND abs(power({{0}}, {{1}})) = CAST('Infinity' AS DOUBLE) THEN "
+    "CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: overflow') AS DOUBLE) "
+    f"WHEN {{0}} <> 0D AND {_FINITE} AND power({{0}}, {{1}}) = 0D THEN "
+    "CAST(raise_error('headrace.errors.NumericOutOfRange: value out of range: underflow') AS DOUBLE) "
+    "ELSE power({0}, {1}) END"
+)
+"""`power(float8, float8)`, with PostgreSQL's errors."""
 _PLACES = 20
 """Places of a quotient behind the point; PostgreSQL gives at least 16 significant digits."""
 _WHOLE = 15

@@ -194,7 +194,7 @@ _BITS: Final = """
 <<(int8, int4) -> int8 : shiftleft({0}, {1})
 >>(int4, int4) -> int4 : shiftright({0}, {1})
 >>(int8, int4) -> int8 : shiftright({0}, {1})
-^(float8, float8) -> float8 : power({0}, {1})
+^(float8, float8) -> float8 : POWER
 ||(bytea, bytea) -> bytea : concat({0}, {1})
 ||(anyarray, anyarray) -> * : coalesce(concat({0}, {1}), {0}, {1})
 ~~(text, text) -> bool : ({0} LIKE {1})
@@ -205,7 +205,7 @@ _BITS: Final = """
 
 
 def _build() -> Catalogue:
-    found = [*_arithmetic(), *entries(_TIMES), *entries(_BITS)]
+    found = [*_arithmetic(), *entries(_TIMES), *entries(_BITS.replace("POWER", numbers.POWER))]
     for symbol in ("=", "<>", "<", "<=", ">", ">="):
         found += _compare(symbol)
     found.append(made("||", "text, text", _joined, "text"))

@@ -1,0 +1,112 @@
+"""Comparisons that have a syntax of their own: of rows, with patterns, with arrays, with null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postgast import pg_query_pb2 as pb
+
+from headrace.sql.binder import types as t
+from headrace.sql.binder.catalogue.operators import OPERATORS
+from headrace.sql.binder.coerce import coerce
+from headrace.sql.binder.overloads import operator
+from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
+from headrace.sql.binder.scope import Wrong
+from headrace.sql.binder.tree import Call, Constant, Expr, conjunction
+
+if TYPE_CHECKING:
+    from headrace.sql.binder.expressions import Expressions
+
+
+def rows(at: Expressions, symbol: str, message: Any) -> Expr:
+    """`(a, b) = (c, d)`; of the comparisons only `=` and `<>`."""
+    left, right = (inner(m).args for m in (message.lexpr, message.rexpr))
+    if len(left) != len(right):
+        raise Wrong("unequal number of entries in row expressions", "42601", place(message))
+    if symbol not in ("=", "<>"):
+        refuse("an order of rows", message)
+    parts = [at.operate(symbol, at.bind(a), at.bind(b), message) for a, b in zip(left, right, strict=True)]
+    return conjunction("AND" if symbol == "=" else "OR", parts)
+
+
+def distinct(at: Expressions, message: Any) -> Expr:
+    """`IS [NOT] DISTINCT FROM`."""
+    left, right = at.bind(message.lexpr), at.bind(message.rexpr)
+    nulls = [e for e in (left, right) if isinstance(e, Constant) and e.text is None]
+    if nulls:
+        other = right if nulls[0] is left else left
+        form = "({0} IS NOT NULL)" if message.kind == pb.AEXPR_DISTINCT else "({0} IS NULL)"
+        return Call(t.BOOL, form, (coerce(other, t.TEXT, "implicit") if other.type.name == "unknown" else other,))
+    compared = at.operate("=", left, right, message)
+    assert isinstance(compared, Call)
+    form = "(NOT {0} <=> {1})" if message.kind == pb.AEXPR_DISTINCT else "({0} <=> {1})"
+    return Call(t.BOOL, form, compared.arguments)
+
+
+def nullif(at: Expressions, message: Any) -> Expr:
+    """`NULLIF`."""
+    left, right = at.bind(message.lexpr), at.bind(message.rexpr)
+    compared = at.operate("=", left, right, message)
+    if left.type.name == "unknown":
+        left = coerce(left, t.TEXT, "implicit")
+    return Call(left.type, "CASE WHEN {1} THEN NULL ELSE {0} END", (left, compared))
+
+
+def row_equals(at: Expressions, left: Any, right: Any, message: Any) -> Expr:
+    """`(a, b) = (c, d)` as an element of IN."""
+    if kind_of(right) != "RowExpr":
+        refuse("a row compared with something else", message)
+    a, b = inner(left).args, inner(right).args
+    if len(a) != len(b):
+        raise Wrong("unequal number of entries in row expressions", "42601", place(message))
+    return conjunction("AND", [at.operate("=", at.bind(x), at.bind(y), message) for x, y in zip(a, b, strict=True)])
+
+
+def like(at: Expressions, message: Any) -> Expr:
+    """`LIKE` and `ILIKE`."""
+    if kind_of(message.rexpr) == "FuncCall" and strings(message.rexpr.func_call.funcname)[-1] == "like_escape":
+        return _like_escape(at, message)
+    left, right = at.bind(message.lexpr), at.bind(message.rexpr)
+    return at.operate(at.symbol(message), left, right, message)
+
+
+def _like_escape(at: Expressions, message: Any) -> Expr:
+    """`LIKE ... ESCAPE 'c'`."""
+    pattern, escape = (at.bind(arg) for arg in inner(message.rexpr).args)
+    if not isinstance(escape, Constant) or escape.text is None or len(escape.text) != 1 or escape.text == "'":
+        refuse("this ESCAPE", message)
+    left = at.bind(message.lexpr)
+    symbol = at.symbol(message)
+    compared = operator(OPERATORS, symbol, (left, pattern), message)
+    assert isinstance(compared, Call)
+    if "*" in symbol:
+        refuse("ILIKE with ESCAPE", message)
+    word = "\\\\" if escape.text == "\\" else escape.text
+    form = f"({{0}} LIKE {{1}} ESCAPE '{word}')"
+    return Call(t.BOOL, f"(NOT {form})" if symbol.startswith("!") else form, compared.arguments)
+
+
+def between(at: Expressions, message: Any) -> Expr:
+    """`[NOT] BETWEEN`."""
+    low, high = inner(message.rexpr).items
+    value = at.bind(message.lexpr)
+    parts = [
+        at.operate(">=", value, at.bind(low), message), at.operate("<=", value, at.bind(high), message),
+    ]  # fmt: skip
+    whole = conjunction("AND", parts)
+    return Call(t.BOOL, "(NOT {0})", (whole,)) if message.kind == pb.AEXPR_NOT_BETWEEN else whole
+
+
+def any_all(at: Expressions, message: Any) -> Expr:
+    """`x op ANY (array)` and `x op ALL (array)`."""
+    left, right = at.bind(message.lexpr), at.bind(message.rexpr)
+    if right.type.name == "unknown":
+        if left.type.name == "unknown":
+            refuse("ANY of a literal", message)
+        right = at.converted(right, t.array_of(left.type), message.rexpr)
+    if right.type.element is None:
+        raise Wrong("op ANY/ALL (array) requires array on right side", "42809", place(message))
+    item = Call(right.type.element, "`__item`", ())
+    compared = at.operate(at.symbol(message), left, item, message)
+    function = "exists" if message.kind == pb.AEXPR_OP_ANY else "forall"
+    return Call(t.BOOL, f"{function}({{0}}, `__item` -> {{1}})", (right, compared))

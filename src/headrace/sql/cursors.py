@@ -1,0 +1,58 @@
+"""DECLARE, FETCH and MOVE: the statements of cursors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from headrace.errors import NotSupported, SyntaxFault
+from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+from headrace.sql.postgres import parse_statement
+
+_BINARY, _SCROLL, _NO_SCROLL, _HOLD, _INSENSITIVE, _ASENSITIVE = 1, 2, 4, 32, 8, 16
+_ALL: Final = 2**63 - 1
+_DIRECTIONS: Final[tuple[Literal["forward", "backward", "absolute", "relative"], ...]] = (
+    "forward", "backward", "absolute", "relative",
+)  # fmt: skip
+
+
+def _tree(cursor: Cursor) -> Any:
+    """PostgreSQL's tree of what is left, which is not read yet."""
+    tokens = cursor.tokens[cursor.at :]
+    try:
+        return parse_statement(cursor.text_of(tokens)).tree
+    except SyntaxFault as error:
+        raise SyntaxFault(error.message, position=tokens[0].start + (error.position or 1)) from None
+
+
+def declare(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statement:
+    """Read DECLARE; `inner` reads the query."""
+    tree = _tree(cursor)
+    if tree is None:
+        raise NotSupported("a cursor over a query of this size is not supported")
+    node = tree.declare_cursor_stmt
+    while not cursor.match("FOR"):
+        cursor.at += 1
+    query = inner(cursor)
+    if not isinstance(query, st.Select):
+        raise SyntaxFault("a cursor is over a query", position=query.position)
+    if node.options & _SCROLL and node.options & _NO_SCROLL:
+        raise SyntaxFault("cannot specify both SCROLL and NO SCROLL", sqlstate="42P11")
+    if node.options & _INSENSITIVE and node.options & _ASENSITIVE:
+        raise SyntaxFault("cannot specify both INSENSITIVE and ASENSITIVE", sqlstate="42P11")
+    return st.DeclareCursor(
+        node.portalname, query.query, bool(node.options & _SCROLL), bool(node.options & _HOLD),
+        bool(node.options & _BINARY),
+    )  # fmt: skip
+
+
+def fetch(cursor: Cursor) -> st.Statement:
+    """Read FETCH or MOVE."""
+    tree = _tree(cursor)
+    if tree is None:
+        cursor.fail()
+    node = tree.fetch_stmt
+    cursor.rest()
+    count = None if abs(node.how_many) >= _ALL else node.how_many
+    return st.FetchCursor(node.portalname, _DIRECTIONS[node.direction - 1], count, node.ismove)
