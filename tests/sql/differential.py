@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.dataflow.kernels import register
 from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
 from headrace.sql.binder.bind import Known, bind_query
@@ -95,6 +96,7 @@ class Headrace:
 
     def __init__(self, spark: Any):
         self._spark = spark
+        register([spark])
         rows = []
         for row in ROWS:
             cells = [

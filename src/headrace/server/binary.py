@@ -11,6 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.jsonb.document import TEXT as JSONB_TEXT
+from headrace.common.span import DAYS, MICROS, MONTHS
+from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.errors import InvalidText, NotSupported
 from headrace.sql.types import pg_type, render_text, typmod
 
@@ -83,6 +87,8 @@ _ENCODERS: Final[dict[str, _Encoder]] = {
     "date": lambda v: struct.pack("!i", v.toordinal() - _EPOCH_DATE),
     "timestamp": _timestamp,
     "timestamp_ntz": _timestamp,
+    SPAN: lambda v: struct.pack("!qii", v[MICROS], v[DAYS], v[MONTHS]),
+    JSONB: lambda v: b"\x01" + str(v[JSONB_TEXT]).encode(),
 }
 
 
@@ -199,6 +205,11 @@ def _timestamp_of(suffix: str) -> Callable[[bytes], str]:
     return decode
 
 
+def _interval_text(data: bytes) -> str:
+    micros, days, months = struct.unpack("!qii", data)
+    return f"{months} mons {days} days {micros} us"
+
+
 def _numeric(data: bytes) -> str:
     count, weight, sign, scale = struct.unpack_from("!hhHH", data)
     if sign == _NUMERIC_NAN:
@@ -246,6 +257,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
     1082: _date,
     1114: _timestamp_of(""),
     1184: _timestamp_of("+00"),
+    1186: _interval_text,
     1700: _numeric,
     2950: _uuid,
     3802: _jsonb,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.connectors import sinks
 from headrace.connectors.base import check_secret_options, infer_columns, open_source
 from headrace.connectors.confidential import hiding
@@ -246,6 +247,9 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     unknown = next((n for n in given if n not in names), None)
     if unknown is not None:
         raise UndefinedColumn(f'column "{unknown}" does not exist in "{statement.table}"')
+    kinds = {c.name: c.type for c in target.columns}
+    if any(kinds[n] == JSONB for n in statement.columns):
+        raise NotSupported("an index on a column of type jsonb", hint="index a column with what is looked for")
     if len(set(statement.columns)) < len(statement.columns):
         raise StatementError("a column appears twice in the index", sqlstate="42701")
     if tuple(statement.distributed_by) != statement.columns[: len(statement.distributed_by)]:

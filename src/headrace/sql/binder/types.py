@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB_SPARK
+from headrace.common.span import SPARK_TYPE as SPAN_SPARK
 
 Context = Literal["implicit", "assignment", "explicit"]
 """Where a cast stands: in an expression, in a value that is stored, or written as a cast."""
@@ -57,7 +59,8 @@ BYTEA: Final = Type("bytea", "binary", "U")
 DATE: Final = Type("date", "date", "D")
 TIMESTAMP: Final = Type("timestamp", "timestamp_ntz", "D")
 TIMESTAMPTZ: Final = Type("timestamptz", "timestamp", "D", True)
-INTERVAL: Final = Type("interval", "interval day to second", "T", True)
+JSONB: Final = Type("jsonb", JSONB_SPARK, "U")
+INTERVAL: Final = Type("interval", SPAN_SPARK, "T", True)
 UNKNOWN: Final = Type("unknown", "void", "X")
 """The type of a string literal, a null or a parameter before its context decides."""
 
@@ -78,6 +81,7 @@ SCALARS: Final = {
         TIMESTAMP,
         TIMESTAMPTZ,
         INTERVAL,
+        JSONB,
     )
 }
 INTEGERS: Final = ("int2", "int4", "int8")
@@ -86,9 +90,12 @@ TEXTS: Final = ("text", "varchar")
 _OF_SPARK: Final = {
     "boolean": BOOL, "tinyint": INT2, "smallint": INT2, "int": INT4, "bigint": INT8, "float": FLOAT4, "double": FLOAT8,
     "string": TEXT, "binary": BYTEA, "date": DATE, "timestamp_ntz": TIMESTAMP, "timestamp": TIMESTAMPTZ,
-    "interval day to second": INTERVAL,
+    "interval day to second": Type("interval", "interval day to second", "T", True),
+    SPAN_SPARK: INTERVAL, JSONB_SPARK: JSONB,
 }  # fmt: skip
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+LOOSE: Final = ("jsonb", "interval")
+"""Types of which values can be equal that are not the same: `1.0` and `1`, a day and 24 hours."""
 DIGITS: Final = 38
 """Most digits of a decimal of Spark's."""
 
@@ -156,7 +163,7 @@ _ASSIGNMENT: Final = {
     "timestamp": "date",
     "timestamptz": "date timestamp",
 }
-_EXPLICIT: Final = {"bool": "int4", "int4": "bool"}
+_EXPLICIT: Final = {"bool": "int4", "int4": "bool", "jsonb": "bool int2 int4 int8 float4 float8 numeric"}
 
 
 def can_cast(source: Type, target: Type, context: Context) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.entries import result_type, signature
 from headrace.sql.binder.resolve import Signature
+from headrace.sql.binder.spans import TOTAL, struct
 from headrace.sql.binder.tree import Expr
 from headrace.sql.binder.types import Type
 
@@ -53,8 +55,9 @@ _SORTABLE: Final = (
     "date",
     "timestamp",
     "timestamptz",
-    "interval",
 )
+_PARTS: Final = tuple(f"sum({{0}}.{name}) {{w}}" for name in (MONTHS, DAYS, MICROS))
+_SUM_OF_SPANS: Final = f"CASE WHEN {_PARTS[0]} IS NOT NULL THEN {struct(*_PARTS)} END"
 _AGGREGATES: Final[list[AggregateEntry]] = [
     _entry("count", "any", "int8", "count({d}{0})"),
     _entry("sum", "int2", "int8", "sum({d}{0})"),
@@ -67,6 +70,8 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
     AggregateEntry("avg", signature("numeric"), "avg({d}{0})", _average_of_numeric),
     *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in t.INTEGERS),
     *(_entry(name, k, "*", f"{name}({{0}})") for name in ("min", "max") for k in _SORTABLE),
+    *(_entry(n, "interval", "*", f"{s}({{0}}, {TOTAL})") for n, s in (("min", "min_by"), ("max", "max_by"))),
+    _entry("sum", "interval", "interval", _SUM_OF_SPANS),
     _entry("bool_and", "bool", "bool", "bool_and({0})"),
     _entry("every", "bool", "bool", "bool_and({0})"),
     _entry("bool_or", "bool", "bool", "bool_or({0})"),

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import numbers, patterns, templates
+from headrace.sql.binder.catalogue import documents, numbers, patterns, spans, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
 from headrace.sql.binder.coerce import as_text, plain
@@ -231,6 +231,8 @@ def _build() -> Catalogue:
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
+    found += documents.functions()
+    found += spans.functions()
     found += entries("random() -> float8 : random()", volatile=True)
     found += entries("gen_random_uuid() -> text : uuid()", volatile=True)
     found += [
