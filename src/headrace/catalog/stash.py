@@ -79,6 +79,32 @@ _MANY: Final = sa.text(
     "INSERT INTO record (collection, key, value) "
     "SELECT * FROM unnest(CAST(:c AS text[]), CAST(:k AS text[]), CAST(:v AS text[]))"
 )
+_APPEND: Final = sa.text(f"""
+WITH head AS MATERIALIZED (
+    SELECT key, value FROM config WHERE key IN ('{FENCING_KEY}', '{SEQUENCE_KEY}') FOR UPDATE
+), expected AS MATERIALIZED (
+    SELECT FROM head
+    HAVING max(value) FILTER (WHERE key = '{FENCING_KEY}') = CAST(:token AS bigint)
+    AND coalesce(max(value) FILTER (WHERE key = '{SEQUENCE_KEY}'), 0) = CAST(:sequence AS bigint)
+), deleted AS (
+    DELETE FROM record
+    USING expected,
+        unnest(CAST(:deleted_collections AS text[]), CAST(:deleted_keys AS text[])) AS gone (collection, key)
+    WHERE record.collection = gone.collection AND record.key = gone.key
+), put AS (
+    INSERT INTO record (collection, key, value)
+    SELECT new.*
+    FROM expected, unnest(CAST(:collections AS text[]), CAST(:keys AS text[]), CAST(:texts AS text[])) AS new
+    ON CONFLICT (collection, key) DO UPDATE SET value = excluded.value
+), configured AS (
+    INSERT INTO config (key, value)
+    SELECT new.* FROM expected, unnest(CAST(:entries AS text[]), CAST(:numbers AS bigint[])) AS new
+    ON CONFLICT (key) DO UPDATE SET value = excluded.value
+)
+SELECT key, value FROM head
+""")
+"""A whole transaction in one statement, hence in one round trip: writes if the token and the sequence number are those
+expected, and returns what they are. The rows stay locked until it ends, so that writers queue."""
 _BLOCK_ROWS: Final = 10_000
 """Rows that are read or written at a time; each block has all of the time-out."""
 _RESTORE: Final = "nothing was changed; restore it from a backup"
@@ -176,6 +202,8 @@ def server_engine(url: str, connect_timeout_ms: int = 10_000, timeout_ms: int = 
         "statement_timeout": timeout_ms,
         # Who was cut off in the middle of a transaction holds its lock no longer than that.
         "idle_in_transaction_session_timeout": min(timeout_ms, IDLE_IN_TRANSACTION_MS),
+        "default_transaction_isolation": "serializable",  # also of statements that are a transaction each
+        "plan_cache_mode": "force_generic_plan",  # what is run for each commit is not worth planning anew
     }
     given = parsed.query.get("options", "")
     options = " ".join([str(given), *(f"-c {name}={value}" for name, value in limits.items())]).strip()
@@ -196,6 +224,8 @@ class StashStore:
 
     def __init__(self, engine: Engine, name: str, generation: int = 0):
         self._engine = engine
+        self._statements = engine.execution_options(isolation_level="AUTOCOMMIT")
+        """The same connections; each statement on them is a transaction."""
         self._generation = generation
         self._name = name
         self._token: int | None = None
@@ -423,12 +453,25 @@ class StashStore:
         if self._engine.dialect.name == "sqlite":
             self._append_to_file(writes, expected_sequence)
             return
-        with self._transaction(write=True) as connection:
-            sequence = self._compare(connection)
-            self._require_sequence(sequence, expected_sequence)
-            self._write(connection, writes)
-            self._set_config(connection, {SEQUENCE_KEY: sequence + 1})
-            fault_point("catalog.commit.before")
+        self._check_open()
+        parameters = self._append_parameters(writes, expected_sequence)
+        fault_point("catalog.commit.before")
+        with self._statements.connect() as connection:
+            head = {key: _unsigned(value) for key, value in connection.execute(_APPEND, parameters)}
+            self._require_token(connection, head)
+        self._require_sequence(head.get(SEQUENCE_KEY, 0), expected_sequence)
+
+    def _append_parameters(self, writes: Writes, expected_sequence: int) -> dict[str, object]:
+        """What `_APPEND` is run with. Within one statement a row can be written only once: a put wins over a delete."""
+        puts = {(collection, key): text for collection, key, text in writes.puts}
+        deletes = [row for row in writes.deletes if row not in puts]
+        config = {**(writes.config or {}), SEQUENCE_KEY: expected_sequence + 1}
+        return {
+            "token": None if self._token is None else _signed(self._token), "sequence": _signed(expected_sequence),
+            "deleted_collections": [c for c, _ in deletes], "deleted_keys": [k for _, k in deletes],
+            "collections": [c for c, _ in puts], "keys": [k for _, k in puts], "texts": list(puts.values()),
+            "entries": list(config), "numbers": [_signed(value) for value in config.values()],
+        }  # fmt: skip
 
     def _require_sequence(self, sequence: int, expected: int) -> None:
         if sequence != expected:
@@ -554,10 +597,12 @@ class StashStore:
         if connection.get_execution_options().get("headrace_write"):
             statement = statement.with_for_update()
         head = {key: _unsigned(value) for key, value in connection.execute(statement)}
-        if self._token is None or head.get(FENCING_KEY) != self._token:
-            owner = connection.execute(_OWNER).scalar()
-            raise fenced(self._token or 0, head.get(FENCING_KEY, 0), owner)
+        self._require_token(connection, head)
         return head.get(SEQUENCE_KEY, 0)
+
+    def _require_token(self, connection: Connection, head: Mapping[str, int]) -> None:
+        if self._token is None or head.get(FENCING_KEY) != self._token:
+            raise fenced(self._token or 0, head.get(FENCING_KEY, 0), connection.execute(_OWNER).scalar())
 
     def _config_of(self, connection: Connection) -> dict[str, int]:
         found = dict(connection.execute(_ALL_CONFIG).tuples().all())
