@@ -75,3 +75,23 @@ jsonb_set('[1]', '{x}', '3')
 '1'::jsonb #- '{a}'
 '{"a": 1}'::jsonb - 1
 extract(week FROM interval '1 day')
+-- times
+time '04:05:06.789'
+'4:05 PM'::time
+'24:00'::time
+'24:00:01'::time
+'25:00'::time
+'12:60'::time
+'x'::time
+(ts::time)::text
+(ts::time)::interval
+interval '-1 day -1 hour'::time
+(i2 * interval '5 hours')::time
+substring(ts::text, 12)::time
+t::time
+time '12:00' BETWEEN ts::time AND '24:00'
+extract(day FROM time '12:00')
+coalesce(ts::time, '10:00')
+greatest(ts::time, tz::time)
+ARRAY[ts::time]
+date_part('hour', ts::time)

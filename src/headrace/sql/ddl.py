@@ -9,6 +9,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
@@ -21,6 +22,7 @@ from headrace.sql.query import Query
 from headrace.sql.roles import alter_role, create_role, drop_role, is_role
 from headrace.sql.routines import create_function
 from headrace.sql.secrets import alter_secret, create_secret
+from headrace.sql.types import pg_type_text
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
          "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip
@@ -200,9 +202,10 @@ def _check_body(cursor: Cursor, body: _Body) -> None:
         if names and name not in names:
             raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
     for column in body.columns:
-        if column.name in body.primary_key and column.type == JSONB:
-            hint = "Take what tells rows apart out of the document, into columns of their own."
-            raise NotSupported(f'a primary key of type jsonb ("{column.name}") is not supported', hint=hint)
+        if column.name in body.primary_key and column.type in (JSONB, SPAN):
+            hint = "Give the table a key of another type: keys of this one can be equal and look different."
+            kind = pg_type_text(column.type)
+            raise NotSupported(f'a primary key of type {kind} ("{column.name}") is not supported', hint=hint)
     keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
              for c in body.columns]  # fmt: skip
     body.columns = keyed

@@ -18,6 +18,9 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.jsonb.document import TEXT as JSONB_TEXT
 from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.time_of_day import FIELD as TIME_FIELD
+from headrace.common.time_of_day import SPARK_TYPE as TIME
+from headrace.common.time_of_day import text_of as time_text
 from headrace.sql.intervals import interval_text as span_text
 
 UNCONSTRAINED_NUMERIC = "decimal(38,10)"
@@ -66,9 +69,9 @@ _FAST: dict[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def plain_table(table: pa.Table, types: Sequence[str]) -> pa.Table:
-    """A table for those who know Arrow's types alone: documents and intervals as their texts."""
+    """A table for those who know Arrow's types alone: documents, intervals and times as their texts."""
     for i, kind in enumerate(types):
-        if kind in (JSONB, SPAN):
+        if kind in (JSONB, SPAN, TIME):
             texts = pa.array(
                 [None if v is None else v.decode() for v in render_text(table.column(i), kind)], pa.string()
             )
@@ -154,6 +157,7 @@ _SCALAR: dict[str, Callable[[Any], str]] = {
     "timestamp": timestamp_text,
     "timestamp_ntz": timestamp_text,
     JSONB: lambda value: str(value[JSONB_TEXT]),
+    TIME: lambda value: time_text(value[TIME_FIELD]),
     SPAN: lambda value: span_text(value[MONTHS], value[DAYS], value[MICROS]),
 }
 

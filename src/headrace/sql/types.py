@@ -8,6 +8,7 @@ from functools import lru_cache
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.sql.render import UNCONSTRAINED_NUMERIC, render_text
 
 __all__ = ["PgType", "UNCONSTRAINED_NUMERIC", "pg_type", "pg_type_text", "render_text", "spark_type_of_oid", "typmod"]
@@ -40,11 +41,12 @@ _SCALARS: dict[str, PgType] = {
     "interval": PgType("interval", 1186, 16),
     JSONB: PgType("jsonb", 3802, -1),
     SPAN: PgType("interval", 1186, 16),
+    TIME: PgType("time", 1083, 8),
 }
 _ARRAY_OIDS = {
     "bool": 1000, "bytea": 1001, "int2": 1005, "int4": 1007, "text": 1009, "int8": 1016, "float4": 1021,
     "float8": 1022, "timestamp": 1115, "date": 1182, "timestamptz": 1185, "interval": 1187, "numeric": 1231,
-    "json": 199, "record": 2287, "jsonb": 3807,
+    "json": 199, "record": 2287, "jsonb": 3807, "time": 1183,
 }  # fmt: skip
 _JSON = PgType("json", 114, -1)
 _RECORD = PgType("record", 2249, -1)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
 
-from headrace.common import span
+from headrace.common import span, time_of_day
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb import document
 from headrace.errors import DatatypeMismatch, HeadraceError, InvalidDatetime, InvalidText, NumericOutOfRange
@@ -48,6 +48,8 @@ def parse_text(text: str, type: str) -> Any:
         return _array(text, type)
     if type == document.SPARK_TYPE:
         return _jsonb(text, type)
+    if type == time_of_day.SPARK_TYPE:
+        return time_of_day.stored(time_of_day.parse(text))
     if type == span.SPARK_TYPE:
         return span.stored(parse_interval(text))
     if type.startswith(("struct<", "map<", "interval")):
@@ -252,7 +254,7 @@ def _assign(value: Any, type: str) -> Any:
         return parse_text(str(value), type)
     if isinstance(value, list) and type.startswith("array<"):
         return [assign(item, type[len("array<") : -1]) for item in value]
-    if isinstance(value, dict) and type in (document.SPARK_TYPE, span.SPARK_TYPE):
+    if isinstance(value, dict) and type in (document.SPARK_TYPE, span.SPARK_TYPE, time_of_day.SPARK_TYPE):
         return value
     if isinstance(value, tuple) and type.startswith("struct<"):
         kinds = [tuple(split_top_level(p.strip(), ":")) for p in split_top_level(type[len("struct<") : -1])]
@@ -298,6 +300,8 @@ def to_text(value: Any) -> str:
 
     if isinstance(value, dict) and document.TEXT in value:
         return str(value[document.TEXT])
+    if isinstance(value, dict) and time_of_day.FIELD in value:
+        return time_of_day.text_of(value[time_of_day.FIELD])
     if isinstance(value, dict) and span.MONTHS in value:
         return interval_text(value[span.MONTHS], value[span.DAYS], value[span.MICROS])
     if isinstance(value, bool):

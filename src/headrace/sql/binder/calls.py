@@ -255,7 +255,7 @@ def sort_key(value: Expr, item: Any, output: int | None = None, distinct: bool =
         if value.type.element is not None and value.type.element.name in t.LOOSE:
             refuse(f"an order of values of {value.type}", item)
         return SortKey(sortable(value), descending, nulls_first)
-    if value.type.name in t.LOOSE and not distinct:
+    if value.type.name in (*t.LOOSE, "time") and not distinct:
         return SortKey(comparable(value), descending, nulls_first)
     return SortKey(value, descending, nulls_first, output)
 

@@ -28,18 +28,18 @@ _PATTERN: Final = r"^\\s*([0-9]{1,2}):([0-9]{2})(:([0-9]{2}([.][0-9]{1,6})?))?\\
 _READ: Final = (
     f"CAST(regexp_extract({{0}}, '{_PATTERN}', 1) AS BIGINT) * 3600000000L "
     f"+ CAST(regexp_extract({{0}}, '{_PATTERN}', 2) AS BIGINT) * 60000000L "
-    f"+ CAST(CAST(concat('0', regexp_extract({{0}}, '{_PATTERN}', 4)) AS DECIMAL(10,6)) * CAST(1000000 AS DECIMAL(7,0)) AS BIGINT)"
+    f"+ CAST(CAST(concat('0', regexp_extract({{0}}, '{_PATTERN}', 4)) AS DECIMAL(10,6)) "
+    "* CAST(1000000 AS DECIMAL(7,0)) AS BIGINT)"
 )
-_WRONG: Final = "CAST(raise_error(concat('headrace.errors.InvalidDatetime: {words}: \"', {0}, '\"')) AS BIGINT)"
+_WRONG: Final = "CAST(raise_error(concat('headrace.errors.{words}: \"', {0}, '\"')) AS BIGINT)"
 
 
 def _read() -> str:
-    syntax = _WRONG.replace("{words}", "invalid input syntax for type time")
-    beyond = _WRONG.replace("{words}", "[22008] date/time field value out of range")
+    syntax = _WRONG.replace("{words}", "InvalidDatetime: invalid input syntax for type time")
+    beyond = _WRONG.replace("{words}", "DataError: [22008] date/time field value out of range")
     whole = f"CASE WHEN `__n` > {DAY} OR regexp_extract({{0}}, '{_PATTERN}', 2) > '59' THEN {beyond} ELSE `__n` END"
-    return of_micros(
-        f"CASE WHEN {{0}} IS NULL THEN NULL WHEN NOT rlike({{0}}, '{_PATTERN}') THEN {syntax} ELSE {let('__n', _READ, whole)} END"
-    )
+    unlike = f"WHEN NOT rlike({{0}}, '{_PATTERN}') THEN {syntax}"
+    return of_micros(f"CASE WHEN {{0}} IS NULL THEN NULL {unlike} ELSE {let('__n', _READ, whole)} END")
 
 
 OF_TEXT: Final = let("__x", "{0}", _read().replace("{0}", "`__x`"))

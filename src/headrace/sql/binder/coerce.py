@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
+from headrace.common import time_of_day
 from headrace.common.jsonb import document
 from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
-from headrace.sql.binder import spans
+from headrace.sql.binder import clock, spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.own import calls_kernel, kernel
 from headrace.sql.binder.reading import NotBound
@@ -71,6 +72,8 @@ def literal(text: str | None, target: Type) -> Constant:
     if target.name == "interval":
         parse_interval(text)
         return Constant(t.INTERVAL, text)
+    if target.name == "time":
+        return Constant(target, time_of_day.text_of(time_of_day.parse(text)))
     if target == t.NUMERIC:
         parse_text(text, "decimal(38,10)")
         return Constant(_fitting(text), text.strip())
@@ -112,6 +115,10 @@ def _converted(expr: Expr, target: Type) -> Expr:
     source, kind = expr.type, target.name
     if isinstance(expr, Constant) and expr.text is not None and _is_spelled_alike(source, target):
         return literal(expr.text, target)
+    if source.name == "jsonb" and kind not in t.TEXTS:
+        return _of_document(expr, target)
+    if "time" in (source.name, kind) and kind not in t.TEXTS:
+        return _of_day(expr, target)
     if kind == "numeric":
         wanted = _narrow(target, expr)
         if isinstance(expr, Constant) and expr.text is not None and source.name in t.INTEGERS:
@@ -125,8 +132,6 @@ def _converted(expr: Expr, target: Type) -> Expr:
         return Call(target, "({0} <> 0)", (expr,))
     if kind in t.TEXTS:
         return _sized(as_text(expr), target)
-    if source.name == "jsonb" and kind != "jsonb":
-        return _of_document(expr, target)
     if source.name in t.TEXTS:
         return _read(expr, target)
     if source.element is not None and target.element is not None:
@@ -161,6 +166,15 @@ def _of_document(expr: Expr, target: Type) -> Expr:
         return kernel(target, "boolean", (expr,))
     text = kernel(t.TEXT, "number", (expr, Constant(t.TEXT, str(target))))
     return Call(target, f"CAST({{0}} AS {target.spark.upper()})", (text,))
+
+
+def _of_day(expr: Expr, target: Type) -> Expr:
+    """A cast to or from a time of the day."""
+    source = expr.type
+    forms = {"timestamp": clock.OF_TIMESTAMP, "timestamptz": clock.OF_TIMESTAMP, "interval": clock.OF_INTERVAL}
+    if target.name == "interval":
+        return Call(t.INTERVAL, clock.TO_INTERVAL, (expr,))
+    return Call(target, forms.get(source.name, clock.OF_TEXT), (expr,))
 
 
 def _read(expr: Expr, target: Type) -> Expr:
@@ -241,6 +255,8 @@ def _text_form(source: Type) -> str:
         )
     if source.name in (*t.INTEGERS, "bool", "date", "timestamp"):
         return "CAST({0} AS STRING)"
+    if source.name == "time":
+        return clock.TEXT
     if source.name == "jsonb":
         return f"{{0}}.{document.TEXT}"
     raise NotBound(f"{source} as text")

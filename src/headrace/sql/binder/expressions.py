@@ -541,6 +541,8 @@ class Expressions:
         values = {pb.SVFOP_CURRENT_TIMESTAMP: (t.TIMESTAMPTZ, "current_timestamp()"),
                   pb.SVFOP_CURRENT_DATE: (t.DATE, "current_date()"),
                   pb.SVFOP_LOCALTIMESTAMP: (t.TIMESTAMP, "CAST(current_timestamp() AS TIMESTAMP_NTZ)")}  # fmt: skip
+        if message.op == pb.SVFOP_LOCALTIME and message.typmod in (0, -1):
+            return self.converted(Call(t.TIMESTAMPTZ, "current_timestamp()", ()), t.TIME, message, "explicit")
         name = pb.SQLValueFunctionOp.Name(message.op).removeprefix("SVFOP_").lower()
         if message.op not in values and name in SESSION_VALUES:
             return session_value(self.binder.world, name, message)

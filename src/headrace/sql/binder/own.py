@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.common.jsonb import document
 from headrace.common.jsonb.kernels import spark_name
+from headrace.common.time_of_day import FIELD
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.scope import Item
@@ -54,6 +55,8 @@ def comparable(expr: Expr) -> Expr:
     """What is compared, and sorted by, in the place of a value."""
     if expr.type.name == "interval":
         return spans.total(expr)
+    if expr.type.name == "time":
+        return Call(t.INT8, f"{{0}}.{FIELD}", (expr,))
     if expr.type.name != "jsonb":
         return expr
     if isinstance(expr, Constant) and expr.text is not None:

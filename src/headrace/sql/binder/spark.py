@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from headrace.common.jsonb.document import KEY, TEXT
+from headrace.common.time_of_day import FIELD, parse
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import NotBound
@@ -243,6 +244,8 @@ def constant(expr: Constant) -> str:
         return _PLAIN[kind.name](text)
     if kind.name == "int4" and not text.startswith("-"):
         return text
+    if kind.name == "time":
+        return f"named_struct('{FIELD}', {parse(text)}L)"
     if kind.name == "interval":
         return spans.constant(text)
     if kind.name == "jsonb":

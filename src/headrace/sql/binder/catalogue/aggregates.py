@@ -71,6 +71,7 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
     *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in t.INTEGERS),
     *(_entry(name, k, "*", f"{name}({{0}})") for name in ("min", "max") for k in _SORTABLE),
     *(_entry(n, "interval", "*", f"{s}({{0}}, {TOTAL})") for n, s in (("min", "min_by"), ("max", "max_by"))),
+    *(_entry(n, "time", "*", f"{n}({{0}})") for n in ("min", "max")),
     _entry("sum", "interval", "interval", _SUM_OF_SPANS),
     _entry("bool_and", "bool", "bool", "bool_and({0})"),
     _entry("every", "bool", "bool", "bool_and({0})"),

@@ -47,7 +47,7 @@ date_trunc: date_trunc('hour', ts), date_trunc('century', ts), date_trunc('decad
 degrees: degrees(1)
 div: div(7, 2), div(-7, 2), div(n, 2)
 exp: exp(1)
-extract: extract(year FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(month FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(day FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(hour FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(minute FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(second FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(milliseconds FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(microseconds FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(quarter FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(decade FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(century FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(millennium FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(epoch FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(dow FROM d), extract(second FROM ts), extract(isoyear FROM tz), extract(epoch FROM interval '1 day')
+extract: extract(hour FROM ts::time), extract(minute FROM ts::time), extract(second FROM ts::time), extract(milliseconds FROM ts::time), extract(microseconds FROM ts::time), extract(epoch FROM ts::time), extract(year FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(month FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(day FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(hour FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(minute FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(second FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(milliseconds FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(microseconds FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(quarter FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(decade FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(century FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(millennium FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(epoch FROM i2 * interval '14 mons -3 days 4:05:06.789'), extract(dow FROM d), extract(second FROM ts), extract(isoyear FROM tz), extract(epoch FROM interval '1 day')
 floor: floor(n), floor(f8)
 format: format('%s is %L%%', t, t), format('%s', NULL), format('plain')
 initcap: initcap('foo-bar bAZ 1st'), initcap(t)
@@ -80,6 +80,7 @@ ltrim: ltrim('  x '), ltrim('xxa', 'x')
 make_date: make_date(2024, 2, 29)
 make_timestamp: make_timestamp(2024, 2, 29, 1, 2, 3.5)
 md5: md5(t)
+make_time: make_time(8, 15, 23.5), make_time(24, 0, 0)
 make_interval: make_interval(), make_interval(1, 2, 3, 4, 5, 6, 7.5), make_interval(i2, i2), make_interval(0, 0, 0, 0, 30)
 mod: mod(i4, 7), mod(n, 2)
 octet_length: octet_length(t)
@@ -125,7 +126,7 @@ to_hex: to_hex(i4), to_hex(i8)
 to_timestamp: to_timestamp(1.5), to_timestamp('2024-02-03 04:05:06.789', 'YYYY-MM-DD HH24:MI:SS.MS')
 translate: translate(t, 'on', 'x')
 trunc: trunc(n), trunc(n, 1), trunc(f8)
-to_jsonb: to_jsonb(interval '1 mon -1 sec'), to_jsonb(i4), to_jsonb(t), to_jsonb(n), to_jsonb(f8), to_jsonb(b), to_jsonb(ts), to_jsonb(tz), to_jsonb(d), to_jsonb(a), to_jsonb('NaN'::float8), to_jsonb(1e30::float8), to_jsonb(ARRAY[true, NULL])
+to_jsonb: to_jsonb(ts::time), to_jsonb(interval '1 mon -1 sec'), to_jsonb(i4), to_jsonb(t), to_jsonb(n), to_jsonb(f8), to_jsonb(b), to_jsonb(ts), to_jsonb(tz), to_jsonb(d), to_jsonb(a), to_jsonb('NaN'::float8), to_jsonb(1e30::float8), to_jsonb(ARRAY[true, NULL])
 upper: upper(t)
 """
 _OPERATORS: Final = r"""
@@ -135,8 +136,8 @@ _OPERATORS: Final = r"""
 %: i4 % 7, n % 2
 &: i4 & 5
 *: real '86' * interval '849884', f8 * interval '1 mon', interval '1 year 2 mons 3 days 4:05:06.7' * i2, interval '1 mon' * 0.5, interval '1 day' * f4, i2 * 2, n * n, interval '1 hour' * 2
-+: interval '1 mon' + interval '1 day', interval '1 mon' + i2 * interval '1 sec', ts + i2 * interval '1 mon 1 day 1 sec', d + interval '1 mon', tz + make_interval(1), i2 + id, n + 1, f8 + f4, d + 1, d + interval '1 day', ts + interval '1 month'
--: ts - tz::timestamp, tz - timestamptz '2020-01-01', interval '1 mon' - interval '1 day', - (i2 * interval '1 mon 1 day'), - interval '1 mon -1 day', ts - i2 * interval '1 mon 1 day 1 sec', d - interval '1 mon', '{"a": 1, "b": 2}'::jsonb - 'a', '["a", 1, "a"]'::jsonb - 'a', '[1, 2, 3]'::jsonb - -1, '[1]'::jsonb - 4, '{"a": 1, "b": 2, "c": 3}'::jsonb - ARRAY['a', 'c'], i2 - 1, d - date '2024-01-01', ts - timestamp '2024-01-01', d - interval '1 year', - i2, - n
++: time '23:30' + interval '1 day 01:00', interval '-1 hour' + ts::time, d + time '01:02:03.5', ts::time + d, interval '1 mon' + interval '1 day', interval '1 mon' + i2 * interval '1 sec', ts + i2 * interval '1 mon 1 day 1 sec', d + interval '1 mon', tz + make_interval(1), i2 + id, n + 1, f8 + f4, d + 1, d + interval '1 day', ts + interval '1 month'
+-: time '00:30' - interval '1 hour', ts::time - tz::time, ts - tz::timestamp, tz - timestamptz '2020-01-01', interval '1 mon' - interval '1 day', - (i2 * interval '1 mon 1 day'), - interval '1 mon -1 day', ts - i2 * interval '1 mon 1 day 1 sec', d - interval '1 mon', '{"a": 1, "b": 2}'::jsonb - 'a', '["a", 1, "a"]'::jsonb - 'a', '[1, 2, 3]'::jsonb - -1, '[1]'::jsonb - 4, '{"a": 1, "b": 2, "c": 3}'::jsonb - ARRAY['a', 'c'], i2 - 1, d - date '2024-01-01', ts - timestamp '2024-01-01', d - interval '1 year', - i2, - n
 /: interval '1 mon' / 2, interval '1 year 1 day' / i2, interval '7 days' / f4, i4 / 2, n / 3, f8 / 2, interval '1 day' / 2
 ->: '{"b": 1.50, "a": [1, {"x": null}]}'::jsonb -> 'a', '[1, "a", null]'::jsonb -> 1, '[1]'::jsonb -> -1, '[1]'::jsonb -> 5, '{"a": 1}'::jsonb -> 0, '1'::jsonb -> 0, '"x"'::jsonb -> 'x', ('{"a": 1}'::jsonb)['a'], '{"a": null}'::jsonb -> 'a'
 ->>: '{"a": "x", "b": {"c": 1}}'::jsonb ->> 'a', '{"b": {"c": 1.0, "a":2}}'::jsonb ->> 'b', '[null]'::jsonb ->> 0, '{"a": true}'::jsonb ->> 'a', '"x"'::jsonb ->> 0
@@ -148,7 +149,7 @@ _OPERATORS: Final = r"""
 ?: '{"a": 1}'::jsonb ? 'a', '["a"]'::jsonb ? 'a', '"a"'::jsonb ? 'a', '[1]'::jsonb ? '1'
 ?|: '{"a": 1}'::jsonb ?| ARRAY['b', 'a'], '{"a": 1}'::jsonb ?| ARRAY[NULL, 'b']
 ?&: '{"a": 1}'::jsonb ?& ARRAY['b', 'a'], '{"a": 1}'::jsonb ?& ARRAY[]::text[]
-<: interval '1 mon' < interval '31 days', i2 * interval '1 hour' < interval '1 day', '[]'::jsonb < '1', '[1]'::jsonb < '1', '{}'::jsonb < '[1, 2]', '"z"'::jsonb < '-5', 'true'::jsonb < '9', '-10'::jsonb < '-9.99', '1e3'::jsonb < '999', '{"b": 1}'::jsonb < '{"aa": 0}', 'null'::jsonb < '""', '[1, 2]'::jsonb < '[3]', '{"a": 0.001}'::jsonb < '{"a": 0.01}', i4 < n, t < 'p', a < ARRAY[2], b < true
+<: ts::time < '12:00', tz::time < ts::time, interval '1 mon' < interval '31 days', i2 * interval '1 hour' < interval '1 day', '[]'::jsonb < '1', '[1]'::jsonb < '1', '{}'::jsonb < '[1, 2]', '"z"'::jsonb < '-5', 'true'::jsonb < '9', '-10'::jsonb < '-9.99', '1e3'::jsonb < '999', '{"b": 1}'::jsonb < '{"aa": 0}', 'null'::jsonb < '""', '[1, 2]'::jsonb < '[3]', '{"a": 0.001}'::jsonb < '{"a": 0.01}', i4 < n, t < 'p', a < ARRAY[2], b < true
 <<: i4 << 2
 <=: i8 <= f8, d <= ts
 <>: t <> 'one', a <> '{5}'
@@ -182,8 +183,8 @@ count: count(*), count(t), count(DISTINCT b)
 covar_pop: covar_pop(f4, f4)
 covar_samp: covar_samp(f4, f4)
 every: every(b)
-max: max(ts - tz::timestamp), max(i2 * interval '1 mon'), max(i4), max(t), max(n), max(ts)
-min: min(i2 * interval '1 mon -29 days'), min(i4), min(t), min(d)
+max: max(ts::time), max(ts - tz::timestamp), max(i2 * interval '1 mon'), max(i4), max(t), max(n), max(ts)
+min: min(tz::time), min(i2 * interval '1 mon -29 days'), min(i4), min(t), min(d)
 stddev: stddev(f4)
 stddev_pop: stddev_pop(f4)
 stddev_samp: stddev_samp(f4)

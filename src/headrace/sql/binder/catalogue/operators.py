@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import documents, numbers, spans
+from headrace.sql.binder.catalogue import clock, documents, numbers, spans
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
 from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain, sortable
 from headrace.sql.binder.own import comparable
@@ -74,6 +74,7 @@ def _float(symbol: str, kind: str) -> Any:
 _COMPARED: Final = (
     "bool",
     "jsonb",
+    "time",
     "text",
     "bytea",
     "date",
@@ -182,7 +183,14 @@ _BITS: Final = """
 
 
 def _build() -> Catalogue:
-    found = [*_arithmetic(), *entries(_TIMES), *entries(_BITS), *documents.operators(), *spans.operators()]
+    found = [
+        *_arithmetic(),
+        *entries(_TIMES),
+        *entries(_BITS),
+        *documents.operators(),
+        *spans.operators(),
+        *clock.operators(),
+    ]
     for symbol in ("=", "<>", "<", "<=", ">", ">="):
         found += _compare(symbol)
     found.append(made("||", "text, text", _joined, "text"))

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import spans
+from headrace.sql.binder.catalogue import clock, spans
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
@@ -72,6 +72,8 @@ def date_part(arguments: Sequence[Expr]) -> Expr:
     field, value = _unit(arguments[0]), arguments[1]
     if value.type.name == "interval":
         return spans.part(field, value)
+    if value.type.name == "time":
+        return clock.part(field, value)
     if value.type.name == "date" and field in _CLOCK:
         raise StatementError(f'unit "{field}" not supported for type date', sqlstate="0A000")
     if value.type.name == "date":
