@@ -88,6 +88,11 @@ def pg_type(spark_type: str) -> PgType:
     return _SCALARS["string"]
 
 
+def is_own(spark_type: str) -> bool:
+    """Whether there are values of a type in it that Spark has not, and holds as structs."""
+    return any(own in spark_type for own in (JSONB, SPAN, TIME))
+
+
 def _innermost(text: str) -> str:
     while text.startswith("array<"):
         text = text[len("array<") : -1]
