@@ -125,71 +125,71 @@ def without_path(found: Any, path: Sequence[str | None]) -> Any:
     """`#-`."""
     if not isinstance(found, (dict, list)):
         raise Wrong("22023", "cannot delete path in scalar")
-    return _changed(found, path, 0, lambda *_: MISSING, False) if path else found
+    return _changed(found, path, 0, _removed) if path and found else found
 
 
 def with_value(found: Any, path: Sequence[str | None], value: Any, create: bool) -> Any:
     """`jsonb_set`."""
     if not isinstance(found, (dict, list)):
         raise Wrong("22023", "cannot set path in scalar")
-    if not found and not create:
-        return found
-    return _changed(found, path, 0, lambda *_: value, create) if path else found
+
+    def put(holder: Any, step: str | int) -> Any:
+        if isinstance(holder, dict):
+            return {**holder, step: value} if create or step in holder else holder
+        assert isinstance(step, int)
+        if 0 <= step < len(holder):
+            return [*holder[:step], value, *holder[step + 1 :]]
+        return holder if not create else [value, *holder] if step < 0 else [*holder, value]
+
+    return _changed(found, path, 0, put) if path and (found or create) else found
 
 
 def with_inserted(found: Any, path: Sequence[str | None], value: Any, after: bool) -> Any:
     """`jsonb_insert`."""
     if not isinstance(found, (dict, list)):
         raise Wrong("22023", "cannot set path in scalar")
-    if not path:
-        return found
-    *way, last = path
-    holder = at_path(found, way)
+
+    def put(holder: Any, step: str | int) -> Any:
+        if isinstance(holder, dict):
+            if step in holder:
+                raise Wrong("22023", "cannot replace existing key")
+            return {**holder, step: value}
+        assert isinstance(step, int)
+        at = step + 1 if after and 0 <= step < len(holder) else max(step, 0)
+        return [*holder[:at], value, *holder[at:]]
+
+    return _changed(found, path, 0, put) if path else found
+
+
+def _removed(holder: Any, step: str | int) -> Any:
     if isinstance(holder, dict):
-        if last in holder:
-            raise Wrong("22023", "cannot replace existing key")
-        return _changed(found, path, 0, lambda *_: value, True)
-    if not isinstance(holder, list):
-        return found
-    at = _place(last, len(path))
-    at = max(at + len(holder), 0) if at < 0 else at
-    at = min(at + (after and at < len(holder)), len(holder))
-    return _changed(found, way, 0, lambda old: [*old[:at], value, *old[at:]], False) if way else [
-        *holder[:at], value, *holder[at:]
-    ]  # fmt: skip
+        return {k: v for k, v in holder.items() if k != step}
+    assert isinstance(step, int)
+    return [*holder[:step], *holder[step + 1 :]] if 0 <= step < len(holder) else holder
 
 
-def _place(step: str | None, number: int) -> int:
-    if step is None:
-        raise Wrong("22004", f"path element at position {number} is null")
-    if not _PLACE.fullmatch(step):
-        raise Wrong("22P02", f'path element at position {number} is not an integer: "{step}"')
-    return int(step)
+def _changed(found: Any, path: Sequence[str | None], depth: int, change: Callable[[Any, str | int], Any]) -> Any:
+    """The document with a change of what holds the last step of a path; as it is where the path leads nowhere.
 
-
-def _changed(
-    found: Any, path: Sequence[str | None], depth: int, change: Callable[[Any], Any], create: bool
-) -> Any:  # fmt: skip
-    """The document with something else at a path; MISSING takes it away."""
+    Places in arrays are from 0, or negative where they lie before the first element.
+    """
     step, last = path[depth], depth == len(path) - 1
     if step is None:
         raise Wrong("22004", f"path element at position {depth + 1} is null")
     if isinstance(found, dict):
-        if step not in found and not (last and create):
-            return found
-        new = change(found.get(step)) if last else _changed(found[step], path, depth + 1, change, create)
-        changed = {k: v for k, v in found.items() if k != step}
-        return changed if new is MISSING else {**changed, step: new}
+        if last:
+            return change(found, step)
+        return {**found, step: _changed(found[step], path, depth + 1, change)} if step in found else found
     if not isinstance(found, list):
         return found
-    at = _place(step, depth + 1)
-    at = at + len(found) if at < 0 else at
+    if not _PLACE.fullmatch(step):
+        raise Wrong("22P02", f'path element at position {depth + 1} is not an integer: "{step}"')
+    at = int(step) + len(found) if int(step) < 0 else int(step)
+    if last:
+        return change(found, at)
     if not 0 <= at < len(found):
-        if not (last and create):
-            return found
-        return [change(None), *found] if at < 0 else [*found, change(None)]
-    new = change(found[at]) if last else _changed(found[at], path, depth + 1, change, create)
-    return [*found[:at], *([] if new is MISSING else [new]), *found[at + 1 :]]
+        return found
+    return [*found[:at], _changed(found[at], path, depth + 1, change), *found[at + 1 :]]
 
 
 def stripped(found: Any) -> Any:
