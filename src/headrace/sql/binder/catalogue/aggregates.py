@@ -72,7 +72,7 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
     AggregateEntry("avg", signature("numeric"), "avg({d}{0})", _average_of_numeric),
     *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in t.INTEGERS),
     *(_entry(name, k, "*", f"{name}({{0}})") for name in ("min", "max") for k in _SORTABLE),
-    *(_entry(n, "interval", "*", f"{n}({_SPAN_IN_ORDER}){{w}}.v") for n in ("min", "max")),
+    *(_entry(n, "interval", "*", f"({n}({_SPAN_IN_ORDER}){{w}}).v") for n in ("min", "max")),
     *(_entry(n, "time", "*", f"{n}({{0}})") for n in ("min", "max")),
     _entry("sum", "interval", "interval", _SUM_OF_SPANS),
     _entry("bool_and", "bool", "bool", "bool_and({0})"),
