@@ -16,6 +16,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         DatatypeMismatch               42804
         InvalidParameter               22023
         DependentObjectsExist          2BP01
+        InsufficientPrivilege          42501
         NotSupported                   0A000
       DataError                        22000  a value is at fault
         DivisionByZero                 22012
@@ -148,6 +149,12 @@ class DependentObjectsExist(StatementError):
     """Other objects are built on the one to be dropped."""
 
     sqlstate = "2BP01"
+
+
+class InsufficientPrivilege(StatementError):
+    """The role has no right to do that."""
+
+    sqlstate = "42501"
 
 
 class NotSupported(StatementError):

@@ -42,6 +42,9 @@ def test_passwords_and_encryption_over_a_restart(tmp_path: Path) -> None:
         ) as root:
             root.execute("CREATE ROLE anna LOGIN SUPERUSER PASSWORD 'open sesame'")
             root.execute("CREATE TABLE kept (a int)")
+            root.execute("CREATE ROLE bert LOGIN PASSWORD 'drawbridge'")
+            root.execute("CREATE TABLE hidden (a int)")
+            root.execute("GRANT SELECT ON kept TO bert")
         server.kill()
         server.start()
         query = ("-c", "SELECT current_user, count(*) FROM kept")
@@ -56,5 +59,13 @@ def test_passwords_and_encryption_over_a_restart(tmp_path: Path) -> None:
         for told, done in refused.items():
             assert done.returncode == 1 and told in done.stderr, (told, done.stderr)
         assert "open sesame" not in server.log_text()
+        with psycopg.connect(
+            host=HOST, port=server.port, user="bert", password="drawbridge", dbname="dev", autocommit=True
+        ) as bert:
+            assert bert.execute("SELECT count(*) FROM kept").fetchall() == [(0,)]
+            for sql in ("SELECT * FROM hidden", "INSERT INTO kept VALUES (1)", "DROP TABLE kept", "SET ROLE anna"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    bert.execute(sql)
+            assert bert.info.parameter_status("is_superuser") == "off"
     finally:
         server.close()

@@ -52,16 +52,21 @@ class _Record:
         return cls(**data)
 
 
+_RARE: Final = ("secrets", "owner")
+"""Fields that are stored only where they say something; so are `grants`, also where they are empty."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
     """A schema, table, source, view, index, sink, function, secret or role. A schema has its name in `name`, "" in
     `schema`.
 
-    What has to do with secrets is of schema version 2, a role of version 3: programs that know of none refuse it.
+    What has to do with secrets is of schema version 2, a role of version 3, and what has to do with rights of version
+    4: programs that know of none refuse it.
     """
 
     COLLECTION: ClassVar[Collection] = "object"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
 
     id: int
     kind: ObjectKind
@@ -79,6 +84,10 @@ class ObjectRecord(_Record):
     """What only this kind has, as JSON values."""
     secrets: dict[str, int] = field(default_factory=dict)
     """Option -> the id of the secret that has its value; such an option is not among `options`."""
+    owner: int = 0
+    """The id of the role that it belongs to; 0: the role that is always there."""
+    grants: dict[str, str] | None = None
+    """Id of a role, or "0" for everybody -> its privileges, a letter each; None: those that the kind begins with."""
 
     @property
     def key(self) -> int:
@@ -88,11 +97,17 @@ class ObjectRecord(_Record):
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
         stored = {**_Record.to_json(self), "columns": [[c.name, c.type, c.nullable] for c in self.columns]}
-        if not self.secrets:
-            del stored["secrets"]
+        if self.grants is None:
+            del stored["grants"]
+        return {name: value for name, value in stored.items() if value or name not in _RARE} | {"v": self._version()}
+
+    def _version(self) -> int:
+        """The first schema version that can say what the record says."""
+        if self.owner or self.grants is not None or (self.kind == "role" and "superuser" in self.payload):
+            return 4
         if self.kind == "role":
-            return stored
-        return {**stored, "v": 2 if self.secrets or self.kind == "secret" else 1}
+            return 3
+        return 2 if self.secrets or self.kind == "secret" else 1
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObjectRecord:

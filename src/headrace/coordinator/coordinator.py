@@ -527,13 +527,15 @@ class Coordinator:
         """Give a secret another value; durable on return. Raises `UndefinedObject`, `InvalidParameter`."""
         self._guarded(lambda: self._life.alter_secret(secret_id, value))
 
-    def alter_object(self, object_id: int, change: Callable[[ObjectRecord], ObjectRecord], done: str) -> None:
-        """Change what is stored of an object that nothing runs for; `done` says so in an event. Durable on return.
+    def alter_objects(
+        self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
+    ) -> None:
+        """Change what is stored of objects, and nothing that runs, in one step; `done` says so in an event.
 
-        `change` gets what is stored while no other statement changes it, so that of two at once both hold. Raises
-        `UndefinedObject` for one that is gone, `DuplicateObject` if its new name is taken.
+        `change` gets what is stored while no other statement changes it, so that of two at once both hold. Durable on
+        return. Raises `UndefinedObject` for one that is gone, `DuplicateObject` if its new name is taken.
         """
-        self._guarded(lambda: self._life.alter_object(object_id, change, done))
+        self._guarded(lambda: self._life.alter_objects(object_ids, change, done))
 
     def secrets(self, secrets: Mapping[str, int]) -> Secrets | None:
         """What tells the values of the secrets that options have, as of now; None if there are none."""

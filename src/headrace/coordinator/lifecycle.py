@@ -263,7 +263,7 @@ class Lifecycle:
         if record.kind not in ("schema", "table", "source", "view", "function", "role"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
-            self._check_name(record)
+            self._check_new(record)
             first, second = core.catalog.allocate_ids(2)
             record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
             edits: list[Edit] = [Put(record)]
@@ -287,7 +287,7 @@ class Lifecycle:
         """See `Coordinator.create_view`; the job is made and not launched."""
         core = self._core
         with self._statement():
-            self._check_name(record)
+            self._check_new(record)
             if plan.generation != self._planner.generation:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
@@ -334,7 +334,7 @@ class Lifecycle:
         """See `Coordinator.create_secret`."""
         core = self._core
         with self._statement():
-            self._check_name(record)
+            self._check_new(record)
             keys = core.vault.keys
             _ = keys.first  # without one no id is spent
             record = replace(record, id=core.catalog.allocate_ids(1)[0])
@@ -349,24 +349,41 @@ class Lifecycle:
         def sealed(record: ObjectRecord) -> ObjectRecord:
             return sealed_record(record, value, self._core.catalog.state, self._core.vault.keys)
 
-        self.alter_object(secret_id, sealed, "was given another value")
+        self.alter_objects([secret_id], sealed, "was given another value")
 
-    def alter_object(self, object_id: int, change: Callable[[ObjectRecord], ObjectRecord], done: str) -> None:
-        """See `Coordinator.alter_object`."""
+    def alter_objects(
+        self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
+    ) -> None:
+        """See `Coordinator.alter_objects`."""
         core = self._core
         with self._statement():
-            before = core.catalog.state.objects.get(object_id)
-            if before is None:
-                raise UndefinedObject(f"there is no object {object_id}")
-            after = change(before)
-            if after.name != before.name:
-                self._check_name(after)
-            text = f'{before.kind} "{before.name}" {done}'
+            edits: list[Edit] = []
+            made: dict[int, ObjectRecord] = {}
+            for object_id in object_ids:
+                before = core.catalog.state.objects.get(object_id)
+                if before is None:
+                    raise UndefinedObject(f"there is no object {object_id}")
+                after = change(before)
+                if after.name != before.name:
+                    self._check_name(after)
+                self._check_owner(after)
+                if after != before:
+                    text = f'{before.kind} "{before.name}" {done}'
+                    edits += [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)]
+                    made[object_id] = after
             self._undecided.transact(
-                [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)],
-                lambda state: state.objects.get(object_id) == after,
+                edits,
+                lambda state: all(state.objects.get(i) == after for i, after in made.items()),
                 lambda state: None,
             )
+
+    def _check_owner(self, record: ObjectRecord) -> None:
+        if record.owner and record.owner not in self._core.catalog.state.objects:
+            raise UndefinedObject("the role that the object is to belong to does not exist any more")
+
+    def _check_new(self, record: ObjectRecord) -> None:
+        self._check_name(record)
+        self._check_owner(record)
 
     def _check_name(self, record: ObjectRecord) -> None:
         if self._core.catalog.state.object_named(record.schema, record.name) is not None:
@@ -507,6 +524,8 @@ class Lifecycle:
                 if i not in state.objects:
                     raise UndefinedTable(f"object {i} does not exist")
                 others = [d for d in state.dependents(i) if d not in ids]
+                if state.objects[i].kind == "role":
+                    others += [o.id for o in state.objects.values() if o.owner == i and o.id not in ids]
                 if others:
                     name, other = state.objects[i].name, state.objects[others[0]].name
                     raise DependentObjectsExist(

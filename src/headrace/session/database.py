@@ -246,7 +246,7 @@ class Database:
         """A new session of a role; `settings` are its defaults, for instance `application_name`."""
         self.check()
         self.coordinator.check_lease()
-        made = Session(self, {"session_authorization": user, **(settings or {})})
+        made = Session(self, {**(settings or {}), "session_authorization": user})
         with self._lock:
             self._sessions.add(made)
         return made

@@ -13,6 +13,7 @@ from headrace.common.columns import Column
 from headrace.coordinator.automatic import is_automatic
 from headrace.errors import HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.functions import routine_of
+from headrace.session.rights import Rights
 from headrace.session.system.relations import SystemRelation, system_relation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
@@ -36,6 +37,10 @@ Leaf: TypeAlias = Callable[[Target], str]
 """Spark SQL text that stands for a stored or a system relation in `FROM`."""
 
 
+_CONFIDENTIAL = {("headrace_catalog", "row_errors"), ("headrace_catalog", "events")}
+"""System relations that show rows, or what others did."""
+
+
 def label(record: ObjectRecord) -> str:
     """The object's name as messages spell it."""
     return record.name if record.schema in ("", "public") else f"{record.schema}.{record.name}"
@@ -54,6 +59,8 @@ class Names:
     search_path: tuple[str, ...] = ("public",)
     checked: bool = True
     """Whether the catalog is asked for each look-up if it still belongs to this process."""
+    rights: Rights | None = None
+    """Of whom what is read is checked; None where nobody asks for it."""
 
     @property
     def schema(self) -> str:
@@ -82,20 +89,38 @@ class Names:
     def functions(self, names: Iterable[str]) -> dict[str, ObjectRecord]:
         """Those of the names that are functions somebody created."""
         found = {name: self.find(TableName(None, name)) for name in names}
-        return {name: o for name, o in found.items() if o is not None and o.kind == "function"}
+        called = {name: o for name, o in found.items() if o is not None and o.kind == "function"}
+        for record in called.values():
+            if self.rights is not None:
+                self.rights.require("X", record)
+        return called
 
     def target(self, name: TableName) -> Target:
-        """The relation that a query means by a name."""
+        """The relation that a query means by a name. Raises `InsufficientPrivilege` for one that must not be read."""
+        if self.rights is not None:
+            _ = self.rights.superuser  # also system relations are for roles that there are
         if name.schema == INTERNAL:
+            if self.rights is not None:
+                self.rights.require_member("pg_read_all_data", f"read {name}")
             return internal_relation(self.catalog, name.name)
         if name.schema in (None, "pg_catalog", "information_schema", "rw_catalog", "headrace_catalog"):
             system = system_relation(name.schema, name.name)
             if system is not None and (name.schema is not None or self.find(name) is None):
+                if self.rights is not None and system.key in _CONFIDENTIAL:
+                    self.rights.require_member("pg_monitor", f"read {name}")
                 return system
         found = self.get(name)
         if found.kind not in READABLE:
             raise WrongObjectType(f'cannot read from {kind_name(found)} "{name}"')
+        if self.rights is not None:
+            self.rights.require("r", found)
         return found
+
+    def inside(self, view: ObjectRecord) -> Names:
+        """Look-up of the names in a view, with its search path and the rights of its owner."""
+        path = tuple(view.payload.get("search_path", ("public",)))
+        rights = None if self.rights is None else Rights.of(self.rights.state, view.owner)
+        return Names(self.catalog, path, rights=rights)
 
     def _undefined(self, name: TableName) -> UndefinedTable:
         known = [label(o) for o in self.catalog.state.objects.values() if o.kind in RELATIONS]
@@ -120,9 +145,10 @@ class Bound:
         self._inner: dict[int, Bound] = {}
         for found in self.targets.values():
             if isinstance(found, ObjectRecord) and found.kind == "view" and found.id not in self._inner:
-                path = Names(names.catalog, tuple(found.payload.get("search_path", ("public",))))
                 typed = bool(found.payload.get(TYPED))
-                self._inner[found.id] = Bound(parse_query(found.payload["query"]), path, depth + 1, typed)
+                self._inner[found.id] = Bound(
+                    parse_query(found.payload["query"]), names.inside(found), depth + 1, typed
+                )
 
     def indexed(self) -> set[int]:
         """Ids of the relations that have an index of a user's."""

@@ -135,14 +135,14 @@ def _infer(session: Session, statement: st.Statement, types: list[str | None]) -
     found: dict[int, str] = {}
     try:
         if isinstance(statement, st.Insert):
-            record = target_table(session, statement.table, "insert into")
+            record = target_table(session, statement)
             found = dml.parameter_targets(record, statement)
         elif isinstance(statement, st.Select):
             bound = Bound(statement.query, session.names())
             types[:] = bound.parameter_types(types)
             found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})
         elif isinstance(statement, (st.Update, st.Delete)):
-            record = target_table(session, statement.table, "write to")
+            record = target_table(session, statement)
             columns = {c.name: c.type for c in record.columns}
             trees = [statement.where.tree] if statement.where is not None else []
             for tree in trees:
@@ -183,7 +183,7 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
             query = bound.query
         return describe_query(session, query)
     if isinstance(statement, (st.Insert, st.Update, st.Delete)):
-        record = target_table(session, statement.table, "write to")
+        record = target_table(session, statement)
         if statement.returning is None:
             return None
         return dml.returning_columns(session, statement.returning, record, statement.table)

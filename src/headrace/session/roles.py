@@ -1,13 +1,13 @@
-"""Roles: who may connect, and what proves that it is them. What is stored is an object of the catalog.
+"""Roles: who may connect, what proves that it is them, and what they are members of. Stored as objects of the catalog.
 
-There are no rights of relations yet: whoever is let in may do everything, so every role is a superuser.
+What a role may do to an object is in `rights.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
@@ -17,6 +17,26 @@ ROLES_SCHEMA: Final = "pg_authid"
 """Where roles are in the catalog: no schema of a user is called so, and their names clash with none of a relation."""
 ROOT: Final = "root"
 """The role that is always there."""
+
+
+PREDEFINED: Final[Mapping[str, int]] = {
+    "pg_monitor": -3373, "pg_read_server_files": -4569, "pg_write_server_files": -4570,
+    "pg_execute_server_program": -4571, "pg_read_all_data": -6181, "pg_write_all_data": -6182,
+}  # fmt: skip
+"""Roles that are always there, and their ids: minus the oids that PostgreSQL has for them."""
+
+
+class DefaultGrant(NamedTuple):
+    """One line of `ALTER DEFAULT PRIVILEGES`."""
+
+    schema: str
+    """Where; "" for everywhere."""
+    kind: str
+    """On what: `relation`, `function` or `schema`."""
+    grantee: int
+    """To whom: the id of a role, 0 for everybody."""
+    letters: str
+    """What, a letter for each privilege."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +51,39 @@ class Role:
     """Most connections at once; -1: no limit of its own."""
     valid_until_ms: int | None = None
     """When the password ends, milliseconds since 1970 in UTC; None: never."""
+    superuser: bool = True
+    """Whether it may do everything."""
+    create_role: bool = False
+    create_db: bool = False
+    """Whether it may make schemas: there is only one database."""
+    inherit: bool = True
+    """Whether it has the rights of the roles that it is a member of without `SET ROLE`."""
+    member_of: Mapping[int, bool] = field(default_factory=dict)
+    """Id of each role that it is a member of -> whether it may let others in."""
+    defaults: tuple[DefaultGrant, ...] = ()
+    """What is granted on what it makes."""
 
     @classmethod
     def of(cls, record: ObjectRecord) -> Role:
-        """Of what is stored."""
-        return cls(record.name, **record.payload)
+        """Of what is stored. A role from before there were rights may do everything."""
+        payload = dict(record.payload)
+        member_of = {int(i): admin for i, admin in payload.pop("member_of", {}).items()}
+        defaults = tuple(DefaultGrant(*grant) for grant in payload.pop("defaults", ()))
+        return cls(record.name, **payload, member_of=member_of, defaults=defaults)
 
     @property
     def payload(self) -> dict[str, Any]:
-        """To be stored."""
-        return {
+        """To be stored. What a program without rights would not know is stored only if it says something."""
+        stored: dict[str, Any] = {
             "can_login": self.can_login, "password": self.password, "connection_limit": self.connection_limit,
             "valid_until_ms": self.valid_until_ms,
+        }  # fmt: skip
+        if self == Role(self.name, **stored):
+            return stored
+        return {
+            **stored, "superuser": self.superuser, "create_role": self.create_role, "create_db": self.create_db,
+            "inherit": self.inherit, "member_of": {str(i): admin for i, admin in self.member_of.items()},
+            "defaults": [list(grant) for grant in self.defaults],
         }  # fmt: skip
 
     def at(self, now_ms: int) -> Role:
@@ -68,6 +109,7 @@ def record_of(state: CatalogState, name: str) -> ObjectRecord | None:
 def all_roles(state: CatalogState) -> Mapping[int, Role]:
     """All roles by their oids."""
     found = {record.id: Role.of(record) for record in state.objects_of("role")}
+    found |= {-number: Role(name, can_login=False, superuser=False) for name, number in PREDEFINED.items()}
     return found if any(role.name == ROOT for role in found.values()) else {10: Role(ROOT), **found}
 
 

@@ -36,7 +36,7 @@ from headrace.errors import (
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import ddl, dml, roles, routines, secrets, show
+from headrace.session.execution import ddl, dml, grants, roles, routines, secrets, show
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import select
 from headrace.session.named import Named
@@ -44,6 +44,7 @@ from headrace.session.names import Names
 from headrace.session.parts import parts_of
 from headrace.session.prepared import PreparedStatement, close_cursor, deallocate, execute, prepare, prepare_named
 from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
+from headrace.session.rights import Rights
 from headrace.session.system.functions import localize
 from headrace.session.texts import KnownTexts
 from headrace.session.transactions import StartedCommit, Transaction
@@ -80,6 +81,13 @@ class Session:
         self.database = database
         self.number: int = next(_numbers)
         self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self.authenticated = self.user
+        """The role that has connected, whatever it has become since."""
+        self._rights: Rights | None = None
+        self._role_ids: dict[str, int] = {}
+        """The ids that the roles had which the session has been."""
+        if not self.rights.superuser:
+            self.variables = Variables(**{**self.variables.defaults, "is_superuser": "off"})
         self._idle = idle.IdleClock()
         self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check)
         self.statements: Named[Prepared] = Named("prepared statement", "26000", "42P05")
@@ -129,8 +137,35 @@ class Session:
 
     @property
     def user(self) -> str:
-        """The name of the role that is connected."""
+        """The name of the role that is connected, or that it has become by SET SESSION AUTHORIZATION."""
         return self.variables.get("session_authorization")
+
+    @property
+    def role(self) -> str:
+        """The name of the role whose rights the session has: the user, or what it has become by SET ROLE."""
+        return self.variables.role
+
+    @property
+    def rights(self) -> Rights:
+        """What the session may do now."""
+        state, name = self.database.catalog.image, self.role
+        known = self._rights
+        if known is None or known.state.objects is not state.objects or known.name != name:
+            known = Rights(state.snapshot(), name, self._role_ids.get(name, 0))
+            self._role_ids.setdefault(name, known.role_id)
+            self._rights = known
+        return known
+
+    def become(self, user: str | None, role: str | None, *, local: bool = False) -> None:
+        """Be another user (None: the one who has connected), with the rights of a role (None: its own)."""
+        if local:
+            self.variables.hold({"role": role or "none"}, local=True)
+        else:
+            self.variables.hold({"session_authorization": user, "role": role})
+        if self.role != self.authenticated:  # another one of that name has not connected
+            self._role_ids.pop(self.role, None)
+        superuser = "on" if self.rights.superuser else "off"
+        self.variables.hold({"is_superuser": superuser}, local=local)
 
     @property
     def on_standby(self) -> bool:
@@ -458,7 +493,7 @@ class Session:
 
     def names(self, *, checked: bool = True) -> Names:
         """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
-        return Names(self.database.catalog, self.variables.search_path(), checked)
+        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights)
 
     def localized(self, query: Query) -> Query:
         """The query with functions and casts that only the session or the catalog can answer replaced."""
@@ -634,6 +669,7 @@ class Session:
         """ALTER SYSTEM: takes effect at once, and holds over restarts."""
         if self.transaction is not None:
             raise TransactionError("ALTER SYSTEM cannot run inside a transaction block", sqlstate="25001")
+        self.rights.require_superuser("set parameters of the system")
         self.database.alter_system(statement.name, statement.value)
         return Result("ALTER SYSTEM")
 
@@ -642,6 +678,7 @@ class Session:
         if statement.what == "all":
             if self.transaction is not None:
                 raise TransactionError("DISCARD ALL cannot run inside a transaction block", sqlstate="25001")
+            self.become(None, None)
             self.variables.reset()
             self.statements.clear()
         return Result(f"DISCARD {statement.what.upper()}")
@@ -653,6 +690,7 @@ class Session:
 
     def promote(self, statement: st.Promote) -> Result:
         """pg_promote: let this standby take over from the active server."""
+        self.rights.require_superuser("let a standby take over")
         done: list[bool] = []
         limit_s = statement.wait_s if statement.wait else 0.0
         self.wait(lambda check: done.append(self.database.coordinator.take_over(limit_s, check)))
@@ -665,6 +703,7 @@ class Session:
             job = state.jobs.get(job_id)
             if job is None or job.status == "created" or job.exact:
                 raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
+            self.rights.require_owner(state.objects[job_id])
         parts = parts_of(state, statement.ids)
         self.database.coordinator.drop([*statement.ids, *(o.id for o in parts if o.id not in statement.ids)])
         return show.rows_result("CANCEL JOBS", show.CANCELLED_HEADS, [[i] for i in statement.ids])
@@ -688,6 +727,12 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateRole: roles.create_role,
     st.AlterRole: roles.alter_role,
     st.DropRole: roles.drop_role,
+    st.GrantRole: grants.grant_role,
+    st.Grant: grants.grant,
+    st.AlterDefaultPrivileges: grants.alter_default_privileges,
+    st.ReassignOwned: grants.reassign_owned,
+    st.DropOwned: grants.drop_owned,
+    st.SetRole: grants.set_role,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
     st.Show: show.show,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -126,7 +126,8 @@ VARIABLES: dict[str, Variable] = {
         Variable("integer_datetimes", "on", "Times are integers.", fixed=True),
         Variable("standard_conforming_strings", "on", "Backslashes are ordinary in strings.", _one_of("on")),
         Variable("is_superuser", "on", "Whether the user may do everything.", fixed=True),
-        Variable("session_authorization", "root", "The user.", fixed=True),
+        Variable("session_authorization", "root", "The user; SET SESSION AUTHORIZATION changes it.", fixed=True),
+        Variable("role", "none", "Whose rights the user has; SET ROLE changes it. none: the user's own.", fixed=True),
         Variable("in_hot_standby", "off", "Whether the server only reads.", fixed=True),
         Variable("application_name", "", "What the client calls itself."),
         Variable("search_path", '"$user", public', "Schemas in which names are looked up."),
@@ -202,6 +203,8 @@ class Variables:
         self._found_version = 0
         """The values that were asked for, and as of which version."""
         self._reported: tuple[int, dict[str, str]] | None = None
+        self.defaults: Mapping[str, str] = values
+        """The defaults that are not those of all sessions."""
         self._defaults = {name: v.default for name, v in VARIABLES.items()}
         for name, value in values.items():
             self._defaults[name.lower()] = value
@@ -258,11 +261,21 @@ class Variables:
             self.version += 1
             self._local.clear()
 
-    def reset(self) -> None:
-        """Put every setting back to its default."""
+    def hold(self, values: Mapping[str, str | None], *, local: bool = False) -> None:
+        """Set what `SET` must not, or with None put it back."""
         self.version += 1
-        self._values.clear()
-        self._local.clear()
+        for name, value in values.items():
+            self._local.pop(name, None)
+            if value is not None:
+                (self._local if local else self._values)[name] = value
+            elif not local:
+                self._values.pop(name, None)
+
+    def reset(self) -> None:
+        """Put every setting back to its default that can be set."""
+        self.version += 1
+        self._values = {name: value for name, value in self._values.items() if _is_fixed(name)}
+        self._local = {name: value for name, value in self._local.items() if _is_fixed(name)}
 
     def all(self) -> Iterator[tuple[Variable, str]]:
         """Every known setting with its value, by name."""
@@ -276,10 +289,21 @@ class Variables:
             self._reported = self.version, told
         return self._reported[1]
 
+    @property
+    def role(self) -> str:
+        """The name of the role whose rights the session has."""
+        role = self.get("role")
+        return self.get("session_authorization") if role == "none" else role
+
     def search_path(self) -> tuple[str, ...]:
         """The schemas of the search path; `"$user"` does not exist."""
         parts = [part.strip().strip('"') for part in self.get("search_path").split(",")]
         return tuple(p for p in parts if p and p not in ("$user", "pg_catalog")) or ("public",)
+
+
+def _is_fixed(name: str) -> bool:
+    known = VARIABLES.get(name)
+    return known is not None and known.fixed
 
 
 def _key(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot.tokenizer_core import TokenType
 
+from headrace.sql import grants
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import KINDS
@@ -123,10 +124,16 @@ def set_variable(cursor: Cursor) -> st.Statement:
     local = cursor.match("LOCAL")
     if cursor.match("SESSION", "CHARACTERISTICS", "AS", "TRANSACTION"):
         return st.SetTransaction(*_modes(cursor), session=True)
+    role = grants.set_role(cursor, local=local)
+    if role is not None:
+        return role
     if cursor.match("TRANSACTION"):
         return st.SetTransaction(*_modes(cursor))
     if not local and cursor.peek("SESSION") and not (cursor.is_symbol("=", 1) or cursor.is_symbol("TO", 1)):
         cursor.match("SESSION")
+        role = grants.set_role(cursor, local=False)
+        if role is not None:
+            return role
     if cursor.match("TIME", "ZONE"):
         name = "timezone"
     else:
@@ -173,6 +180,9 @@ def alter_system(cursor: Cursor) -> st.Statement:
 
 def reset(cursor: Cursor) -> st.Statement:
     """Read a statement after `RESET`."""
+    role = grants.reset_role(cursor)
+    if role is not None:
+        return role
     if cursor.match("ALL"):
         name = None
     elif cursor.match("TIME", "ZONE"):

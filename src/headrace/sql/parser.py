@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported, StatementError, SyntaxFault
-from headrace.sql import control, ddl
+from headrace.sql import control, ddl, grants
 from headrace.sql import statements as st
 from headrace.sql.binder.changes import Change
 from headrace.sql.cursor import Cursor
@@ -33,7 +33,7 @@ from headrace.sql.types import pg_type_text
 from headrace.sql.values import parse_text
 
 _REFUSED = (
-    "GRANT", "REVOKE", "COPY", "DECLARE", "FETCH", "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
+    "COPY", "DECLARE", "FETCH", "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
     "LISTEN", "NOTIFY", "CALL", "DO", "MERGE", "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT", "MOVE",
     "SECURITY", "USE", "KILL",
 )  # fmt: skip
@@ -98,7 +98,12 @@ def parse_query(text: str) -> Query:
 
 _STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
     ("CREATE", ddl.create),
+    ("DROP OWNED BY", grants.drop_owned),
     ("DROP", ddl.drop),
+    ("GRANT", grants.grant),
+    ("REVOKE", grants.revoke),
+    ("REASSIGN OWNED BY", grants.reassign_owned),
+    ("ALTER DEFAULT PRIVILEGES", grants.alter_default_privileges),
     ("ALTER SYSTEM", control.alter_system),
     ("ALTER", ddl.alter),
     ("SHOW", control.show),

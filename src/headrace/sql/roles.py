@@ -8,24 +8,18 @@ from typing import Any, Final
 from headrace.errors import InvalidDatetime
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
+from headrace.sql.grants import listed_roles, role_name
 from headrace.sql.secrets import HIDDEN, spelled
 
 _WORDS: Final[dict[str, tuple[str, Any] | None]] = {
     "LOGIN": ("can_login", True), "NOLOGIN": ("can_login", False),
-    # What every role has as long as there are no rights, and what has nothing to apply to.
-    "SUPERUSER": ("superuser", True), "CREATEDB": None, "CREATEROLE": None, "INHERIT": None, "BYPASSRLS": None,
+    "SUPERUSER": ("superuser", True), "NOSUPERUSER": ("superuser", False),
+    "CREATEDB": ("create_db", True), "NOCREATEDB": ("create_db", False),
+    "CREATEROLE": ("create_role", True), "NOCREATEROLE": ("create_role", False),
+    "INHERIT": ("inherit", True), "NOINHERIT": ("inherit", False),
+    "NOREPLICATION": None, "NOBYPASSRLS": None,  # as every role
 }  # fmt: skip
-_LIMITED: Final = (
-    "NOSUPERUSER",
-    "NOCREATEDB",
-    "NOCREATEROLE",
-    "NOINHERIT",
-    "NOBYPASSRLS",
-    "REPLICATION",
-    "NOREPLICATION",
-)
-_MEMBERS: Final = ("IN ROLE", "IN GROUP", "ROLE", "USER", "ADMIN", "SYSID")
-_HINT: Final = "Say SUPERUSER: every role may do everything as yet."
+_REFUSED: Final = ("REPLICATION", "BYPASSRLS", "ROLE", "USER", "ADMIN", "SYSID")
 
 
 def is_role(cursor: Cursor) -> bool:
@@ -36,16 +30,15 @@ def is_role(cursor: Cursor) -> bool:
 def create_role(cursor: Cursor, *, user: bool) -> st.Statement:
     """Read a statement after `CREATE ROLE`, or `CREATE USER`, which may log in."""
     name = _name(cursor)
-    options = _options(cursor)
-    if not options.pop("superuser", False):
-        cursor.refuse("a role with less than all rights", _HINT)
+    options = _options(cursor, new=True)
     kind = "USER" if user else "ROLE"
-    return st.CreateRole(name, {"can_login": user, **options}, text=f"CREATE {kind} {_shown(name, options)} SUPERUSER")
+    given = {"can_login": user, "superuser": False, **options}
+    return st.CreateRole(name, given, text=f"CREATE {kind} {_shown(name, options)}")
 
 
 def alter_role(cursor: Cursor) -> st.Statement:
     """Read a statement after `ALTER ROLE` or `ALTER USER`."""
-    name = _name(cursor)
+    name = role_name(cursor)
     if cursor.match("RENAME", "TO"):
         target = _name(cursor)
         cursor.expect_end()
@@ -54,7 +47,6 @@ def alter_role(cursor: Cursor) -> st.Statement:
         if cursor.peek(*action.split()):
             cursor.refuse(f"ALTER ROLE ... {action}", "ALTER SYSTEM SET changes a parameter for all.")
     options = _options(cursor)
-    options.pop("superuser", None)
     return st.AlterRole(name, options, text=f"ALTER ROLE {_shown(name, options)}")
 
 
@@ -69,20 +61,21 @@ def drop_role(cursor: Cursor) -> st.Statement:
 
 
 def _name(cursor: Cursor) -> str:
-    if cursor.peek("CURRENT_USER") or cursor.peek("SESSION_USER") or cursor.peek("CURRENT_ROLE"):
-        cursor.refuse("CURRENT_USER in the place of a role", "Write its name.")
     name = cursor.identifier()
-    if name in ("public", "none") or name.startswith("pg_"):
+    if name in ("public", "none", "current_user", "session_user", "current_role") or name.startswith("pg_"):
         cursor.at -= 1
         cursor.refuse(f'the reserved name "{name}" for a role')
     return name
 
 
-def _options(cursor: Cursor) -> dict[str, Any]:
+def _options(cursor: Cursor, *, new: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {}
     cursor.match("WITH")
     while cursor.token is not None:
-        option = _option(cursor)
+        if new and (cursor.match("IN", "ROLE") or cursor.match("IN", "GROUP")):
+            option: tuple[str, Any] | None = "in_roles", listed_roles(cursor)
+        else:
+            option = _option(cursor)
         if option is not None and option[0] in found:
             cursor.fail()  # conflicting or redundant
         if option is not None:
@@ -91,9 +84,9 @@ def _options(cursor: Cursor) -> dict[str, Any]:
 
 
 def _option(cursor: Cursor) -> tuple[str, Any] | None:
-    for word in (*_LIMITED, *_MEMBERS):
-        if cursor.peek(*word.split()):
-            cursor.refuse(f"{word} of a role", _HINT if word.startswith("NO") else None)
+    for word in _REFUSED:
+        if cursor.peek(word):
+            cursor.refuse(f"{word} of a role", "GRANT makes members." if word in ("ROLE", "USER", "ADMIN") else None)
     for word, meaning in _WORDS.items():
         if cursor.match(word):
             return meaning
@@ -122,10 +115,12 @@ def _moment(text: str) -> int | None:
 def _shown(name: str, options: dict[str, Any]) -> str:
     """The statement's text after its kind, with the password hidden."""
     words = [spelled(name)]
-    if "can_login" in options:
-        words.append("LOGIN" if options["can_login"] else "NOLOGIN")
+    given = {meaning for meaning in options.items() if meaning[0] not in ("password", "in_roles")}
+    words += [word for word, meaning in _WORDS.items() if meaning in given]
     if "password" in options:
         words.append("PASSWORD NULL" if options["password"] is None else f"PASSWORD {HIDDEN}")
     if "connection_limit" in options:
         words.append(f"CONNECTION LIMIT {options['connection_limit']}")
+    if "in_roles" in options:
+        words.append("IN ROLE " + ", ".join(map(spelled, options["in_roles"])))
     return " ".join(words)

@@ -229,6 +229,69 @@ class DropRole(Statement, writes=True):
 
 
 @dataclass(frozen=True)
+class GrantRole(Statement, writes=True):
+    """`GRANT roles TO members`, or `REVOKE roles FROM members`; `admin` is `WITH ADMIN OPTION`, or that alone."""
+
+    roles: tuple[str, ...]
+    members: tuple[str, ...]
+    revoked: bool = False
+    admin: bool = False
+
+
+@dataclass(frozen=True)
+class Grant(Statement, writes=True):
+    """`GRANT` or `REVOKE` privileges (none: all) on objects of a class, by their names or all that are in schemas.
+
+    The class is `relation`, `schema`, `function` or `secret`; `only` restricts all of a schema to a kind of relations.
+    """
+
+    privileges: tuple[str, ...]
+    kind: str
+    names: tuple[TableName, ...]
+    schemas: tuple[str, ...]
+    only: str | None
+    grantees: tuple[str, ...]
+    revoked: bool = False
+
+
+@dataclass(frozen=True)
+class AlterDefaultPrivileges(Statement, writes=True):
+    """`ALTER DEFAULT PRIVILEGES [FOR ROLE roles] [IN SCHEMA schemas] GRANT | REVOKE`; without roles, one's own."""
+
+    roles: tuple[str, ...]
+    schemas: tuple[str, ...]
+    privileges: tuple[str, ...]
+    kind: str
+    grantees: tuple[str, ...]
+    revoked: bool = False
+
+
+@dataclass(frozen=True)
+class ReassignOwned(Statement, writes=True):
+    """`REASSIGN OWNED BY roles TO target`."""
+
+    roles: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True)
+class DropOwned(Statement, writes=True):
+    """`DROP OWNED BY roles`: what they own, and what has been granted to them."""
+
+    roles: tuple[str, ...]
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class SetRole(Statement, writes=False):
+    """`SET [LOCAL] ROLE name`, or `SET SESSION AUTHORIZATION name`; None is `NONE` and `DEFAULT`, also by `RESET`."""
+
+    name: str | None
+    session: bool = False
+    local: bool = False
+
+
+@dataclass(frozen=True)
 class Drop(Statement, writes=True):
     """`DROP kind names`; `kind` is for instance `materialized view`. A schema's name stands in `TableName.name`."""
 

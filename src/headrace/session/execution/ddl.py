@@ -23,6 +23,7 @@ from headrace.errors import (
     DuplicateObject,
     DuplicateTable,
     HeadraceError,
+    InsufficientPrivilege,
     InvalidParameter,
     JobFailed,
     NotSupported,
@@ -37,7 +38,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import routines, secrets, sharing, unaligned
+from headrace.session.execution import grants, routines, secrets, sharing, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
@@ -138,6 +139,7 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     if any(c.generated is not None for c in statement.columns):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = dict(statement.options), secrets.named(session, statement)
+    _check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = session.database.coordinator.secrets(named)
     columns = _declared(statement.columns) or tuple(infer_columns(options, values))
@@ -146,6 +148,16 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     record = _record(session, "source", statement.name, columns, statement.text, (), options, needed, payload)
     session.database.coordinator.create_relation(replace(record, secrets=named))
     return Result("CREATE SOURCE")
+
+
+_HARMLESS = ("datagen", "nexmark", "blackhole")
+"""Connectors that reach nothing outside of the server."""
+
+
+def _check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
+    """Raise `InsufficientPrivilege` for a connector that reaches more than the role may."""
+    if options.get("connector") not in _HARMLESS:
+        session.rights.require_member(role, action)
 
 
 def _check_default(session: Session, text: str) -> None:
@@ -227,6 +239,7 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
         return found
     bound = sink_query(session, statement)
     text, options = planned_text(bound, None), dict(statement.options)
+    _check_reach(session, options, "pg_write_server_files", "create a sink that writes outside of the database")
     payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
     named = secrets.named(session, statement)
     needed = (*bound.dependencies(), *secrets.dependencies(named))
@@ -244,6 +257,7 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
         raise WrongObjectType(
             f'"{statement.table}" is a {kind_name(target)}: indexes are on tables and materialized views'
         )
+    session.rights.require_owner(target)
     names = [c.name for c in target.columns]
     given = [*statement.columns, *statement.include, *statement.distributed_by]
     unknown = next((n for n in given if n not in names), None)
@@ -366,7 +380,11 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
         if statement.if_not_exists:
             return Result("CREATE SCHEMA", notices=[Notice(f'schema "{statement.name}" already exists, skipping')])
         raise DuplicateObject(f'schema "{statement.name}" already exists', sqlstate="42P06")
-    session.database.coordinator.create_relation(ObjectRecord(0, "schema", "", statement.name))
+    if not (session.rights.superuser or session.rights.role.create_db):
+        raise InsufficientPrivilege(
+            "permission denied to create schema", hint="ALTER ROLE ... CREATEDB lets a role make schemas."
+        )
+    session.database.coordinator.create_relation(grants.owned(session, ObjectRecord(0, "schema", "", statement.name)))
     return Result("CREATE SCHEMA")
 
 
@@ -376,6 +394,7 @@ def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Resul
     state = session.database.catalog.state
     if name.schema and schema != "public" and state.object_named("", schema) is None:
         raise UndefinedObject(f'schema "{schema}" does not exist', sqlstate="3F000")
+    session.rights.require_new(schema)
     if state.object_named(schema, name.name) is None:
         return None
     what, error = ("secret", DuplicateObject) if tag == "CREATE SECRET" else ("relation", DuplicateTable)
@@ -391,10 +410,11 @@ def _record(
 ) -> ObjectRecord:  # fmt: skip
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
-    return ObjectRecord(
+    made = ObjectRecord(
         0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
         {**payload, **session.labels},
     )  # fmt: skip
+    return grants.owned(session, made)
 
 
 def drop(session: Session, statement: st.Drop) -> Result:
@@ -409,19 +429,25 @@ def drop(session: Session, statement: st.Drop) -> Result:
         if found is None:
             notices.append(Notice(f'{statement.kind} "{name}" does not exist, skipping'))
         else:
+            session.rights.require_owner(found, to_drop=True)
             wanted.append(found)
+    return Result(tag, notices=[*notices, *drop_records(session, wanted, cascade=statement.cascade)])
+
+
+def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
+    """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`."""
     order, extra = _drop_order(session, wanted)
     needed = [o for o in extra if o.kind != "index"]
-    if needed and not statement.cascade:
+    if needed and not cascade:
         raise _still_needed(session, wanted, needed)
     shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
-    notices += [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
+    notices = [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
     if order:
         parts = parts_of(session.database.catalog.state, [o.id for o in order])
         session.database.coordinator.drop(list(dict.fromkeys(o.id for o in [*order, *parts])))
     for record in order:
         routines.forget(session, record)
-    return Result(tag, notices=notices)
+    return notices
 
 
 def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | None:
@@ -501,8 +527,10 @@ def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Seque
 
 
 def alter(session: Session, statement: st.AlterJob) -> Result:
-    """ALTER ... PAUSE, RESUME and SET."""
+    """ALTER ... PAUSE, RESUME, SET and OWNER TO."""
     tag = f"ALTER {statement.kind.upper()}"
+    if statement.action == "owner":
+        return grants.alter_owner(session, statement)
     found = session.names().find(statement.name)
     if found is None and statement.if_exists:
         return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
@@ -510,6 +538,7 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     if kind_name(record) != statement.kind:
         raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
     _refuse_automatic(session, record, "altered")
+    session.rights.require_owner(record)
     coordinator = session.database.coordinator
     if statement.action not in ("pause", "resume", "set"):
         raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")

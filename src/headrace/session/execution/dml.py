@@ -47,7 +47,7 @@ def insert(session: Session, statement: st.Insert) -> Result:
     plan = plan_rows(session, statement)
     if plan is not None:
         return run_plan(session, plan)
-    record = target_table(session, statement.table, "insert into")
+    record = target_table(session, statement)
     columns = target_columns(record, statement.columns)
     ignore = ignores(record, statement)
 
@@ -182,7 +182,7 @@ def update(session: Session, statement: st.Update) -> Result:
     plan = plan_rows(session, statement)
     if plan is not None:
         return run_plan(session, plan)
-    record = target_table(session, statement.table, "update")
+    record = target_table(session, statement)
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
@@ -215,7 +215,7 @@ def delete(session: Session, statement: st.Delete) -> Result:
     plan = plan_rows(session, statement)
     if plan is not None:
         return run_plan(session, plan)
-    record = target_table(session, statement.table, "delete from")
+    record = target_table(session, statement)
     _refuse_append_only(record, "DELETE")
     query = delete_query(statement, [c.name for c in record.columns])
 

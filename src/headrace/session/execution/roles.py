@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.scram import Verifier
-from headrace.errors import DependentObjectsExist, DuplicateObject, InvalidParameter, TransactionError, UndefinedObject
+from headrace.errors import (
+    DependentObjectsExist,
+    DuplicateObject,
+    InsufficientPrivilege,
+    InvalidParameter,
+    TransactionError,
+    UndefinedObject,
+)
+from headrace.session.execution.grants import check_droppable, granted_role, require_admin, role_meant
 from headrace.session.result import Notice, Result
 from headrace.session.roles import ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
@@ -17,25 +25,64 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 
+_OPTIONS_OF_SUPERUSERS = ("superuser", "create_role", "create_db")
+_WORDS = {"superuser": "SUPERUSER", "create_role": "CREATEROLE", "create_db": "CREATEDB"}
+
+
 def create_role(session: Session, statement: st.CreateRole) -> Result:
-    """CREATE ROLE and CREATE USER."""
+    """CREATE ROLE and CREATE USER. Who may and is no superuser gets the new role's ADMIN OPTION."""
+    rights = session.rights
+    if not rights.superuser:
+        if not rights.role.create_role:
+            raise InsufficientPrivilege("permission denied to create role", hint="CREATEROLE permits it.")
+        _check_given(session, statement.options)
     if record_of(session.database.catalog.state, statement.name) is not None or statement.name == ROOT:
         raise DuplicateObject(f'role "{statement.name}" already exists')
-    _create(session, _changed(Role(statement.name), statement.options))
+    options = dict(statement.options)
+    groups = options.pop("in_roles", ())
+    members_of = {granted_role(session, name): False for name in groups}
+    role = replace(_changed(Role(statement.name), options), member_of=members_of)
+    _create(session, role)
+    if not rights.superuser:
+        _let_in(session, rights.role_id, statement.name)
     return Result("CREATE ROLE")
+
+
+def _let_in(session: Session, maker: int, name: str) -> None:
+    """Make a role a member of the one that it has made, with the right to let others in."""
+    made = record_of(session.database.catalog.state, name)
+    assert made is not None
+    number = made.id
+
+    def change(record: ObjectRecord) -> ObjectRecord:
+        role = Role.of(record)
+        return replace(record, payload=replace(role, member_of={**role.member_of, number: True}).payload)
+
+    session.database.coordinator.alter_objects([maker], change, "has made a role")
+
+
+def _check_given(session: Session, options: Mapping[str, Any]) -> None:
+    """Raise `InsufficientPrivilege` for what only those may give who have it."""
+    own = session.rights.role
+    for name in _OPTIONS_OF_SUPERUSERS:
+        if options.get(name) and not getattr(own, name):
+            raise InsufficientPrivilege(
+                f"permission denied to give a role {_WORDS[name]}", hint="Only who has it may give it."
+            )
 
 
 def alter_role(session: Session, statement: st.AlterRole) -> Result:
     """ALTER ROLE and ALTER USER: who is connected stays so."""
-    state, name = session.database.catalog.state, statement.name
+    state, name = session.database.catalog.state, role_meant(session, statement.name)
     record = record_of(state, name)
-    if record is None and name == ROOT and statement.target is None:  # it is there without having been made
-        _create(session, _changed(Role(ROOT), statement.options))
-        return Result("ALTER ROLE")
     if record is None and name != ROOT:
         raise UndefinedObject(f'role "{name}" does not exist')
+    _check_alteration(session, name, record, statement)
+    if record is None and statement.target is None:  # it is there without having been made
+        _create(session, _changed(Role(ROOT), statement.options))
+        return Result("ALTER ROLE")
     if statement.target is not None:
-        if name == ROOT or name == session.user:
+        if name in (ROOT, session.user, session.role):
             raise InvalidParameter(
                 f'role "{name}" cannot be renamed', detail="it is the one that is always there or yours"
             )
@@ -47,25 +94,49 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
         role = _changed(Role.of(found), statement.options)
         return replace(found, name=statement.target or found.name, payload=role.payload)
 
-    session.database.coordinator.alter_object(record.id, altered, "was changed")
+    session.database.coordinator.alter_objects([record.id], altered, "was changed")
     return Result("ALTER ROLE")
+
+
+def _check_alteration(session: Session, name: str, record: ObjectRecord | None, statement: st.AlterRole) -> None:
+    """Raise `InsufficientPrivilege` for who may not: everybody may change the own password."""
+    rights, options = session.rights, statement.options
+    if name == ROOT and options.get("superuser") is False:
+        raise InvalidParameter(f'role "{ROOT}" stays a superuser', detail="it is the one that is always there")
+    if rights.superuser:
+        return
+    own_password = name == rights.name and set(options) == {"password"} and statement.target is None
+    if own_password:
+        return
+    if record is None or Role.of(record).superuser:
+        raise InsufficientPrivilege("permission denied to alter a superuser", hint="Only superusers may.")
+    if not rights.role.create_role:
+        raise InsufficientPrivilege("permission denied to alter role", hint="CREATEROLE permits it.")
+    require_admin(session, record, "alter")
+    _check_given(session, options)
 
 
 def drop_role(session: Session, statement: st.DropRole) -> Result:
     """DROP ROLE and DROP USER."""
     state, notices, found = session.database.catalog.state, [], []
+    if not (session.rights.superuser or session.rights.role.create_role):
+        raise InsufficientPrivilege("permission denied to drop role", hint="CREATEROLE permits it.")
     for name in dict.fromkeys(statement.names):
         if name == ROOT:
             raise DependentObjectsExist(f'cannot drop role "{ROOT}" because it is required by the database system')
-        if name == session.user:
+        if name in (session.user, session.role):
             raise TransactionError("current user cannot be dropped", sqlstate="55006")
         record = record_of(state, name)
         if record is None and not statement.if_exists:
             raise UndefinedObject(f'role "{name}" does not exist')
         if record is None:
             notices.append(Notice(f'role "{name}" does not exist, skipping'))
-        else:
-            found.append(record.id)
+            continue
+        if Role.of(record).superuser:
+            session.rights.require_superuser("drop a superuser")
+        require_admin(session, record, "drop")
+        check_droppable(session, record)
+        found.append(record.id)
     if found:
         session.database.coordinator.drop(found)
     return Result("DROP ROLE", notices=notices)

@@ -16,6 +16,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session import functions
+from headrace.session.execution.grants import owned
 from headrace.session.names import kind_name, label
 from headrace.session.result import Notice, Result
 from headrace.session.system.functions import is_system_function
@@ -47,9 +48,11 @@ def create(
 ) -> bool:  # fmt: skip
     """Store a function and make it known; whether it was made. Raises `DuplicateObject` and what the payload raises."""
     database = session.database
+    session.rights.require_member("pg_execute_server_program", "create a function: its code runs in the server")
     schema = name.schema or session.names().schema
     if name.schema and name.schema != "public" and database.catalog.state.object_named("", name.schema) is None:
         raise UndefinedObject(f'schema "{name.schema}" does not exist', sqlstate="3F000")
+    session.rights.require_new(schema)
     old = database.catalog.state.object_named(schema, name.name)
     if old is not None and old.kind == "function" and if_not_exists:
         return False
@@ -64,13 +67,14 @@ def create(
         raise DuplicateObject(f'the function "{name.name}" is built in', hint="choose another name", sqlstate="42723")
     payload = payload_of()
     if old is not None:
+        session.rights.require_owner(old)
         if {k: v for k, v in old.payload.items() if k in payload} == payload:
             return True
         _drop_old(session, old)
     payload = {**payload, **session.labels}
     record = ObjectRecord(0, "function", schema, name.name, definition=definition, payload=payload,
                           created_ms=database.now_ms())  # fmt: skip
-    made = database.coordinator.create_relation(record)
+    made = database.coordinator.create_relation(owned(session, record))
     try:
         functions.register(database.spark_sessions(), database.catalog.state.objects[made])
     except BaseException:

@@ -17,7 +17,7 @@ from headrace.coordinator.writes.requests import RowWrite
 from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, change_row, insert_rows
 from headrace.errors import DataError
 from headrace.session.execution.simple import constant_value
-from headrace.session.execution.targets import check_row, ignores, plain_items, target_columns, target_table
+from headrace.session.execution.targets import check_row, ignores, letters_of, plain_items, target_columns, target_table
 from headrace.session.result import Ready, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.scalar import NotScalar, Run, Scope, Values, values_of
@@ -36,6 +36,8 @@ class RowPlan:
     name: TableName
     record: ObjectRecord
     verb: str
+    letters: str
+    """The privileges on the table that it takes."""
     make: Callable[[Values], RowOperation]
     types: tuple[str | None, ...]
     """Types of the parameters."""
@@ -44,8 +46,13 @@ class RowPlan:
     """(column, name in the result) of a RETURNING list."""
 
     def holds(self, session: Session) -> bool:
-        """Whether the statement still means this table, as it was when it was planned."""
-        return session.names(checked=False).find(self.name) is self.record
+        """Whether the statement still means this table, as it was when it was planned, and may write to it."""
+        if session.names(checked=False).find(self.name) is not self.record:
+            return False
+        rights, record = session.rights, self.record
+        return rights.superuser or (
+            rights.may_in("U", record.schema) and all(rights.may(letter, record) for letter in self.letters)
+        )
 
     @property
     def columns(self) -> list[ResultColumn] | None:
@@ -120,7 +127,7 @@ def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | N
     """
     if not isinstance(statement, (st.Insert, st.Update, st.Delete)):
         return None
-    record = target_table(session, statement.table, _VERBS[type(statement)])
+    record = target_table(session, statement)
     layout = session.database.coordinator.writer.layout(record.id)
     if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
         return None
@@ -135,7 +142,8 @@ def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | N
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
             make = _insert(record, layout, statement, open_types, ignore)
-            return RowPlan(statement.table, record, "INSERT", make, tuple(open_types), ignore, returned)
+            letters = letters_of(statement)
+            return RowPlan(statement.table, record, "INSERT", letters, make, tuple(open_types), ignore, returned)
         if record.payload.get("append_only"):
             return None
         verb = "UPDATE" if isinstance(statement, st.Update) else "DELETE"
@@ -143,6 +151,7 @@ def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | N
             statement.table,
             record,
             verb,
+            letters_of(statement),
             _change(record, layout, statement, open_types),
             tuple(open_types),
             False,
@@ -150,9 +159,6 @@ def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | N
         )
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
-
-
-_VERBS = {st.Insert: "insert into", st.Update: "update", st.Delete: "delete from"}
 
 
 def _insert(

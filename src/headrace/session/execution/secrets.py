@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
+from headrace.session.execution.grants import owned
 from headrace.session.names import kind_name
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -25,7 +26,7 @@ def create_secret(session: Session, statement: st.CreateSecret) -> Result:
         return found
     schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
     record = ObjectRecord(0, "secret", schema, statement.name.name, definition=statement.text, created_ms=now)
-    session.database.coordinator.create_secret(record, statement.value)
+    session.database.coordinator.create_secret(owned(session, record), statement.value)
     return Result("CREATE SECRET")
 
 
@@ -34,7 +35,9 @@ def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
     found = session.names().find(statement.name)
     if found is None and statement.if_exists:
         return Result("ALTER SECRET", notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
-    session.database.coordinator.alter_secret(_secret(session, statement.name).id, statement.value)
+    record = _secret(session, statement.name)
+    session.rights.require_owner(record)
+    session.database.coordinator.alter_secret(record.id, statement.value)
     return Result("ALTER SECRET")
 
 
@@ -43,7 +46,10 @@ def named(session: Session, statement: st.CreateSource | st.CreateSink) -> dict[
     both = sorted(set(statement.secrets) & set(statement.options))
     if both:
         raise InvalidParameter(f"option {both[0]} is given twice, once as a secret")
-    return {option: _secret(session, name).id for option, name in statement.secrets.items()}
+    found = {option: _secret(session, name) for option, name in statement.secrets.items()}
+    for record in found.values():
+        session.rights.require("U", record)
+    return {option: record.id for option, record in found.items()}
 
 
 def dependencies(secrets: Mapping[str, int]) -> tuple[int, ...]:

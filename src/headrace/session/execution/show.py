@@ -24,6 +24,7 @@ from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
 from headrace.session.parts import is_part
 from headrace.session.result import Result, ResultColumn
+from headrace.session.system.headrace import shown_error
 from headrace.sql import statements as st
 from headrace.sql.types import pg_type_text
 
@@ -175,8 +176,8 @@ def _watermarks(record: ObjectRecord) -> dict[str, str]:
 
 def _jobs(session: Session, statement: st.Show) -> Rows:
     return [
-        [j.id, j.name, j.status, j.lag_ms, j.error.message if j.error else None,
-         j.error.detail if j.error else None, j.rows_in, j.rows_out, j.waiting_for or None,
+        [j.id, j.name, j.status, j.lag_ms, shown_error(session, j.id, j.error.message if j.error else None),
+         shown_error(session, j.id, j.error.detail if j.error else None), j.rows_in, j.rows_out, j.waiting_for or None,
          j.progress or None, j.group, j.row_errors]
         for j in session.database.coordinator.jobs()
     ]  # fmt: skip

@@ -18,19 +18,31 @@ from headrace.session.names import kind_name, label
 from headrace.sql import statements as st
 from headrace.sql.dml import Returning
 from headrace.sql.parser import parse_query
-from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
 
-def target_table(session: Session, name: TableName, verb: str) -> ObjectRecord:
-    """The table to write to. Raises `WrongObjectType` for anything else."""
+_VERBS = {st.Insert: "insert into", st.Update: "update", st.Delete: "delete from"}
+_LETTERS = {st.Insert: "a", st.Update: "wr", st.Delete: "dr"}
+"""The privileges that it takes. What is changed or removed is read, too: by a condition, or to be counted."""
+
+
+def letters_of(statement: st.Insert | st.Update | st.Delete) -> str:
+    """A letter for each privilege that a statement takes on the table that it writes to."""
+    letters = _LETTERS[type(statement)]
+    return letters if statement.returning is None or "r" in letters else letters + "r"
+
+
+def target_table(session: Session, statement: st.Insert | st.Update | st.Delete) -> ObjectRecord:
+    """The table to write to. Raises `WrongObjectType` for anything else, `InsufficientPrivilege`."""
+    name, verb = statement.table, _VERBS[type(statement)]
     record = session.names().get(name)
     if record.kind != "table":
         raise WrongObjectType(
             f'cannot {verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
         )
+    session.rights.require(letters_of(statement), record)
     return record
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from headrace.errors import UndefinedTable
-from headrace.session.system.postgres import ALWAYS_EMPTY, OWNER, type_names
+from headrace.session.roles import ROOT, all_roles
+from headrace.session.system.postgres import ALWAYS_EMPTY, type_names
+from headrace.session.system.privileges import answered
 from headrace.session.system.relations import system_relation
 from headrace.session.variables import PG_VERSION
 from headrace.sql.query import Query
@@ -106,6 +108,14 @@ def _type_oid(session: Session, node: exp.Expr) -> exp.Expr:
     return case
 
 
+def _role_by_oid(session: Session, node: exp.Expr) -> exp.Expr:
+    """`pg_get_userbyid`: the name of a role by its oid."""
+    case = exp.Case(this=exp.Cast(this=node.expressions[0].copy(), to=exp.DataType.build("bigint")))
+    for oid, role in all_roles(session.database.catalog.state).items():
+        case = case.when(exp.Literal.number(oid), _text(role.name))
+    return exp.Case(ifs=case.args["ifs"], this=case.this, default=_text(ROOT))
+
+
 def _sibling(column: exp.Column, name: str) -> exp.Expr:
     return exp.Column(this=exp.to_identifier(name, quoted=True), table=column.args.get("table"))
 
@@ -121,10 +131,14 @@ def _constant(make: Callable[[], exp.Expr]) -> Value:
 _true = _constant(exp.true)
 _no_text = _constant(lambda: _null("text"))
 _FUNCTIONS: dict[str, Value] = {
-    **dict.fromkeys(("pg_get_userbyid",), _constant(lambda: _text(OWNER))),
+    "pg_get_userbyid": lambda session, node: _role_by_oid(session, node),
     **dict.fromkeys(
-        ("pg_table_is_visible", "pg_type_is_visible", "pg_function_is_visible", "has_schema_privilege",
-         "has_table_privilege", "has_database_privilege", "has_any_column_privilege"), _true,
+        ("has_table_privilege", "has_schema_privilege", "has_function_privilege", "pg_has_role"),
+        lambda session, node: answered(session, node),
+    ),
+    **dict.fromkeys(
+        ("pg_table_is_visible", "pg_type_is_visible", "pg_function_is_visible", "has_database_privilege",
+         "has_any_column_privilege"), _true,
     ),
     **dict.fromkeys(
         ("obj_description", "col_description", "shobj_description", "pg_get_indexdef", "pg_get_constraintdef",
@@ -158,7 +172,7 @@ _NODES: dict[type[exp.Expr], Value] = {
     exp.CurrentCatalog: _constant(lambda: _text("dev")),
     exp.CurrentSchema: lambda session, node: _text(session.names().schema),
     exp.CurrentSchemas: lambda session, node: _schemas(session),
-    exp.CurrentUser: lambda session, node: _text(session.user),
+    exp.CurrentUser: lambda session, node: _text(session.role),
     exp.SessionUser: lambda session, node: _text(session.user),
 }
 
@@ -209,7 +223,7 @@ def _is_simple(node: exp.Expr) -> bool:
 def _values(session: Session, settings: Sequence[str]) -> Values:
     """What the session says, by what asks for it."""
     found: dict[str, str | bool | int | tuple[str, ...]] = {
-        **dict.fromkeys(("current_user", "session_user", "user", "current_role"), session.user),
+        **dict.fromkeys(("current_user", "user", "current_role"), session.role), "session_user": session.user,
         **dict.fromkeys(("current_catalog", "current_database"), "dev"),
         "current_schema": session.names().schema, "version": version_text(),
         "current_schemas": ("pg_catalog", *session.variables.search_path()),

@@ -42,11 +42,20 @@ def _names(session: Session) -> Mapping[int, str]:
     return {o.id: o.name for o in session.database.catalog.state.objects.values()}
 
 
+def shown_error(session: Session, object_id: int, text: str | None) -> str | None:
+    """What failed, which may have values of rows in it, for who may see those of the object."""
+    rights = session.rights
+    if text is None or rights.is_member("pg_monitor"):
+        return text
+    record = rights.state.objects.get(object_id)
+    return text if record is not None and rights.owns(record) else "<insufficient privilege>"
+
+
 def _jobs(session: Session) -> Rows:
     names = _names(session)
     for job in session.database.coordinator.jobs():
         yield _fields(job) | {
-            "error": None if job.error is None else str(job.error),
+            "error": shown_error(session, job.id, None if job.error is None else str(job.error)),
             "error_since": moment(job.error_since_ms),
             "progress": job.progress or None,
             "waiting_for": job.waiting_for or None,
@@ -107,7 +116,8 @@ def _sources(session: Session) -> Rows:
             "id": o.id, "name": o.name, "schema_name": o.schema, "connector": o.options.get("connector"),
             "epoch": newest.epoch if newest else None, "offsets": json.dumps(newest.offsets) if newest else None,
             "watermark": _event_time(newest.watermark_us) if newest and declared(o) else None,
-            "error": None if error is None else str(error), "error_since": moment(since_ms),
+            "error": shown_error(session, o.id, None if error is None else str(error)),
+            "error_since": moment(since_ms),
         }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.session.parts import is_part
+from headrace.session.rights import acl_items, role_name
 from headrace.session.roles import all_roles
 from headrace.session.system.relations import Rows, define
 from headrace.sql.binder.catalogue.listing import listed
@@ -59,15 +60,32 @@ def _roles(session: Session) -> Rows:
     return [
         {
             "oid": oid, "rolname": role.name, "rolcanlogin": role.can_login, "rolconnlimit": role.connection_limit,
-            "rolvaliduntil": _moment(role.valid_until_ms),
+            "rolvaliduntil": _moment(role.valid_until_ms), "rolsuper": role.superuser, "rolinherit": role.inherit,
+            "rolcreaterole": role.superuser or role.create_role, "rolcreatedb": role.superuser or role.create_db,
+            "rolbypassrls": role.superuser,
         }
         for oid, role in all_roles(session.database.catalog.state).items()
     ]  # fmt: skip
 
 
+def owner_oid(record: ObjectRecord) -> int:
+    """The oid of an object's owner."""
+    return record.owner or _OWNER_OID
+
+
+def _members(session: Session) -> Rows:
+    roles = all_roles(session.database.catalog.state)
+    return [
+        {"roleid": abs(of), "member": oid, "grantor": _OWNER_OID, "admin_option": admin}
+        for oid, role in roles.items()
+        for of, admin in role.member_of.items() if of < 0 or of in roles
+    ]  # fmt: skip
+
+
 def _users(session: Session) -> Rows:
     return [
-        {"usename": role.name, "usesysid": oid, "valuntil": _moment(role.valid_until_ms)}
+        {"usename": role.name, "usesysid": oid, "valuntil": _moment(role.valid_until_ms), "usesuper": role.superuser,
+         "usecreatedb": role.superuser or role.create_db}
         for oid, role in all_roles(session.database.catalog.state).items() if role.can_login
     ]  # fmt: skip
 
@@ -97,13 +115,20 @@ def type_names() -> dict[int, str]:
 
 
 def _namespaces(session: Session) -> Rows:
-    return [{"oid": i, "nspname": n} for n, i in namespaces(session).items()]
+    state = session.database.catalog.state
+    stored = {name: state.object_named("", name) for name in namespaces(session)}
+    return [
+        {"oid": i, "nspname": n}
+        | ({} if (o := stored[n]) is None else {"nspowner": owner_oid(o), "nspacl": acl_items(state, o)})
+        for n, i in namespaces(session).items()
+    ]
 
 
 def _classes(session: Session) -> Rows:
-    schemas = namespaces(session)
+    schemas, state = namespaces(session), session.database.catalog.state
     return [
         {
+            "relowner": owner_oid(o), "relacl": acl_items(state, o),
             "oid": o.id, "relname": o.name, "relnamespace": schemas.get(o.schema, 2200), "relkind": _RELKINDS[o.kind],
             "relnatts": len(o.columns),
         }
@@ -185,10 +210,11 @@ def _indexes(session: Session) -> Rows:
 def _of_kind(kind: str, prefix: str) -> object:
     def rows(session: Session) -> Rows:
         return [
-            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": o.definition}
+            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": o.definition,
+             f"{prefix}owner": role_name(session.database.catalog.state, o.owner)}
             for o in relations(session)
             if o.kind == kind
-        ]
+        ]  # fmt: skip
 
     return rows
 
@@ -214,7 +240,6 @@ _EMPTY = {
     "pg_extension": "oid bigint, extname, extversion, extnamespace bigint",
     "pg_sequence": "seqrelid bigint, seqtypid bigint, seqstart bigint, seqincrement bigint",
     "pg_partitioned_table": "partrelid bigint, partstrat",
-    "pg_auth_members": "roleid bigint, member bigint, grantor bigint, admin_option boolean",
     "pg_language": "oid bigint, lanname",
     "pg_opclass": "oid bigint, opcname, opcmethod bigint",
     "pg_stat_activity": "datid bigint, datname, pid int, usename, application_name, state, query",
@@ -322,6 +347,8 @@ def load() -> None:
             _roles, rolsuper=True, rolinherit=True, rolcreaterole=True, rolcreatedb=True, rolpassword="********",
             rolreplication=False, rolbypassrls=True,
         )  # fmt: skip
+    define("pg_catalog", "pg_auth_members", "roleid bigint, member bigint, grantor bigint, admin_option boolean",
+           _members)  # fmt: skip
     define("pg_catalog", "pg_user",
            "usename, usesysid bigint, usecreatedb boolean, usesuper boolean, passwd, valuntil timestamp", _users,
            usecreatedb=True, usesuper=True, passwd="********")  # fmt: skip

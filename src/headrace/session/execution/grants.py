@@ -1,0 +1,415 @@
+"""GRANT, REVOKE, ALTER DEFAULT PRIVILEGES, OWNED BY, ALTER ... OWNER TO and SET ROLE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.errors import (
+    DependentObjectsExist,
+    InsufficientPrivilege,
+    NotSupported,
+    StatementError,
+    TransactionError,
+    UndefinedObject,
+    UndefinedTable,
+    WrongObjectType,
+)
+from headrace.session.names import kind_name, label
+from headrace.session.parts import is_part, parts_of
+from headrace.session.result import Notice, Result
+from headrace.session.rights import CLASSES, EVERYBODY, PRIVILEGES, Rights, class_of, default_grants, grants_of
+from headrace.session.roles import PREDEFINED, ROLES_SCHEMA, ROOT, DefaultGrant, Role, record_of
+from headrace.sql import statements as st
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+_CURRENT = ("CURRENT_USER", "CURRENT_ROLE")
+
+
+# ---- which roles
+
+
+def role_meant(session: Session, name: str) -> str:
+    """The name of a role that a statement names, perhaps as `CURRENT_USER`."""
+    if name in _CURRENT:
+        return session.role
+    return session.user if name == "SESSION_USER" else name
+
+
+def role_id(session: Session, name: str) -> int:
+    """The id of a role that owns or is granted something; 0 for the one that is always there.
+
+    Raises `UndefinedObject`.
+    """
+    name = role_meant(session, name)
+    if name == ROOT:
+        return 0
+    record = record_of(session.database.catalog.state, name)
+    if record is None:
+        raise UndefinedObject(f'role "{name}" does not exist')
+    return record.id
+
+
+def stored_role(session: Session, name: str) -> ObjectRecord:
+    """What is stored of a role; of the one that is always there it is made now if need be. Raises `UndefinedObject`."""
+    name = role_meant(session, name)
+    record = record_of(session.database.catalog.state, name)
+    if record is None and name == ROOT:
+        session.rights.require_superuser(f"change role {ROOT}")
+        made = ObjectRecord(
+            0, "role", ROLES_SCHEMA, ROOT, payload=Role(ROOT).payload, created_ms=session.database.now_ms()
+        )
+        session.database.coordinator.create_relation(made)
+        record = record_of(session.database.catalog.state, name)
+    if record is None:
+        raise UndefinedObject(f'role "{name}" does not exist')
+    return record
+
+
+def _grantees(session: Session, names: Iterable[str]) -> list[str]:
+    """The keys of grantees; the role that is always there needs no grant."""
+    found = []
+    for name in names:
+        if name == "public":
+            found.append(str(EVERYBODY))
+        elif number := role_id(session, name):
+            found.append(str(number))
+    return found
+
+
+# ---- privileges
+
+
+def grant(session: Session, statement: st.Grant) -> Result:
+    """GRANT and REVOKE of privileges."""
+    letters = _letters(statement.privileges, statement.kind)
+    records = list(_objects(session, statement))
+    for record in records:
+        session.rights.require_owner(record)
+    grantees = _grantees(session, statement.grantees)
+
+    def change(record: ObjectRecord) -> ObjectRecord:
+        return replace(record, grants=_changed(grants_of(record), grantees, letters, statement.revoked))
+
+    word = "REVOKE" if statement.revoked else "GRANT"
+    if records:
+        session.database.coordinator.alter_objects([r.id for r in records], change, _said(session, statement))
+    return Result(word)
+
+
+def _said(session: Session, statement: st.Statement) -> str:
+    """What the event says that has been done: by whom, and in which words."""
+    return f"was changed by {session.role}: {statement.text}"
+
+
+def _letters(privileges: Sequence[str], kind: str) -> str:
+    """A letter for each privilege. Raises `StatementError` (0LP01) for one that objects of the class do not have."""
+    if not privileges:
+        return CLASSES[kind]
+    for word in privileges:
+        if PRIVILEGES[word] not in CLASSES[kind]:
+            raise StatementError(f"invalid privilege type {word} for {kind}", sqlstate="0LP01")
+    return "".join(PRIVILEGES[word] for word in privileges)
+
+
+def _changed(grants: Mapping[str, str], grantees: Iterable[str], letters: str, revoked: bool) -> dict[str, str]:
+    found = dict(grants)
+    for grantee in grantees:
+        had = set(found.pop(grantee, ""))
+        left = had - set(letters) if revoked else had | set(letters)
+        if left:
+            found[grantee] = _ordered(left)
+    return found
+
+
+def _ordered(letters: Iterable[str]) -> str:
+    return "".join(sorted(letters, key="arwdXUC".index))
+
+
+def _objects(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
+    """What is granted."""
+    if statement.schemas:
+        yield from _all_in(session, statement)
+        return
+    for name in statement.names:
+        if statement.kind == "schema":
+            yield schema_record(session, name.name)
+            continue
+        record = session.names().find(name)
+        if record is None:
+            raise _missing(statement.kind, name)
+        if class_of(record) != statement.kind:
+            raise WrongObjectType(f'"{name}" is a {kind_name(record)}, not a {statement.kind}')
+        yield record
+
+
+def _all_in(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
+    state = session.database.catalog.state
+    for schema in statement.schemas:
+        if schema != "public":
+            schema_record(session, schema)
+    for record in state.objects.values():
+        meant = record.schema in statement.schemas and class_of(record) == statement.kind and not is_part(record)
+        if meant and (statement.only is None or record.kind == statement.only):
+            yield record
+
+
+def _missing(kind: str, name: st.TableName) -> StatementError:
+    if kind == "relation":
+        return UndefinedTable(f'relation "{name}" does not exist')
+    return UndefinedObject(f'{kind} "{name}" does not exist')
+
+
+def schema_record(session: Session, name: str) -> ObjectRecord:
+    """A schema; of `public`, which is always there, something is stored from now on. Raises `UndefinedObject`."""
+    state = session.database.catalog.state
+    record = state.object_named("", name)
+    if record is None and name == "public":
+        session.rights.require_superuser("grant on schema public")
+        made = session.database.coordinator.create_relation(ObjectRecord(0, "schema", "", name))
+        return session.database.catalog.state.objects[made]
+    if record is None:
+        raise UndefinedObject(f'schema "{name}" does not exist', sqlstate="3F000")
+    return record
+
+
+# ---- default privileges
+
+
+def alter_default_privileges(session: Session, statement: st.AlterDefaultPrivileges) -> Result:
+    """ALTER DEFAULT PRIVILEGES: what is granted on what a role will make."""
+    letters = _letters(statement.privileges, statement.kind)
+    for schema in statement.schemas:
+        if schema != "public":
+            schema_record(session, schema)
+    records = [stored_role(session, name) for name in statement.roles or ("CURRENT_USER",)]
+    for record in records:
+        _require_settable(session, record, "change default privileges of")
+    grantees = [int(g) for g in _grantees(session, statement.grantees)]
+
+    def change(record: ObjectRecord) -> ObjectRecord:
+        role = Role.of(record)
+        found = {grant[:3]: grant.letters for grant in role.defaults}
+        for schema in statement.schemas or ("",):
+            for grantee in grantees:
+                key = schema, statement.kind, grantee
+                had = set(found.get(key, "" if schema else default_grants(statement.kind, "").get(str(grantee), "")))
+                found[key] = _ordered(had - set(letters) if statement.revoked else had | set(letters))
+        defaults = tuple(DefaultGrant(*key, letters) for key, letters in found.items())
+        return replace(record, payload=replace(role, defaults=defaults).payload)
+
+    session.database.coordinator.alter_objects([r.id for r in records], change, _said(session, statement))
+    return Result("ALTER DEFAULT PRIVILEGES")
+
+
+def owned(session: Session, record: ObjectRecord) -> ObjectRecord:
+    """A new object as its maker's, with what that grants by default."""
+    rights, kind = session.rights, class_of(record)
+    record = replace(record, owner=rights.owner_id)
+    if kind is None:
+        return record
+    own = record_of(rights.state, rights.name)
+    given = [g for g in (Role.of(own).defaults if own is not None else ()) if g.kind == kind]
+    found = default_grants(record.kind, record.name)
+    for grant in given:
+        if not grant.schema:  # which says all that there is, others add to it
+            found[str(grant.grantee)] = grant.letters
+    for grant in given:
+        if grant.schema and grant.schema == record.schema:
+            found[str(grant.grantee)] = _ordered({*found.get(str(grant.grantee), ""), *grant.letters})
+    found = {grantee: letters for grantee, letters in found.items() if letters}
+    return replace(record, grants=found) if given and found != default_grants(record.kind, record.name) else record
+
+
+# ---- memberships
+
+
+def grant_role(session: Session, statement: st.GrantRole) -> Result:
+    """GRANT and REVOKE of roles."""
+    ids = {name: granted_role(session, name) for name in statement.roles}
+    members = [stored_role(session, name) for name in statement.members]
+    state, notices = session.database.catalog.state, []
+    for member in members:
+        for name, number in ids.items():
+            if not statement.revoked and member.id in Rights.of(state, number).settable if number > 0 else False:
+                raise StatementError(f'role "{name}" is a member of role "{member.name}"', sqlstate="0LP01")
+            is_member = number in Role.of(member).member_of
+            if statement.revoked and not is_member:
+                notices.append(Notice(f'role "{member.name}" is not a member of role "{name}"', "WARNING", "01000"))
+
+    def change(record: ObjectRecord) -> ObjectRecord:
+        role = Role.of(record)
+        found = dict(role.member_of)
+        for number in ids.values():
+            if not statement.revoked:
+                found[number] = statement.admin or found.get(number, False)
+            elif statement.admin and number in found:
+                found[number] = False
+            elif not statement.admin:
+                found.pop(number, None)
+        return replace(record, payload=replace(role, member_of=found).payload)
+
+    session.database.coordinator.alter_objects([m.id for m in members], change, _said(session, statement))
+    return Result("REVOKE ROLE" if statement.revoked else "GRANT ROLE", notices=notices)
+
+
+def granted_role(session: Session, name: str) -> int:
+    """The id of a role that is to be granted. Raises `InsufficientPrivilege` for who may not let others in."""
+    rights = session.rights
+    if name in PREDEFINED:
+        rights.require_superuser(f"grant role {name}")
+        return PREDEFINED[name]
+    if role_meant(session, name) == ROOT:
+        raise NotSupported(f"members of {ROOT}", hint="ALTER ROLE ... SUPERUSER lets a role do everything.")
+    record = stored_role(session, name)
+    if Role.of(record).superuser:
+        rights.require_superuser(f"grant the superuser {record.name}")
+    require_admin(session, record, "grant")
+    return record.id
+
+
+def require_admin(session: Session, record: ObjectRecord, action: str) -> None:
+    """Raise `InsufficientPrivilege` for who may not let others into a role, or change it."""
+    rights = session.rights
+    own = rights.role.member_of
+    if not rights.superuser and not own.get(record.id, False):
+        raise InsufficientPrivilege(
+            f"permission denied to {action} role", hint=f'It takes the ADMIN OPTION on role "{record.name}".'
+        )
+
+
+# ---- owners
+
+
+def _require_settable(session: Session, record: ObjectRecord, action: str) -> None:
+    rights = session.rights
+    if not rights.superuser and record.id not in rights.settable:
+        raise InsufficientPrivilege(
+            f'permission denied to {action} role "{record.name}"', hint="Only its members may, and superusers."
+        )
+
+
+def alter_owner(session: Session, statement: st.AlterJob) -> Result:
+    """ALTER ... OWNER TO."""
+    tag, state = f"ALTER {statement.kind.upper()}", session.database.catalog.state
+    if statement.kind == "schema":
+        record: ObjectRecord | None = schema_record(session, statement.name.name)
+    else:
+        record = session.names().find(statement.name)
+    if record is None and statement.if_exists:
+        return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
+    record = record or session.names().get(statement.name)
+    if kind_name(record) != statement.kind:
+        raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
+    assert statement.target is not None
+    rights, owner = session.rights, role_id(session, statement.target)
+    rights.require_owner(record)
+    if not rights.superuser:
+        if owner not in rights.settable:
+            raise InsufficientPrivilege(f'must be able to SET ROLE "{statement.target}"')
+        if record.schema:
+            Rights.of(state, owner).require_in("C", record.schema)
+    _give(session, [record], owner)
+    return Result(tag)
+
+
+def _give(session: Session, records: Sequence[ObjectRecord], owner: int) -> None:
+    """Let objects, and the hidden ones that they are made of, belong to another role."""
+    parts = parts_of(session.database.catalog.state, [r.id for r in records])
+    ids = list(dict.fromkeys([*(r.id for r in records), *(p.id for p in parts)]))
+    change = lambda record: replace(record, owner=owner)  # noqa: E731
+    session.database.coordinator.alter_objects(ids, change, "belongs to another role")
+
+
+def _owned_by(session: Session, names: Sequence[str]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
+    """Roles, and what they own."""
+    roles = []
+    for name in names:
+        if role_id(session, name) == 0:
+            raise DependentObjectsExist(f'objects of role "{ROOT}" are required by the database system')
+        roles.append(stored_role(session, name))
+        _require_settable(session, roles[-1], "reassign or drop objects of")
+    ids = {role.id for role in roles}
+    return roles, [o for o in session.database.catalog.state.objects.values() if o.owner in ids]
+
+
+def reassign_owned(session: Session, statement: st.ReassignOwned) -> Result:
+    """REASSIGN OWNED."""
+    _, records = _owned_by(session, statement.roles)
+    target = role_id(session, statement.target)
+    if not session.rights.superuser and target not in session.rights.settable:
+        raise InsufficientPrivilege("permission denied to reassign objects")
+    if records:
+        _give(session, records, target)
+    return Result("REASSIGN OWNED")
+
+
+def drop_owned(session: Session, statement: st.DropOwned) -> Result:
+    """DROP OWNED: drop what roles own, and take back what has been granted to them."""
+    from headrace.session.execution.ddl import drop_records
+
+    roles, records = _owned_by(session, statement.roles)
+    notices = drop_records(session, [r for r in records if not is_part(r)], cascade=statement.cascade)
+    keys = {str(role.id) for role in roles}
+    granted = [o.id for o in session.database.catalog.state.objects.values() if keys & set(o.grants or ())]
+
+    def change(record: ObjectRecord) -> ObjectRecord:
+        return replace(record, grants={k: v for k, v in grants_of(record).items() if k not in keys})
+
+    if granted:
+        session.database.coordinator.alter_objects(granted, change, "is granted no more")
+    return Result("DROP OWNED", notices=notices)
+
+
+def check_droppable(session: Session, role: ObjectRecord) -> None:
+    """Raise `DependentObjectsExist` for a role that owns something, or has been granted something."""
+    lines = []
+    for record in session.database.catalog.state.objects.values():
+        if record.owner == role.id:
+            lines.append(f"owner of {kind_name(record)} {label(record)}")
+        elif str(role.id) in (record.grants or ()):
+            lines.append(f"privileges for {kind_name(record)} {label(record)}")
+    if lines:
+        raise DependentObjectsExist(
+            f'role "{role.name}" cannot be dropped because some objects depend on it',
+            detail="\n".join(lines[:20]),
+            hint="REASSIGN OWNED gives its objects to another role, DROP OWNED takes back what it was granted.",
+        )
+
+
+# ---- who the session is
+
+
+def set_role(session: Session, statement: st.SetRole) -> Result:
+    """SET ROLE and SET SESSION AUTHORIZATION."""
+    tag = "SET"
+    if statement.local and session.transaction is None:
+        return Result(tag, notices=[Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")])
+    name = None if statement.name is None else role_meant(session, statement.name)
+    if name is not None and name != session.authenticated:
+        _check_becoming(session, name, statement.session)
+    if statement.session:
+        if session.transaction is not None:
+            raise TransactionError("SET SESSION AUTHORIZATION cannot run inside a transaction block", sqlstate="25001")
+        session.become(name, None)
+    else:
+        session.become(session.user, name, local=statement.local)
+    return Result(tag)
+
+
+def _check_becoming(session: Session, name: str, authorization: bool) -> None:
+    state = session.database.catalog.state
+    record = record_of(state, name)
+    if record is None and name != ROOT and state.objects_of("role"):
+        raise UndefinedObject(f'role "{name}" does not exist')
+    first = Rights(state, session.authenticated if authorization else session.user)
+    if first.superuser or (not authorization and name == session.user):
+        return
+    if authorization:
+        raise InsufficientPrivilege("permission denied to set session authorization")
+    if record is None or record.id not in first.settable:
+        raise InsufficientPrivilege(f'permission denied to set role "{name}"')

@@ -1,0 +1,391 @@
+"""What roles may do: over every kind of statement, through views, by grants, memberships, ownership and defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from samples import DROP, SAMPLES, SETUP
+
+from headrace.catalog.records import ObjectRecord, decode, encode
+from headrace.config import Settings
+from headrace.errors import (
+    DependentObjectsExist,
+    HeadraceError,
+    InsufficientPrivilege,
+    InvalidParameter,
+    NotSupported,
+    StatementError,
+    UndefinedObject,
+    UndefinedTable,
+)
+from headrace.session.database import Database, connect
+from headrace.session.rights import Rights
+from headrace.session.roles import Role
+from headrace.session.session import Session
+from headrace.sql import statements as st
+
+
+@pytest.fixture(scope="module")
+def database(spark: SparkSession) -> Iterator[Database]:
+    settings = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200, secret_keys="A" * 43 + "=")
+    with connect(spark=spark, settings=settings) as found:
+        yield found
+
+
+@pytest.fixture
+def root(database: Database) -> Iterator[Session]:
+    session = database.session()
+    run(session, "CREATE ROLE anna LOGIN", "CREATE ROLE bert LOGIN")
+    yield session
+    run(session, "DROP OWNED BY anna CASCADE", "DROP OWNED BY bert CASCADE")
+    made = [o.id for o in database.catalog.state.objects.values() if o.kind == "role" or o.name == "public"]
+    database.coordinator.drop(made)
+    session.close()
+
+
+def run(session: Session, *statements: str) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for sql in statements:
+        for result in session.execute(sql):
+            rows = result.rows() if result.columns is not None else []
+    return rows
+
+
+def denied(session: Session, sql: str) -> str:
+    with pytest.raises(InsufficientPrivilege) as caught:
+        run(session, sql)
+    assert caught.value.sqlstate == "42501"
+    return caught.value.message
+
+
+HARMLESS = {
+    st.Empty, st.Begin, st.Commit, st.Rollback, st.Savepoint, st.SetTransaction, st.SetVariable, st.ResetVariable,
+    st.Discard, st.Deallocate, st.CloseCursor, st.Unlisten, st.Flush, st.Wait, st.Prepare, st.Execute, st.Recover,
+    st.SetRole,
+}  # fmt: skip
+"""Statements that have to do with the session alone."""
+PUBLIC = re.compile(
+    r"SELECT 1 AS|VALUES|SELECT \* FROM headrace_catalog.jobs|SELECT relname|SELECT version|SHOW|DESCRIBE"
+)
+"""What shows the statement's own values, or names, types and definitions, which everybody sees as in PostgreSQL."""
+
+
+def test_who_has_no_rights_may_do_nothing_at_all(database: Database, root: Session) -> None:
+    """Each sample of each kind of statement is refused, and changes nothing."""
+    run(root, *SETUP.split(";\n"), "CREATE SECRET kinds_x WITH (backend = 'meta') AS 'x'")
+    anna = database.session(user="anna")
+    before = dict(database.catalog.state.objects)
+    try:
+        for kind, samples in SAMPLES.items():
+            for sql in samples:
+                if kind in HARMLESS or PUBLIC.match(sql):
+                    continue
+                try:
+                    run(anna, sql)
+                except InsufficientPrivilege:
+                    continue
+                except (NotSupported, UndefinedObject, UndefinedTable) as error:
+                    assert kind in (st.AlterColumns, st.ReassignOwned, st.DropOwned, st.CancelJobs, st.Promote), error
+                    continue
+                except HeadraceError as error:
+                    raise AssertionError(f"{sql}: {error.sqlstate} {error.message}") from error
+                assert sql.startswith("DROP ROLE IF EXISTS"), f"{sql} was done"
+        assert dict(database.catalog.state.objects) == before
+    finally:
+        anna.close()
+        run(root, *DROP.split(";"), "DROP SECRET kinds_x")
+
+
+def test_reading_takes_select_and_the_use_of_the_schema(database: Database, root: Session) -> None:
+    run(root, "CREATE SCHEMA s", "CREATE TABLE s.t (a int PRIMARY KEY, b text)", "INSERT INTO s.t VALUES (1, 'x')")
+    anna = database.session(user="anna")
+    assert denied(anna, "SELECT * FROM s.t") == "permission denied for schema s"
+    run(root, "GRANT USAGE ON SCHEMA s TO anna")
+    assert denied(anna, "SELECT a FROM s.t WHERE a = 1") == "permission denied for table t"
+    assert denied(anna, "SELECT 1 WHERE EXISTS (SELECT 1 FROM s.t)") == "permission denied for table t"
+    assert denied(anna, "EXPLAIN SELECT * FROM s.t") == "permission denied for table t"
+    with pytest.raises(InsufficientPrivilege):
+        anna.prepare("SELECT b FROM s.t WHERE a = $1")
+    run(root, "GRANT SELECT ON s.t TO anna")
+    assert run(anna, "SELECT * FROM s.t") == [(1, "x")]
+    prepared = anna.prepare("SELECT b FROM s.t WHERE a = $1")
+    assert prepared.execute(["1"]).rows() == [("x",)]
+    run(root, "REVOKE ALL ON s.t FROM anna")
+    with pytest.raises(InsufficientPrivilege):
+        prepared.execute(["1"])
+    run(root, "GRANT SELECT ON ALL TABLES IN SCHEMA s TO PUBLIC")
+    assert run(anna, "SELECT b FROM s.t") == [("x",)]
+    run(root, "REVOKE USAGE ON SCHEMA s FROM anna")
+    denied(anna, "SELECT b FROM s.t")
+    run(root, "DROP SCHEMA s CASCADE")
+
+
+def test_each_kind_of_write_is_a_right_of_its_own(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE t (a int PRIMARY KEY, b text)", "INSERT INTO t VALUES (1, 'x')")
+    anna = database.session(user="anna")
+    for sql in ("INSERT INTO t VALUES (2, 'y')", "UPDATE t SET b = 'z' WHERE a = 1", "DELETE FROM t WHERE a = 1",
+                "UPDATE t SET b = b || 'z'", "DELETE FROM t", "INSERT INTO t SELECT 7, 'x'"):  # fmt: skip
+        assert denied(anna, sql) == "permission denied for table t"
+    run(root, "GRANT INSERT ON t TO anna")
+    run(anna, "INSERT INTO t VALUES (2, 'y')", "INSERT INTO t SELECT 3, 'q'")
+    denied(anna, "INSERT INTO t VALUES (4, 'y') RETURNING a")
+    denied(anna, "INSERT INTO t SELECT a + 10, b FROM t")
+    run(root, "GRANT UPDATE, DELETE ON TABLE t TO anna")
+    denied(anna, "UPDATE t SET b = 'z' WHERE a = 1")  # the condition would tell what is there
+    run(root, "GRANT SELECT ON t TO anna")
+    run(anna, "UPDATE t SET b = 'z' WHERE a = 1", "DELETE FROM t WHERE a = 2")
+    assert run(anna, "SELECT a, b FROM t ORDER BY a") == [(1, "z"), (3, "q")]
+    denied(anna, "DROP TABLE t")
+    denied(anna, "CREATE INDEX i ON t (b)")
+    denied(anna, "ALTER TABLE t OWNER TO anna")
+    denied(anna, "GRANT SELECT ON t TO bert")
+    run(root, "DROP TABLE t")
+
+
+def test_a_plan_that_was_kept_is_not_run_without_the_right(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE t (a int PRIMARY KEY, b text)", "GRANT INSERT ON t TO anna")
+    anna = database.session(user="anna")
+    prepared = anna.prepare("INSERT INTO t VALUES ($1, $2)")
+    prepared.execute(["1", "x"])
+    for number in (2, 3, 4):
+        run(anna, f"INSERT INTO t VALUES ({number}, 'x')")
+    assert anna.knows_text("INSERT INTO t VALUES (5, 'x')")
+    run(root, "REVOKE INSERT ON t FROM anna")
+    assert not anna.knows_text("INSERT INTO t VALUES (5, 'x')") and not prepared.is_quick
+    denied(anna, "INSERT INTO t VALUES (5, 'x')")
+    with pytest.raises(InsufficientPrivilege):
+        prepared.execute(["6", "x"])
+    assert run(root, "SELECT count(*) FROM t") == [(4,)]
+    run(root, "DROP TABLE t")
+
+
+def test_a_view_reads_with_its_owners_rights(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE t (a int, b text)", "INSERT INTO t VALUES (1, 'secret')",
+        "CREATE VIEW v AS SELECT a FROM t",
+        "GRANT SELECT ON v TO anna", "GRANT CREATE ON SCHEMA public TO bert")  # fmt: skip
+    anna, bert = database.session(user="anna"), database.session(user="bert")
+    assert run(anna, "SELECT * FROM v") == [(1,)]
+    denied(anna, "SELECT b FROM t")
+    denied(bert, "CREATE VIEW w AS SELECT b FROM t")
+    denied(bert, "CREATE MATERIALIZED VIEW m AS SELECT b FROM t")
+    denied(bert, "CREATE TABLE copy AS SELECT b FROM t")
+    run(root, "GRANT SELECT ON t TO bert")
+    run(bert, "CREATE VIEW w AS SELECT b FROM t", "CREATE MATERIALIZED VIEW m AS SELECT b FROM t",
+        "GRANT SELECT ON w, m TO anna")  # fmt: skip
+    assert run(anna, "SELECT * FROM w") == run(anna, "SELECT * FROM m") == [("secret",)]
+    run(root, "REVOKE SELECT ON t FROM bert")
+    denied(anna, "SELECT * FROM w")  # its owner may not any more
+    denied(root, "SELECT * FROM w")
+    assert run(anna, "SELECT * FROM m") == [("secret",)]  # it has been computed
+    denied(anna, "SELECT * FROM headrace_internal.state_tables")
+    denied(anna, "SELECT * FROM headrace_catalog.row_errors")
+    run(root, "DROP TABLE t CASCADE")
+
+
+def test_who_makes_something_owns_it(database: Database, root: Session) -> None:
+    anna = database.session(user="anna")
+    assert denied(anna, "CREATE TABLE t (a int)") == "permission denied for schema public"
+    run(root, "GRANT CREATE ON SCHEMA public TO anna")
+    run(anna, "CREATE TABLE t (a int)", "INSERT INTO t VALUES (1)", "GRANT SELECT ON t TO bert")
+    assert run(anna, "SELECT relowner::text = (SELECT oid::text FROM pg_roles WHERE rolname = 'anna') FROM pg_class "
+               "WHERE relname = 't'") == [(True,)]  # fmt: skip
+    bert = database.session(user="bert")
+    assert run(bert, "SELECT * FROM t") == [(1,)]
+    assert denied(bert, "DROP TABLE t") == "must be owner of table t"
+    with pytest.raises(DependentObjectsExist, match='role "anna" cannot be dropped') as caught:
+        run(root, "DROP ROLE anna")
+    assert "owner of table t" in str(caught.value.detail)
+    run(root, "ALTER TABLE t OWNER TO bert")
+    denied(anna, "SELECT * FROM t")
+    run(bert, "INSERT INTO t VALUES (2)")
+    run(root, "REASSIGN OWNED BY bert TO root", "DROP OWNED BY anna, bert", "DROP ROLE anna, bert")
+    assert run(root, "SELECT count(*) FROM t") == [(2,)]
+    run(root, "DROP TABLE t", "CREATE ROLE anna", "CREATE ROLE bert")
+
+
+def test_rights_come_with_memberships_unless_they_are_not_inherited(database: Database, root: Session) -> None:
+    run(root, "CREATE ROLE readers", "CREATE ROLE staff", "CREATE TABLE t (a int)", "GRANT SELECT ON t TO readers",
+        "GRANT readers TO staff", "GRANT staff TO anna, bert", "ALTER ROLE bert NOINHERIT")  # fmt: skip
+    anna, bert = database.session(user="anna"), database.session(user="bert")
+    assert run(anna, "SELECT * FROM t") == []
+    denied(bert, "SELECT * FROM t")
+    run(bert, "SET ROLE readers")
+    assert run(bert, "SELECT current_user, session_user") == [("readers", "bert")]
+    assert run(bert, "SELECT * FROM t") == []
+    run(bert, "RESET ROLE")
+    denied(bert, "SELECT * FROM t")
+    assert denied(bert, "SET ROLE anna") == 'permission denied to set role "anna"'
+    assert denied(bert, "SET SESSION AUTHORIZATION anna") == "permission denied to set session authorization"
+    with pytest.raises(StatementError, match="is a member of role") as caught:
+        run(root, "GRANT anna TO readers")
+    assert caught.value.sqlstate == "0LP01"
+    denied(anna, "GRANT readers TO bert")
+    run(root, "GRANT readers TO anna WITH ADMIN OPTION")
+    run(anna, "GRANT readers TO bert")
+    run(root, "REVOKE staff FROM anna, bert")
+    assert run(anna, "SELECT * FROM t") == []
+    run(root, "DROP TABLE t", "DROP ROLE readers, staff")
+
+
+def test_a_superuser_becomes_others_and_itself_again(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE t (a int)")
+    session = database.session()
+    run(session, "SET SESSION AUTHORIZATION anna")
+    assert run(session, "SELECT current_user, session_user") == [("anna", "anna")]
+    assert session.parameters["is_superuser"] == "off" and session.parameters["session_authorization"] == "anna"
+    denied(session, "SELECT * FROM t")
+    run(session, "RESET ALL")
+    denied(session, "SELECT * FROM t")
+    run(session, "DISCARD ALL")
+    assert session.parameters["is_superuser"] == "on" and run(session, "SELECT * FROM t") == []
+    run(session, "BEGIN", "SET LOCAL ROLE bert")
+    denied(session, "SELECT * FROM t")
+    run(session, "ROLLBACK")
+    assert run(session, "SELECT * FROM t") == []
+    for sql in ("SET role = 'bert'", "SET session_authorization = 'bert'", "SET is_superuser = on"):
+        with pytest.raises(InvalidParameter, match="cannot be changed"):
+            run(session, sql)
+    run(root, "DROP TABLE t")
+
+
+def test_defaults_are_granted_on_what_is_made_afterwards(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE before (a int)", "CREATE SCHEMA s", "GRANT USAGE ON SCHEMA s TO PUBLIC",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO anna",
+        "ALTER DEFAULT PRIVILEGES IN SCHEMA s GRANT INSERT ON TABLES TO bert",
+        "CREATE TABLE after (a int)", "CREATE TABLE s.after (a int)")  # fmt: skip
+    anna, bert = database.session(user="anna"), database.session(user="bert")
+    denied(anna, "SELECT * FROM before")
+    assert run(anna, "SELECT * FROM after") == run(anna, "SELECT * FROM s.after") == []
+    denied(bert, "INSERT INTO after VALUES (1)")
+    run(bert, "INSERT INTO s.after VALUES (1)")
+    run(root, "ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM anna", "CREATE TABLE later (a int)")
+    denied(anna, "SELECT * FROM later")
+    run(root, "DROP TABLE before, after, later", "DROP SCHEMA s CASCADE")
+
+
+def test_code_files_secrets_and_the_system_take_rights_of_their_own(database: Database, root: Session) -> None:
+    run(root, "GRANT CREATE ON SCHEMA public TO anna", "CREATE SECRET key WITH (backend = 'meta') AS 'hunter2'")
+    anna = database.session(user="anna")
+    code = "CREATE FUNCTION f(x int) RETURNS int LANGUAGE python AS 'return x'"
+    files = "CREATE SOURCE f (a int) WITH (connector = 'file', path = '/etc', format = 'csv')"
+    sink = "CREATE SINK s AS SELECT 1 AS a WITH (connector = 'file', path = '/tmp/x')"
+    assert denied(anna, code).startswith("permission denied to create a function")
+    assert denied(anna, files).startswith("permission denied to create a source")
+    assert denied(anna, sink).startswith("permission denied to create a sink")
+    datagen = "CREATE SOURCE d (k int) WITH (connector = 'datagen', rows_per_second = secret key)"
+    assert denied(anna, datagen) == "permission denied for secret key"
+    assert denied(anna, "ALTER SECRET key AS 'x'") == "must be owner of secret key"
+    assert denied(anna, "ALTER SYSTEM SET max_result_rows = 5").startswith("permission denied to set parameters")
+    run(root, "GRANT pg_execute_server_program TO anna")
+    run(anna, code)
+    bert = database.session(user="bert")
+    assert run(bert, "SELECT f(1)") == [(1,)]
+    run(root, "REVOKE EXECUTE ON FUNCTION f(int) FROM PUBLIC")
+    assert denied(bert, "SELECT f(1)") == "permission denied for function f"
+    run(root, "REVOKE pg_execute_server_program FROM anna", "DROP FUNCTION f", "DROP SECRET key")
+
+
+def test_roles_are_made_and_changed_by_those_who_may(database: Database, root: Session) -> None:
+    anna = database.session(user="anna")
+    assert denied(anna, "CREATE ROLE carl") == "permission denied to create role"
+    denied(anna, "ALTER ROLE anna SUPERUSER")
+    denied(anna, "ALTER ROLE root PASSWORD 'mine'")
+    denied(anna, "DROP ROLE bert")
+    run(anna, "ALTER ROLE CURRENT_USER PASSWORD 'sesame'")
+    run(root, "ALTER ROLE anna CREATEROLE")
+    denied(anna, "CREATE ROLE carl SUPERUSER")
+    denied(anna, "CREATE ROLE carl CREATEDB")
+    denied(anna, "CREATE ROLE carl IN ROLE pg_execute_server_program")
+    denied(anna, "ALTER ROLE bert PASSWORD 'mine'")
+    run(anna, "CREATE ROLE carl LOGIN PASSWORD 'x'", "ALTER ROLE carl NOLOGIN", "GRANT carl TO bert", "DROP ROLE carl")
+    denied(anna, "GRANT pg_read_all_data TO bert")
+    with pytest.raises(NotSupported):
+        run(root, "GRANT root TO anna")
+    with pytest.raises(InvalidParameter):
+        run(root, "ALTER ROLE root NOSUPERUSER")
+
+
+def test_all_data_is_read_and_written_by_the_roles_for_that(database: Database, root: Session) -> None:
+    run(root, "CREATE SCHEMA s", "CREATE TABLE s.t (a int)", "GRANT pg_read_all_data TO anna",
+        "GRANT pg_write_all_data TO bert")  # fmt: skip
+    anna, bert = database.session(user="anna"), database.session(user="bert")
+    run(bert, "INSERT INTO s.t VALUES (1)")
+    assert run(anna, "SELECT * FROM s.t") == [(1,)]
+    denied(anna, "INSERT INTO s.t VALUES (2)")
+    denied(bert, "SELECT * FROM s.t")
+    run(root, "DROP SCHEMA s CASCADE")
+
+
+def test_clients_see_who_may_what(database: Database, root: Session) -> None:
+    run(root, "CREATE TABLE t (a int)", "GRANT SELECT, INSERT ON t TO anna", "GRANT SELECT ON t TO PUBLIC")
+    assert run(root, "SELECT relacl FROM pg_class WHERE relname = 't'") == [
+        (["root=arwd/root", "anna=ar/root", "=r/root"],)
+    ]
+    anna = database.session(user="anna")
+    asked = ("'t', 'INSERT'", "'t', 'DELETE'", "'bert', 't', 'SELECT'")
+    calls = ", ".join(f"has_table_privilege({arguments})" for arguments in asked)
+    assert run(anna, f"SELECT {calls}") == [(True, False, True)]
+    assert run(anna, "SELECT has_schema_privilege('public', 'USAGE'), pg_has_role('bert', 'MEMBER')") == [(True, False)]
+    rows = run(root, "SELECT rolname, rolsuper FROM pg_roles WHERE rolname IN ('anna', 'root') ORDER BY 1")
+    assert rows == [("anna", False), ("root", True)]
+    run(root, "DROP TABLE t")
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("GRANT SELECT (a) ON t TO anna", "a privilege on columns"),
+        ("GRANT SELECT ON t TO anna WITH GRANT OPTION", "WITH GRANT OPTION"),
+        ("GRANT CONNECT ON DATABASE dev TO anna", "the privilege CONNECT"),
+        ("GRANT CREATE ON DATABASE dev TO anna", "a privilege on a database"),
+        ("GRANT TRUNCATE ON t TO anna", "the privilege TRUNCATE"),
+        ("GRANT USAGE ON LANGUAGE python TO anna", "a privilege on a language"),
+    ],
+)
+def test_what_is_not_offered_is_refused(root: Session, sql: str, said: str) -> None:
+    with pytest.raises(NotSupported, match=re.escape(said)):
+        run(root, sql)
+
+
+def test_a_privilege_that_there_is_not_on_an_object_is_refused(root: Session) -> None:
+    run(root, "CREATE TABLE t (a int)")
+    with pytest.raises(StatementError) as caught:
+        run(root, "GRANT EXECUTE ON t TO anna")
+    assert caught.value.sqlstate == "0LP01"
+    with pytest.raises(UndefinedObject, match='role "nobody" does not exist'):
+        run(root, "GRANT SELECT ON t TO nobody")
+    run(root, "DROP TABLE t")
+
+
+def test_a_role_that_is_dropped_has_no_rights_left(database: Database, root: Session) -> None:
+    anna = database.session(user="anna")
+    run(anna, "SELECT 1")
+    run(root, "DROP ROLE anna")
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "SELECT * FROM pg_class")
+    run(root, "CREATE ROLE anna SUPERUSER")  # another one of that name
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "SELECT * FROM pg_class")
+    run(root, "DROP ROLE anna, bert")  # so that there is none at all
+    with pytest.raises(UndefinedObject, match='role "anna" does not exist'):
+        run(anna, "CREATE TABLE t (a int)")
+    with pytest.raises(UndefinedObject):
+        Rights.of(database.catalog.state, 123456).require_superuser("do this")
+    run(root, "CREATE ROLE anna", "CREATE ROLE bert")
+
+
+def test_what_has_to_do_with_rights_is_refused_by_older_programs() -> None:
+    plain = ObjectRecord(1, "table", "public", "t")
+    assert '"v":1' in encode(plain) and "owner" not in encode(plain) and "grants" not in encode(plain)
+    for record in (
+        ObjectRecord(1, "table", "public", "t", owner=5),
+        ObjectRecord(1, "table", "public", "t", grants={}),
+        ObjectRecord(1, "role", "pg_authid", "r", payload=Role("r", superuser=False).payload),
+    ):
+        assert '"v":4' in encode(record)
+        assert decode("object", "1", encode(record)) == record
+    older = ObjectRecord(1, "role", "pg_authid", "r", payload=Role("r").payload)
+    assert '"v":3' in encode(older) and Role.of(older).superuser
