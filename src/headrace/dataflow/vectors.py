@@ -195,17 +195,10 @@ class _Compiler:
         if tried is not None:
             return Call("is_valid", (self.of(tried),), pa.bool_())
         self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
-        children = self.b.children(e)
-        failing = [i for i in range(1, len(children), 2) if self._raises(children[i])]
-        given = [Literal(None, self._type(e)) if i in failing else self.of(c) for i, c in enumerate(children)]
+        given = [self.of(c) for c in self.b.children(e)]
         if len(given) % 2 == 0:
             given.append(Literal(None, self._type(e)))
-        found = Call("case", tuple(given), self._type(e))
-        return Call("unless", (found, *(given[i - 1] for i in failing)), self._type(e)) if failing else found
-
-    def _raises(self, e: JExpr) -> bool:
-        """Whether it is an error that the query itself raises."""
-        return self.b.kind(self.b.children(e)[0] if self.b.kind(e) == "Cast" else e) == "RaiseError"
+        return Call("case", tuple(given), self._type(e))
 
     # -- numbers ----------------------------------------------------------------------------------------------
 

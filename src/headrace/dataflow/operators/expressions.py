@@ -162,13 +162,6 @@ def _case(*given: Value) -> Value:
     return found
 
 
-def _unless(value: Value, *conditions: Value) -> Value:
-    """The value, where no condition is true, upon which Spark raises an error."""
-    if any(pc.any(condition).as_py() for condition in conditions):
-        raise Doubt("an error that the query raises")
-    return value
-
-
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
@@ -349,7 +342,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "is_valid": pc.is_valid,
     "is_in": _is_in,
     "case": _case,
-    "unless": _unless,
     "coalesce": pc.coalesce,
     "add": pc.add_checked,
     "subtract": pc.subtract_checked,

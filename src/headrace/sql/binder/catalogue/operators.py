@@ -8,7 +8,6 @@ from typing import Any, Final
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import clock, documents, numbers, spans
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
-from headrace.sql.binder.catalogue.floats import float_operator
 from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain, sortable
 from headrace.sql.binder.own import comparable
 from headrace.sql.binder.reading import NotBound
@@ -48,15 +47,28 @@ def _arithmetic() -> list[Entry]:
                 found.append(made(symbol, f"{left}, {right}", _whole(symbol, result), result))
         if symbol != "%":
             for kind in t.FLOATS:
-                found.append(made(symbol, f"{kind}, {kind}", float_operator(symbol, kind), kind))
-            found.append(made(symbol, "float4, float8", float_operator(symbol, "float8"), "float8"))
-            found.append(made(symbol, "float8, float4", float_operator(symbol, "float8"), "float8"))
+                found.append(made(symbol, f"{kind}, {kind}", _float(symbol, kind), kind))
+            found.append(made(symbol, "float4, float8", _float(symbol, "float8"), "float8"))
+            found.append(made(symbol, "float8, float4", _float(symbol, "float8"), "float8"))
     found.append(made("+", "numeric, numeric", numbers.add("+"), "numeric"))  # type: ignore[arg-type]
     found.append(made("-", "numeric, numeric", numbers.add("-"), "numeric"))  # type: ignore[arg-type]
     found.append(made("*", "numeric, numeric", numbers.multiply, "numeric"))
     found.append(made("/", "numeric, numeric", numbers.divide, "numeric"))
     found.append(made("%", "numeric, numeric", numbers.modulo, "numeric"))
     return found
+
+
+def _float(symbol: str, kind: str) -> Any:
+    target = SCALARS[kind]
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        parts = tuple(a if a.type == target else plain(a, target) for a in arguments)
+        if symbol == "/" and kind == "float4":
+            wide = Call(t.FLOAT8, "({0} / {1})", tuple(plain(p, t.FLOAT8) for p in parts))
+            return plain(wide, target)
+        return Call(target, f"({{0}} {symbol} {{1}})", parts)
+
+    return make
 
 
 _COMPARED: Final = (
