@@ -23,6 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 from differential_random import Generator, Queries
 
+from headrace.dataflow.kernels import register
 from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
 from headrace.sql.binder.bind import Known, bind_query
@@ -110,6 +111,7 @@ class Headrace:
 
     def __init__(self, spark: Any):
         self._spark = spark
+        register([spark])
         rows = []
         for row in ROWS:
             cells = [

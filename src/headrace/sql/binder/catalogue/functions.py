@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import numbers, patterns, templates
+from headrace.sql.binder.catalogue import clock, documents, numbers, patterns, spans, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
 from headrace.sql.binder.coerce import as_text, plain
@@ -232,6 +232,9 @@ def _build() -> Catalogue:
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
+    found += documents.functions()
+    found += spans.functions()
+    found += clock.functions()
     found += entries("random() -> float8 : random()", volatile=True)
     found += entries("gen_random_uuid() -> text : uuid()", volatile=True)
     found += [
@@ -283,7 +286,7 @@ def _build() -> Catalogue:
     found += entries(
         "ceiling(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END"
     )
-    for kind in ("date", "timestamp", "timestamptz", "interval"):
+    for kind in ("date", "time", "timestamp", "timestamptz", "interval"):
         found.append(made("date_part", f"text, {kind}", lambda a: plain(date_part(a), t.FLOAT8), "float8"))
         found.append(made(EXTRACT, f"text, {kind}", date_part, "numeric"))
     found += entries("to_timestamp(float8) -> timestamptz : timestamp_seconds({0})")
