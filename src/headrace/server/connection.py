@@ -681,6 +681,11 @@ class Connection:
         if self.session is not None:
             self.session.expired(error)
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a client is to send rows: a statement runs, also while none of them come. Any thread may ask."""
+        return self._copying is not None
+
     def begin(self) -> None:
         """Messages have come to an idle connection. Does not block; a cancel that comes from now on is for them."""
         session = self.session

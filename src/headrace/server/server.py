@@ -150,7 +150,7 @@ class PgServer:
             _log.warning("cancel request with a wrong key", pid=pid)
             return
         session = peer.connection.session
-        if session is not None and peer.busy:
+        if session is not None and (peer.busy or peer.connection.is_copying):
             session.cancel()
 
 
