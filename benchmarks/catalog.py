@@ -53,7 +53,7 @@ from headrace.state.schema import RunRef  # noqa: E402
 from headrace.state.transport import open_transport  # noqa: E402
 from postgres import postgres_server  # noqa: E402
 
-COMMITS, WARM_UP = 200, 20
+COMMITS, WARM_UP = 2_000, 50
 THREADS = 10
 RECORDS = 100_000
 VALUE = "x" * 100

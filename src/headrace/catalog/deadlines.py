@@ -10,7 +10,8 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,8 +72,12 @@ class Deadlines:
     def _end(self, record: Any) -> None:
         line = record.info.get(_LINE)
         if line is not None:
-            with self._changed:
-                self._lines.pop(id(line.socket), None)
+            self.end(line.socket)
+
+    def end(self, line: socket.socket) -> None:
+        """A line is in use no more."""
+        with self._changed:
+            self._lines.pop(id(line), None)
 
     def _watch(self) -> None:
         """Cut what is late; ends when nothing has been in use for a while."""
@@ -96,6 +101,20 @@ class Deadlines:
 class _Line:
     deadlines: Deadlines
     socket: socket.socket
+
+
+@contextmanager
+def limited(connection: Connection) -> Iterator[None]:
+    """Limit one use of a connection that is kept, and not given back to the engine's pool, between uses."""
+    line = connection.connection.info.get(_LINE)
+    if line is None:
+        yield
+        return
+    line.deadlines.begin(line.socket)
+    try:
+        yield
+    finally:
+        line.deadlines.end(line.socket)
 
 
 def renew(connection: Connection) -> None:

@@ -11,7 +11,8 @@ import errno
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -59,6 +60,8 @@ from headrace.state.transport import Transport
 
 _READ_ATTEMPTS: Final = 10
 """How often the log is read anew because what was to be read next had been rolled up and deleted meanwhile."""
+_AT_ONCE: Final = 8
+"""Requests of a rollup, or of who reads the log, that are under way together."""
 _PIECE_BYTES: Final = 1 << 20
 """What is read of an object at first: all of it, but for rollups."""
 _MORE_BYTES: Final = 16 << 20
@@ -506,23 +509,33 @@ class LogStore:
         pool = self._pool
         if pool is None:
             return [self._get(name) for name in names]
-        waits = [
-            pool.start(f"reading {name}", lambda name=name: self._transport.get(name, 0, _PIECE_BYTES))  # type: ignore[misc]
-            for name in names
-        ]
-        return [self._whole(name, bytes(wait())) for name, wait in zip(names, waits)]
+        found = self._few_at_once(
+            names, lambda name: pool.start(f"reading {name}", lambda: self._transport.get(name, 0, _PIECE_BYTES))
+        )
+        return [self._whole(name, bytes(data)) for name, data in zip(names, found)]
 
     def _delete_many(self, names: Sequence[str]) -> None:
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             for name in names:
                 self._call(f"deleting {name}", lambda name=name: self._transport.delete(name))  # type: ignore[misc]
             return
-        waits = [
-            self._pool.start(f"deleting {name}", lambda name=name: self._transport.delete(name))  # type: ignore[misc]
-            for name in names
-        ]
-        for wait in waits:
-            wait()
+        done = self._few_at_once(
+            names, lambda name: pool.start(f"deleting {name}", lambda: self._transport.delete(name))
+        )
+        for _ in done:
+            pass
+
+    @staticmethod
+    def _few_at_once(names: Sequence[str], start: Callable[[str], Callable[[], _T]]) -> Iterator[_T]:
+        """Results of requests that are started a few at a time: a commit's own must not queue behind all of them."""
+        waits: deque[Callable[[], _T]] = deque()
+        for name in names:
+            if len(waits) == _AT_ONCE:
+                yield waits.popleft()()
+            waits.append(start(name))
+        while waits:
+            yield waits.popleft()()
 
     def _list(self, prefix: str) -> list[str]:
         return [found.path for found in self._call(f"listing {prefix}", lambda: self._transport.list(prefix))]
