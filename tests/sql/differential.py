@@ -127,7 +127,7 @@ class Headrace:
         try:
             query = bind_query(parse_statement(sql), Known(lambda name: TABLES.get(name.name)))
             frame = self._spark.sql(spark_text(query, _rename))
-            return Answer(rendered(frame.toArrow(), [f.dataType.simpleString() for f in frame.schema.fields]))
+            return Answer(rendered(arrow(frame), [f.dataType.simpleString() for f in frame.schema.fields]))
         except NotBound as unknown:
             return Answer(unknown=unknown.what)
         except HeadraceError as error:
@@ -148,6 +148,11 @@ def _spark_literal(value: object, kind: str) -> str:
 
 def _rename(name: TableName) -> str:
     return f"`differential_{name.name}`"
+
+
+def arrow(frame: Any) -> pa.Table:
+    """The rows as Spark gives them: `toArrow` fails for a null whose type has fields that are never null."""
+    return pa.Table.from_batches(frame._collect_as_arrow(empty_list_if_zero_records=False))
 
 
 def rendered(table: pa.Table, kinds: Sequence[str]) -> list[tuple[str | None, ...]]:

@@ -24,7 +24,7 @@ def micros_of(value: Expr) -> Expr:
 OF_TIMESTAMP: Final = of_micros(f"pmod(unix_micros(CAST({{0}} AS TIMESTAMP)), {DAY})")
 OF_INTERVAL: Final = of_micros(f"pmod({{0}}.{MICROS}, {DAY})")
 TO_INTERVAL: Final = let("__u", f"{{0}}.{FIELD}", f"CASE WHEN `__u` IS NOT NULL THEN {struct('0', '0', '`__u`')} END")
-_PATTERN: Final = r"^\\s*([0-9]{1,2}):([0-9]{2})(:([0-9]{2}([.][0-9]{1,6})?))?\\s*$"
+_PATTERN: Final = r"^\\s*([0-9][0-9]?):([0-9][0-9])(:([0-9][0-9]([.][0-9]{1,6})?))?\\s*$"
 _READ: Final = (
     f"CAST(regexp_extract({{0}}, '{_PATTERN}', 1) AS BIGINT) * 3600000000L "
     f"+ CAST(regexp_extract({{0}}, '{_PATTERN}', 2) AS BIGINT) * 60000000L "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.coerce import literal, to_common
+from headrace.sql.binder.coerce import to_common
 from headrace.sql.binder.expressions import Expressions, conjunction
 from headrace.sql.binder.own import over_both
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse, strings
@@ -36,7 +36,7 @@ from headrace.sql.binder.tree import (
 )  # fmt: skip
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
-from headrace.sql.intervals import parse_interval
+from headrace.sql.intervals import parse_interval, spark_interval
 from headrace.sql.statements import DATABASE, TableName
 
 if TYPE_CHECKING:
@@ -262,8 +262,8 @@ class Relations:
         if not isinstance(gap, Constant) or gap.text is None or gap.type.name not in ("interval", "unknown"):
             refuse("a gap of SESSION that is no interval literal", call)
         names = tuple(key.name for key in keys if isinstance(key, Column))
-        return self._with_bounds(Sessions(self.binder.next_id(), source, time, literal(gap.text, t.INTERVAL), names),
-                                 item, message, "session")  # fmt: skip
+        width = Call(DAYTIME, spark_interval(gap.text), ())
+        return self._with_bounds(Sessions(self.binder.next_id(), source, time, width, names), item, message, "session")
 
     def _with_bounds(
         self, made: Windowed | Sessions, item: Item, message: Any, name: str
