@@ -202,8 +202,8 @@ class Meant:
 
 MEANT: Final = (
     Meant("a numeric has 38 digits", ours=r"22003|numeric|digits|precision"),
-    Meant("floats become infinite, but for exp and power", theirs=r"22003.*(overflow|underflow|out of range)",
-          ours=r"Infinity|-?0'|\b0\b"),
+    Meant("what is too small for a float becomes zero, but in exp and power", theirs=r"^22003.*underflow"),
+    Meant("sums of floats become infinite", sql=r"(sum|avg)\(", theirs=r"^22003.*overflow", ours="Infinity"),
     Meant("a backslash before a letter in a pattern of LIKE is refused", ours="escape character is not allowed"),
     Meant("years beyond 9999 or before 4713 BC", ours=r"value out of range|date out of range|'-\d{4}-"),
     Meant("dates end sooner for PostgreSQL", ours="'-?[0-9]{4,}-", theirs="^22008"),

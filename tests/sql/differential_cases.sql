@@ -105,3 +105,20 @@ coalesce(ts::time, '10:00')
 greatest(ts::time, tz::time)
 ARRAY[ts::time]
 date_part('hour', ts::time)
+-- floats that grow too large
+f8 * 1e300::float8 * 1e300::float8
+'1e308'::float8 * 10
+'Infinity'::float8 * f8
+'Infinity'::float8 * f8 - 'Infinity'::float8
+1e308::float8 + 1e308::float8 - 1e308::float8
+f8 + f8 * f4 - f8 / nullif(f8, 0)
+f8 / 1e-320::float8
+1 / ('1e308'::float8 * f8)
+(f8 * 1e38)::float4
+f4 * 1e38::float4 * 1e38::float4
+f4 / 1e-45::float4
+degrees('1e308'::float8)
+sqrt(f8 * f8) * f8 + sqrt(f8 * f8) * f4
+f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8
+(SELECT max(x.f8) FROM d AS x) * f8
+ARRAY['1e40'::float8, f8]::float4[]

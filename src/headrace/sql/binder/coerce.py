@@ -10,6 +10,7 @@ from headrace.common.jsonb import document
 from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
 from headrace.sql.binder import clock, spans
 from headrace.sql.binder import types as t
+from headrace.sql.binder.floats import checked
 from headrace.sql.binder.own import calls_kernel, kernel
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr, Parameter, fill
@@ -136,6 +137,8 @@ def _converted(expr: Expr, target: Type) -> Expr:
         return _read(expr, target)
     if source.element is not None and target.element is not None:
         return _elements(expr, target)
+    if source.name == "float8" and kind == "float4":
+        return checked(expr, plain(expr, target))
     return plain(expr, target)
 
 

@@ -9,6 +9,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import clock, documents, numbers, spans
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
 from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain, sortable
+from headrace.sql.binder.floats import arithmetic
 from headrace.sql.binder.own import comparable
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spans import as_daytime
@@ -63,10 +64,10 @@ def _float(symbol: str, kind: str) -> Any:
 
     def make(arguments: Sequence[Expr]) -> Expr:
         parts = tuple(a if a.type == target else plain(a, target) for a in arguments)
+        form = f"({{0}} {symbol} {{1}})"
         if symbol == "/" and kind == "float4":
-            wide = Call(t.FLOAT8, "({0} / {1})", tuple(plain(p, t.FLOAT8) for p in parts))
-            return plain(wide, target)
-        return Call(target, f"({{0}} {symbol} {{1}})", parts)
+            form = "CAST((CAST({0} AS DOUBLE) / CAST({1} AS DOUBLE)) AS FLOAT)"
+        return arithmetic(symbol, form, (parts[0], parts[1]))
 
     return make
 
