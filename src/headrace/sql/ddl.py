@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
@@ -20,6 +22,7 @@ from headrace.sql.query import Query
 from headrace.sql.roles import alter_role, create_role, drop_role, is_role
 from headrace.sql.routines import create_function
 from headrace.sql.secrets import alter_secret, create_secret
+from headrace.sql.types import pg_type_text
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
          "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip
@@ -198,6 +201,11 @@ def _check_body(cursor: Cursor, body: _Body) -> None:
     for name in body.primary_key:
         if names and name not in names:
             raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
+    for column in body.columns:
+        if column.name in body.primary_key and column.type in (JSONB, SPAN):
+            hint = "Give the table a key of another type: keys of this one can be equal and look different."
+            kind = pg_type_text(column.type)
+            raise NotSupported(f'a primary key of type {kind} ("{column.name}") is not supported', hint=hint)
     keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
              for c in body.columns]  # fmt: skip
     body.columns = keyed
@@ -294,7 +302,8 @@ def _create_source(cursor: Cursor) -> st.Statement:
             _format(cursor, found, secrets)
         else:
             cursor.fail()
-    return st.CreateSource(name, tuple(body.columns), found, body.watermark, body.primary_key, exists, secrets)
+    columns = tuple(replace(c, type="string") if c.type == JSONB else c for c in body.columns)  # as the text that comes
+    return st.CreateSource(name, columns, found, body.watermark, body.primary_key, exists, secrets)
 
 
 def _create_sink(cursor: Cursor) -> st.Statement:

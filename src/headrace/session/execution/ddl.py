@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
 from headrace.connectors.base import check_secret_options, infer_columns, open_source
 from headrace.connectors.confidential import hiding
@@ -45,6 +47,7 @@ from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
+from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -260,6 +263,12 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     unknown = next((n for n in given if n not in names), None)
     if unknown is not None:
         raise UndefinedColumn(f'column "{unknown}" does not exist in "{statement.table}"')
+    kinds = {c.name: c.type for c in target.columns}
+    loose = next((kinds[n] for n in statement.columns if kinds[n] in (JSONB, SPAN)), None)
+    if loose is not None:
+        raise NotSupported(
+            f"an index on a column of type {pg_type_text(loose)}", hint="index a column with what is looked for"
+        )
     if len(set(statement.columns)) < len(statement.columns):
         raise StatementError("a column appears twice in the index", sqlstate="42701")
     if tuple(statement.distributed_by) != statement.columns[: len(statement.distributed_by)]:
