@@ -14,7 +14,7 @@ from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
-from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens
+from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens, token_text
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
 from headrace.sql.postgres import check_grammar
@@ -64,7 +64,7 @@ def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> d
     named: set[str] = set()
     cursor.expect("(")
     while not cursor.match(")"):
-        key = cursor.string() if cursor.is_string() else cursor.identifier()
+        key = cursor.string() if cursor.is_string() else _option_name(cursor)
         while cursor.match("."):
             key += "." + cursor.word().strip('"')
         cursor.expect("=")
@@ -82,6 +82,13 @@ def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> d
             cursor.expect(")")
             break
     return found
+
+
+def _option_name(cursor: Cursor) -> str:
+    """Read a name that may be a reserved word, as `table` is."""
+    token = cursor.token
+    reserved = token is not None and token_text(cursor.sql, token).isidentifier()
+    return cursor.word() if reserved else cursor.identifier()
 
 
 def option_value(cursor: Cursor) -> str:
@@ -243,6 +250,8 @@ def _format(cursor: Cursor, found: dict[str, str], secrets: dict[str, st.TableNa
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
     while cursor.match("INCLUDE"):
         part = cursor.identifier()
+        if part == "header" and cursor.is_string():
+            part += f".{cursor.string()}"
         found[f"include.{part}"] = cursor.identifier() if cursor.match("AS") else part
     if cursor.match("FORMAT"):
         found["format"] = cursor.word().lower()
@@ -268,6 +277,7 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
     append_only, conflict, version, query = False, None, None, None
     found: dict[str, str] = {}
+    secrets: dict[str, st.TableName] = {}
     while cursor.token is not None and query is None:
         if cursor.match("APPEND", "ONLY"):
             append_only = True
@@ -276,16 +286,16 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
         elif cursor.match("WITH", "VERSION", "COLUMN"):
             version = cursor.names()[0] if cursor.is_symbol("(") else cursor.identifier()
         elif cursor.match("WITH"):
-            found.update(options(cursor))
+            found.update(options(cursor, secrets))
         elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
-            _format(cursor, found)
+            _format(cursor, found, secrets)
         elif cursor.match("AS"):
             query = read_query(cursor)
         else:
             cursor.fail()
     return st.CreateTable(
         name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
-        query, temporary,
+        query, temporary, secrets,
     )  # fmt: skip
 
 
