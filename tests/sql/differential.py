@@ -209,6 +209,8 @@ MEANT: Final = (
     Meant("dates end sooner for PostgreSQL", ours="'-?[0-9]{4,}-", theirs="^22008"),
     Meant("a strict function of a constant NULL is NULL for PostgreSQL, whatever its other arguments are",
           ours=r"^(2\w{4}|0A000) ", theirs=r"^\[(\(None,\)(, )?)+\]$"),
+    Meant("PostgreSQL computes constants before all else, and here nobody does whom nobody asks", sql=r"(?i)coalesce\(",
+          ours=r"^\[", theirs="^22023"),
     Meant("beside a NULL nothing is computed here", ours=r"^\[.*\bNone\b", theirs="^22"),
     Meant("whether a row is null does not need its values", sql="row.*IS NULL", theirs="^22"),
     Meant("what no element of an array needs is not computed", sql="array_(replace|remove)|ANY|ALL|FILTER",

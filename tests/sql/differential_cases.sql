@@ -122,3 +122,16 @@ sqrt(f8 * f8) * f8 + sqrt(f8 * f8) * f4
 f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8
 (SELECT max(x.f8) FROM d AS x) * f8
 ARRAY['1e40'::float8, f8]::float4[]
+'1e40'::float8::text::float4
+(f8::text || '0')::float8
+-- functions of one row of a window, whose argument fails for others; queries in arithmetic of times
+first_value((-3) % nullif(i2, 0)) OVER (PARTITION BY b ORDER BY id)
+first_value(100 / (id - 3)) OVER (PARTITION BY id IN (1, 2, 5) ORDER BY id)
+first_value(100 / (id - 2)) OVER (ORDER BY id)
+lag(1 / (id - 5), 1, 7::int2) OVER (ORDER BY id)
+lead(coalesce(t, 'none') || i2) OVER (ORDER BY id) || 'x'
+last_value(coalesce(i2, 5)) OVER (ORDER BY id ROWS BETWEEN 3 PRECEDING AND 2 PRECEDING)
+nth_value(i2 + id, 2) OVER (ORDER BY id)
+(SELECT max(x.ts) FROM d AS x) - ts
+tz - (SELECT min(x.tz) FROM d AS x WHERE x.id <= d.id)
+array_append(array_remove('{}'::text[], t), ('Hello World'::text)::varchar(3))

@@ -226,7 +226,8 @@ class Bound:
 
     def parameter_types(self, given: Sequence[str | None]) -> list[str | None]:
         """The Spark types of the query's parameters, as far as they are given or the binder finds them."""
-        return parameter_types(self.query.text, self.schema(), self.query.world(self._routines()), given)
+        query = self.query
+        return parameter_types(query.text, self.schema(), query.world(self._routines()), given, query.change)
 
     def _all(self) -> Iterator[Target]:
         for found in self.targets.values():

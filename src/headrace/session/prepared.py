@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -17,6 +18,7 @@ from headrace.session.execution.targets import target_table
 from headrace.session.names import Bound
 from headrace.session.result import Pending, Result, ResultColumn
 from headrace.sql import statements as st
+from headrace.sql.dml import Returning
 from headrace.sql.parser import bind, parameter_types
 from headrace.sql.query import Query
 
@@ -125,26 +127,17 @@ def deallocate(session: Session, statement: st.Deallocate) -> Result:
 
 
 def _infer(session: Session, statement: st.Statement, types: list[str | None]) -> None:
-    """Fill in types from the columns that parameters are stored in or compared with."""
+    """Fill in types from where parameters stand."""
     found: dict[int, str] = {}
     try:
-        if isinstance(statement, st.Insert):
-            record = target_table(session, statement)
-            found = dml.parameter_targets(record, statement)
-        elif isinstance(statement, st.Select):
+        if isinstance(statement, st.Select):
             bound = Bound(statement.query, session.names())
             types[:] = bound.parameter_types(types)
             found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})
-        elif isinstance(statement, (st.Update, st.Delete)):
+        elif isinstance(statement, (st.Insert, st.Update, st.Delete)):
             record = target_table(session, statement)
-            columns = {c.name: c.type for c in record.columns}
-            trees = [statement.where.tree] if statement.where is not None else []
-            for tree in trees:
-                found |= _compared(tree, columns)
-            for assignment in statement.assignments if isinstance(statement, st.Update) else ():
-                value = assignment.value.tree if assignment.value is not None else None
-                if isinstance(value, exp.Parameter) and assignment.column in columns:
-                    found[int(value.name)] = columns[assignment.column]
+            for query in dml.queries_of(record, statement):
+                types[:] = Bound(query, session.names()).parameter_types(types)
     except HeadraceError:
         if not isinstance(statement, st.Insert):
             return
@@ -168,6 +161,11 @@ def _compared(tree: exp.Expr, columns: dict[str, str]) -> dict[int, str]:
     return found
 
 
+def _returning(statement: st.Statement) -> Returning | None:
+    assert isinstance(statement, (st.Insert, st.Update, st.Delete))
+    return statement.returning
+
+
 def _columns(session: Session, statement: st.Statement, types: Sequence[str | None]) -> list[ResultColumn] | None:
     if isinstance(statement, st.Select):
         query: Query = statement.query
@@ -178,6 +176,8 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
         return describe_query(session, query)
     if isinstance(statement, (st.Insert, st.Update, st.Delete)):
         record = target_table(session, statement)
+        if types and statement.returning is not None:
+            statement = replace(statement, returning=_returning(bind(statement, [None] * len(types), types)))
         if statement.returning is None:
             return None
         return dml.returning_columns(session, statement.returning, record, statement.table)

@@ -219,6 +219,11 @@ class Returning:
     def __hash__(self) -> int:
         return hash(self._query)
 
+    @property
+    def query(self) -> Query:
+        """The list as a query over the table."""
+        return self._query
+
     def to_spark(self, rename: Rename, schema: Schema | None = None) -> str:
         """A `SELECT` of the list over the changed rows, which `rename` names in place of the table."""
         return self._query.to_spark(rename, schema)

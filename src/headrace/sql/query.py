@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from sqlglot import exp
@@ -98,6 +99,12 @@ class Query:
         check_older(tree)
         check_known(tree, routines or {})
         return to_spark_sql(put_functions(tree, routines) if routines else tree, rename, schema)
+
+    def stored_as(self, types: Sequence[str]) -> Query:
+        """The query of an INSERT with the Spark types of the columns that its rows are stored in."""
+        assert self.change is not None
+        change = replace(self.change, types=tuple(types))
+        return Query(self._tree, self.text, self.offset, self.refused, change, self.session)
 
     def world(self, routines: Sequence[Routine] = ()) -> World:
         """What the query may name beside relations."""

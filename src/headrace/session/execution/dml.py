@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
@@ -348,16 +347,19 @@ def returning_columns(session: Session, wanted: Returning, record: ObjectRecord,
         return session.database.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema))
 
 
-def parameter_targets(record: ObjectRecord, statement: st.Insert) -> dict[int, str]:
-    """Types of the parameters that stand alone in an INSERT's rows, by their number from 1."""
-    found: dict[int, str] = {}
-    if statement.rows is None:
-        return found
-    targets = target_columns(record, statement.columns)
-    tree = statement.rows.query(["string"] * max(len(targets), statement.rows.width)).tree
-    for select in tree.find_all(exp.Select):
-        for column, item in zip(targets, select.expressions):
-            inner = item.this if isinstance(item, exp.Alias) else item
-            if isinstance(inner, exp.Parameter) and inner.name.isdigit():
-                found.setdefault(int(inner.name), column.type)
-    return found
+def queries_of(record: ObjectRecord, statement: st.Insert | st.Update | st.Delete) -> list[Query]:
+    """The queries that a statement on a table stands for, as far as the types of its parameters follow from them."""
+    found: list[Query] = []
+    names, defaults = [c.name for c in record.columns], record.payload.get("defaults", {})
+    if isinstance(statement, st.Update):
+        found.append(update_query(statement, names, defaults))
+    elif isinstance(statement, st.Delete):
+        found.append(delete_query(statement, names))
+    else:
+        targets = target_columns(record, statement.columns)
+        types, texts = [c.type for c in targets], [defaults.get(c.name) for c in targets]
+        if statement.rows is not None:
+            found.append(statement.rows.query(types, texts, [c.name for c in targets]))
+        elif statement.query is not None:
+            found.append(statement.query.stored_as(types))
+    return found + ([] if statement.returning is None else [statement.returning.query])

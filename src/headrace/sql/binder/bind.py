@@ -16,6 +16,7 @@ from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.first_rows import first_of_each, with_ties
 from headrace.sql.binder.grouping import check_grouped, group_value, grouping_of
 from headrace.sql.binder.names import output_name
+from headrace.sql.binder.one_row import fetched_first
 from headrace.sql.binder.ordering import bound_limit, order_keys
 from headrace.sql.binder.own import canonical, comparable, one_of_equals
 from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
@@ -202,6 +203,8 @@ class Binder:
             source, where, grouped[0], grouped[1], having, distinct,
         )  # fmt: skip
         select = one_of_equals(select)
+        if not has_groups and not any(e.has_aggregates for e in (targets, having_in, sorting)):
+            select = fetched_first(select)
         if first:
             return self._first_of_each(select, first)
         return with_ties(self, select) if message.limit_option == pb.LIMIT_OPTION_WITH_TIES else select

@@ -12,7 +12,7 @@ from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS, Aggreg
 from headrace.sql.binder.catalogue.documents import AGGREGATES as DOCUMENTS
 from headrace.sql.binder.catalogue.documents import aggregated as document_of
 from headrace.sql.binder.catalogue.spans import scaled
-from headrace.sql.binder.coerce import coerce, sortable
+from headrace.sql.binder.coerce import coerce, sortable, to_common
 from headrace.sql.binder.overloads import FORBIDDEN, arguments_for, chosen, undefined
 from headrace.sql.binder.own import canonical, comparable
 from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
@@ -276,6 +276,8 @@ def _windowed(at: Expressions, name: str, message: Any) -> Expr:
         return _over(made, partition, order, frame)
     if where is not None:
         refuse("FILTER of a window function", message)
+    if name in ("lag", "lead") and len(arguments) == 3:
+        arguments[0], arguments[2] = to_common((arguments[0], arguments[2]), name)
     entry, ready = _entry(WINDOWS, name, arguments, message)
     if name in ("lag", "lead") and len(ready) > 1 and not isinstance(ready[1], Constant):
         refuse("an offset that is no literal", message)

@@ -39,7 +39,7 @@ class Change:
     text: str
     columns: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
-    """Spark's types of the columns that rows of values are stored in."""
+    """Spark's types of the columns that rows of values, and parameters among what is inserted, are stored in."""
     defaults: tuple[tuple[str, str], ...] = ()
     """What `DEFAULT` stands for, by column."""
 
@@ -48,14 +48,19 @@ def bind_change(parsed: Parsed, known: Known, change: Change) -> Query:
     """The query. For an update it has the old columns, then `__new_<column>` for each assignment."""
     binder = Binder(parsed, known)
     with reporting(binder, parsed):
-        if change.kind == "insert":
-            return _inserted(binder, parsed)
-        if change.kind == "values":
-            return _Rows(binder, change).query(_statement(parsed, "InsertStmt"))
-        if change.kind == "returning":
-            return _returned(binder, _statement(parsed, "InsertStmt", "UpdateStmt", "DeleteStmt"))
-        message = _statement(parsed, "UpdateStmt" if change.kind == "update" else "DeleteStmt")
-        return _Changed(binder, change).query(message)
+        return changed(binder, parsed, change)
+
+
+def changed(binder: Binder, parsed: Parsed, change: Change) -> Query:
+    """The same by a binder, which then knows the types of the statement's parameters."""
+    if change.kind == "insert":
+        return _inserted(binder, parsed, change)
+    if change.kind == "values":
+        return _Rows(binder, change).query(_statement(parsed, "InsertStmt"))
+    if change.kind == "returning":
+        return _returned(binder, _statement(parsed, "InsertStmt", "UpdateStmt", "DeleteStmt"))
+    message = _statement(parsed, "UpdateStmt" if change.kind == "update" else "DeleteStmt")
+    return _Changed(binder, change).query(message)
 
 
 def _statement(parsed: Parsed, *kinds: str) -> Any:
@@ -64,9 +69,12 @@ def _statement(parsed: Parsed, *kinds: str) -> Any:
     return inner(parsed.tree)
 
 
-def _inserted(binder: Binder, parsed: Parsed) -> Query:
+def _inserted(binder: Binder, parsed: Parsed, change: Change) -> Query:
     message = _statement(parsed, "InsertStmt")
     scope = Scope()
+    for target, spark in zip(inner(message.select_stmt).target_list, change.types, strict=False):
+        if kind_of(inner(target).val) == "ParamRef":  # a parameter by itself is what its column is
+            binder.parameters.setdefault(inner(target).val.param_ref.number, _kind(spark))
     if message.HasField("with_clause"):
         binder.with_clause(message.with_clause, scope)
     return binder.query(message.select_stmt, scope)

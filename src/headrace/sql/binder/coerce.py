@@ -33,6 +33,11 @@ _BOOLEAN_TEXT = (
     "WHEN lower(trim({0})) IN ('f', 'fa', 'fal', 'fals', 'false', 'n', 'no', 'of', 'off', '0') THEN FALSE "
     "ELSE CAST(CAST({0} AS STRING) AS BOOLEAN) END"
 )
+_FLOAT_READ = (
+    "CASE WHEN abs(CAST(TRIM({0}) AS {kind})) = CAST('Infinity' AS {kind}) AND rlike({0}, '[0-9]') THEN "
+    "CAST(raise_error(concat('headrace.errors.NumericOutOfRange: \"', {0}, '\" is out of range for type {name}')) "
+    "AS {kind}) ELSE CAST(TRIM({0}) AS {kind}) END"
+)
 _ELEMENT_TEXT = (
     "CASE WHEN __e IS NULL THEN 'NULL' WHEN __e = '' OR lower(__e) = 'null' OR rlike(__e, '[{},\"\\\\\\\\\\\\s]') "
     "THEN concat('\"', regexp_replace(__e, '([\"\\\\\\\\])', '\\\\\\\\$1'), '\"') ELSE __e END"
@@ -186,7 +191,9 @@ def _read(expr: Expr, target: Type) -> Expr:
         return Call(target, _BOOLEAN_TEXT, (expr,))
     if target.name == "jsonb":
         return kernel(target, "read", (expr,))
-    if target.name in (*t.INTEGERS, *t.FLOATS, "numeric", "date", "timestamp", "timestamptz"):
+    if target.name in t.FLOATS:
+        return Call(target, _FLOAT_READ.replace("{kind}", target.spark).replace("{name}", str(target)), (expr,))
+    if target.name in (*t.INTEGERS, "numeric", "date", "timestamp", "timestamptz"):
         return Call(target, f"CAST(TRIM({{0}}) AS {target.spark.upper()})", (expr,))
     raise NotBound(f"text read as {target}")
 

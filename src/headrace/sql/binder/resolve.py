@@ -66,7 +66,8 @@ def _consistent(wanted: Sequence[str], given: Sequence[Type]) -> bool:
     for g, w in zip(given, wanted, strict=True):
         if g.name == "unknown" or w not in ("anyelement", "anyarray", "anynonarray"):
             continue
-        elements.add(g.element.name if w == "anyarray" and g.element is not None else g.name)
+        name = g.element.name if w == "anyarray" and g.element is not None else g.name
+        elements.add("text" if name == "varchar" else name)
     return len(elements) <= 1
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.sql.binder import types as t
-from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.tree import Call, Constant, Expr, Nested, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.intervals import parse_interval, spark_interval
 
@@ -77,6 +77,26 @@ DIFFERENCE: Final = let(
 """The interval between two times with zones."""
 CAST_DIFFERENCE: Final = DIFFERENCE.replace("{0}", "CAST({0} AS TIMESTAMP)").replace("{1}", "CAST({1} AS TIMESTAMP)")
 """The same for times without zones."""
+_SPELLED_OUT: Final = (
+    "CASE WHEN {0} IS NOT NULL AND {1} IS NOT NULL THEN "
+    + struct(
+        "0",
+        f"(unix_micros({{0}}) - unix_micros({{1}})) div {DAY}",
+        f"(unix_micros({{0}}) - unix_micros({{1}})) % {DAY}",
+    )
+    + " END"
+)
+
+
+def difference(later: Expr, earlier: Expr) -> Expr:
+    """The interval between two times of one type: spelled out where a query is in them, which Spark gives no name."""
+    form = DIFFERENCE if later.type == t.TIMESTAMPTZ else CAST_DIFFERENCE
+    if any(isinstance(part, Nested) for side in (later, earlier) for part in walk(side)):
+        form = _SPELLED_OUT
+        if later.type != t.TIMESTAMPTZ:
+            form = form.replace("unix_micros({0})", "unix_micros(CAST({0} AS TIMESTAMP))")
+            form = form.replace("unix_micros({1})", "unix_micros(CAST({1} AS TIMESTAMP))")
+    return Call(t.INTERVAL, form, (later, earlier))
 
 
 def as_daytime(span: Expr) -> Expr | None:

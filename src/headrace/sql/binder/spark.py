@@ -40,6 +40,7 @@ from headrace.sql.binder.tree import (
     Values,
     Windowed,
     fill,
+    walk,
 )  # fmt: skip
 from headrace.sql.binder.types import Type
 from headrace.sql.ordering import array_comparator
@@ -205,6 +206,8 @@ class _Writer:
         if isinstance(expr, Parameter):
             raise NotBound("a parameter without a value")
         if isinstance(expr, Call):
+            if "transform(array(" in expr.form and any(isinstance(p, Nested) for a in expr.arguments for p in walk(a)):
+                raise NotBound(f"a query inside of this expression of type {expr.type}")
             return fill(expr.form, [self.expr(a) for a in expr.arguments])
         if isinstance(expr, Aggregate):
             return self._aggregate(expr, "")

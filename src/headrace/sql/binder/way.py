@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.errors import HeadraceError, NotSupported
 from headrace.sql.binder.bind import Binder, Known, bind_query, reporting
-from headrace.sql.binder.changes import Change, bind_change
+from headrace.sql.binder.changes import Change, bind_change, changed
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
 from headrace.sql.binder.tree import Query
@@ -66,11 +66,13 @@ _KEPT_CHARACTERS: Final = 65_536
 
 
 def parameter_types(
-    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None]
-) -> list[str | None]:
+    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None],
+    change: Change | None = None,
+) -> list[str | None]:  # fmt: skip
     """The Spark types of a query's parameters: those given, and those that their places give the others.
 
-    What the binder does not know stays None. Raises the errors that PostgreSQL has.
+    `change` says which query of an INSERT, UPDATE or DELETE is meant. What the binder does not know stays None. Raises
+    the errors that PostgreSQL has.
     """
     kinds = {i + 1: of_spark(spark) for i, spark in enumerate(given) if spark is not None}
     known = Known(lambda name: _columns(relations, name), world, tuple((n, k) for n, k in kinds.items() if k))
@@ -78,7 +80,10 @@ def parameter_types(
         parsed = parse_statement(text)
         binder = Binder(parsed, known)
         with reporting(binder, parsed):
-            binder.statement()
+            if change is None:
+                binder.statement()
+            else:
+                changed(binder, parsed, change)
     except NotBound:
         return list(given)
     return [s if s is not None else _spark(binder.parameters.get(i + 1)) for i, s in enumerate(given)]

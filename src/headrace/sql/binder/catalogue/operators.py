@@ -64,10 +64,7 @@ def _float(symbol: str, kind: str) -> Any:
 
     def make(arguments: Sequence[Expr]) -> Expr:
         parts = tuple(a if a.type == target else plain(a, target) for a in arguments)
-        form = f"({{0}} {symbol} {{1}})"
-        if symbol == "/" and kind == "float4":
-            form = "CAST((CAST({0} AS DOUBLE) / CAST({1} AS DOUBLE)) AS FLOAT)"
-        return arithmetic(symbol, form, (parts[0], parts[1]))
+        return arithmetic(symbol, (parts[0], parts[1]))
 
     return make
 

@@ -35,8 +35,8 @@ def difference(arguments: Sequence[Expr]) -> Expr:
     """A time minus another one."""
     zoned = any(a.type.name == "timestamptz" for a in arguments)
     target = t.TIMESTAMPTZ if zoned else t.TIMESTAMP
-    parts = tuple(a if a.type == target else plain(a, target) for a in arguments)
-    return Call(t.INTERVAL, spans.DIFFERENCE if zoned else spans.CAST_DIFFERENCE, parts)
+    later, earlier = (a if a.type == target else plain(a, target) for a in arguments)
+    return spans.difference(later, earlier)
 
 
 def added(symbol: str) -> Make:
