@@ -18,6 +18,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
     ("page", "mark", "declared"),
     [
         ("postgres", "options", postgres.SINK),
+        ("postgres", "cdc options", postgres.CDC),
         ("files", "options", file_sink.SINK),
         ("kafka", "source options", kafka.SOURCE),
         ("kafka", "sink options", kafka.SINK),

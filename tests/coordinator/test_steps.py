@@ -90,3 +90,11 @@ def test_what_is_known_of_merged_history_counts() -> None:
     assert TableRest.of(1, [run_of(0, 9, 1_000_000)], LOWEST_KEY, 10).rows == 10
     assert TableRest.of(1, [run_of(0, 9, 10)], LOWEST_KEY, 1_000_000).rows == 10
     assert [parts_for(n, 10, 2) for n in (0, 10, 11, 95)] == [2, 2, 4, 20]
+
+
+def test_a_position_that_only_settles_the_epoch_is_not_touched() -> None:
+    settled = Position(7, {1: Taken(), 2: Taken()})
+    assert not Position(7).touched and not settled.touched
+    assert position_of(settled.records(3)) == settled
+    step = plan_step([TableRest(1, ((0, 9, 10.0),))], float("inf"))
+    assert advanced(settled, step).touched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow.parquet
@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from kafka import Kafka
-from postgres import HOST, Postgres
+from postgres import HOST, NoPostgres, Postgres, postgres_server
 from support import eventually
 
 PAGES = Path(__file__).parents[2] / "docs" / "connectors"
@@ -35,6 +35,45 @@ def test_postgres(database: Database, postgres: Postgres) -> None:
     with shop.connect() as connection:
         rows = connection.execute("SELECT customer, total::text FROM revenue ORDER BY 1").fetchall()
     assert rows == [("ann", "11.50"), ("bob", "3.00")]
+
+
+@pytest.fixture(scope="module")
+def logical() -> Iterator[Postgres]:
+    try:
+        with postgres_server({"wal_level": "logical", "fsync": "off"}) as found:
+            yield found
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+def test_postgres_cdc(database: Database, logical: Postgres) -> None:
+    shop = logical.new_database("shop")
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, customer text, amount numeric(10,2), more int)")
+    shop.execute("INSERT INTO orders VALUES (1, 'ann', 10), (2, 'bob', 5)")
+    database.sql(example("postgres", 1, {"'localhost'": f"'{HOST}'", "5432": str(shop.port)}))
+
+    def total() -> list[tuple[str, str]]:
+        rows = database.sql("SELECT customer, total FROM by_customer ORDER BY 1").rows()
+        return [(customer, str(amount)) for customer, amount in rows]
+
+    eventually(lambda: total() == [("ann", "10.00"), ("bob", "5.00")])
+    with shop.connect(autocommit=False) as connection:
+        connection.execute("UPDATE orders SET amount = 20 WHERE id = 1")
+        connection.execute("DELETE FROM orders WHERE id = 2")
+        connection.execute("INSERT INTO orders VALUES (3, 'cy', 1)")
+        connection.commit()
+    found: list[object] = []
+
+    def moved() -> bool:
+        found.append(total())
+        return found[-1] == [("ann", "20.00"), ("cy", "1.00")]
+
+    eventually(moved)
+    assert all(f == found[0] for f in found[:-1]), "nobody sees half of a transaction"
+    database.sql("DROP MATERIALIZED VIEW by_customer; DROP MATERIALIZED VIEW followed")
+    with shop.connect() as connection:
+        assert connection.execute("SELECT FROM pg_replication_slots").fetchall() == []
+        assert connection.execute("SELECT FROM pg_publication").fetchall() == []
 
 
 def test_files(database: Database, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ ReadTask = dict[str, Any]
 """JSON: one piece of work of `Source.plan`; only the source that made it looks inside."""
 
 _CONNECTORS: dict[str, tuple[str, str]] = {
+    "postgres-cdc": ("headrace.connectors.postgres.cdc", "PostgresCdcSource"),
     "kafka": ("headrace.connectors.kafka.source", "KafkaSource"),
     "datagen": ("headrace.connectors.datagen", "DatagenSource"),
     "files": ("headrace.connectors.files", "FileSource"),
@@ -115,6 +116,20 @@ class Source(ABC):
         """The columns that options ask for beside those that are declared, as `INCLUDE` does."""
         return []
 
+    holds = False
+    """Whether something is kept for its readers where it reads, until it is told that they have taken it in."""
+
+    @classmethod
+    def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
+        """The options as they are stored: what was left open and has to stay as it is from then on is filled in."""
+        return dict(options)
+
+    def acknowledge(self, offsets: Offsets) -> None:  # noqa: B027  # most keep nothing for their readers
+        """All readers have durably taken in what is up to `offsets`: nobody will read it again."""
+
+    def discard(self) -> None:  # noqa: B027  # most leave nothing behind
+        """The source is dropped: let go of what it holds where it reads. Raises `SourceError`."""
+
     @abstractmethod
     def start_offsets(self) -> Offsets:
         """The offsets before the first row."""
@@ -187,6 +202,16 @@ def infer_columns(options: Mapping[str, str], secrets: Secrets | None = None) ->
         return _connector(options).infer_columns({**options, **values})
 
 
+def settled(options: Mapping[str, str]) -> dict[str, str]:
+    """See `Source.settled`."""
+    return _connector(options).settled(options)
+
+
+def holds(options: Mapping[str, str]) -> bool:
+    """See `Source.holds`; a connector that this program does not know holds nothing."""
+    return options.get("connector") in _CONNECTORS and _connector(options).holds
+
+
 def added_columns(options: Mapping[str, str]) -> list[Column]:
     """See `Source.added_columns`."""
     return _connector(options).added_columns(options)
@@ -228,6 +253,8 @@ __all__ = [
     "added_columns",
     "check_secret_options",
     "connector_names",
+    "holds",
     "infer_columns",
     "open_source",
+    "settled",
 ]

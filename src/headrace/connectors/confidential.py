@@ -113,6 +113,16 @@ class ConfidentialSource(Source):
                 source = self._opened[1]
             yield source
 
+    def acknowledge(self, offsets: Offsets) -> None:
+        """See `Source`."""
+        with self._source() as source:
+            source.acknowledge(offsets)
+
+    def discard(self) -> None:
+        """See `Source`."""
+        with self._source() as source:
+            source.discard()
+
     def start_offsets(self) -> Offsets:
         """See `Source`."""
         with self._source() as source:

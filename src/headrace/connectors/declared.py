@@ -88,7 +88,7 @@ class Declared:
             lines.append(f"| `{o.name}` | {o.kind_text} | {default} | {o.help}{note} |")
         if self.prefix:
             note = " May be secrets." if self.secret_prefix else ""
-            lines.append(f"| `{self.prefix}...` | text | | {self.prefix_help}{note} |")
+            lines.append(f"| `{self.prefix}*` | text | | {self.prefix_help}{note} |")
         return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import fault_point
-from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.base import Admission, Binding, Offsets, Source, holds
 from headrace.coordinator.core import Core, Relation, as_headrace_error
 from headrace.coordinator.targets import retry_delay_ms
 from headrace.coordinator.watermarks import declared, raised
@@ -185,6 +185,8 @@ class Ticker:
             try:
                 if reader.source is None:
                     reader.source = self._core.vault.open(relation.record)
+                if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
+                    reader.source.acknowledge(taken)
                 after = reader.source.start_offsets() if poll.after is None else poll.after
                 limit = Admission(self._core.settings.max_rows_per_epoch)
                 poll.time_column = reader.source.time_column
@@ -201,6 +203,15 @@ class Ticker:
             poll.error = as_headrace_error(error)
             poll.done.set()
         return poll
+
+    def _taken(self, source_id: int) -> Offsets | None:
+        """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
+        core = self._core
+        with core.catalog.reading() as state, core.lock:
+            reached = [job.committed for job in core.jobs.values() if source_id in job.upstreams]
+            least = min(reached, default=0)
+            remap = state.offsets_at(source_id, least) if least else None
+        return None if remap is None else remap.offsets
 
     def _note(self, poll: _Poll, reader: _Reader) -> None:
         """Keep what a source said of its state; its readers and its back-off."""

@@ -15,6 +15,7 @@ from headrace.errors import SourceError
 
 BATCH = 10_000
 """Records that are made rows together."""
+LOOK_S = 0.5
 SILENT_S = 60.0
 """How long no record may come before a task gives up: the epoch is tried again."""
 _lock = threading.Lock()
@@ -49,7 +50,7 @@ def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, high: 
     until_s = time.monotonic() + SILENT_S
     done = False
     while not done:
-        found = asked(reading.name, SourceError, lambda: consumer.consume(BATCH, 0.5))
+        found = asked(reading.name, SourceError, lambda: _next(consumer))
         good: list[Any] = []
         for message in found:
             error = message.error()
@@ -64,6 +65,14 @@ def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, high: 
             yield good
         elif not done and time.monotonic() > until_s:
             raise SourceError(f"{reading.name} has sent nothing of topic {reading.topic} for {SILENT_S:.0f} s")
+
+
+def _next(consumer: Any) -> list[Any]:
+    """What has come, or the next that does: asked for many, the client would wait until there are so many."""
+    found: list[Any] = consumer.consume(BATCH, 0)
+    if not found and (message := consumer.poll(LOOK_S)) is not None:
+        found = [message]
+    return found
 
 
 def _ended(kafka: Any, reading: Reading, partition: int, message: Any, error: Any, high: int) -> bool:
@@ -92,7 +101,8 @@ def _taken(reading: Reading) -> Any:
             return free.pop()
     kafka = needed_module("confluent_kafka", "kafka")
     config = {
-        **reading.config, "group.id": "headrace", "enable.auto.commit": False, "enable.auto.offset.store": False,
+        "fetch.wait.max.ms": 50, **reading.config,
+        "group.id": "headrace", "enable.auto.commit": False, "enable.auto.offset.store": False,
         "auto.offset.reset": "error", "isolation.level": "read_committed", "enable.partition.eof": True,
         "queued.max.messages.kbytes": 16_384,
     }  # fmt: skip

@@ -35,11 +35,38 @@ SINK = Declared(
 )
 
 
+CDC = Declared(
+    (
+        Option("hostname", "Where the server is.", default="localhost"),
+        Option("port", "Its port.", "number", default="5432", least=1),
+        Option("username", "The role to connect as; it needs `REPLICATION` and `SELECT` on the table.", required=True),
+        Option("password", "Its password.", secret=True),
+        Option("database.name", "The database.", required=True),
+        Option("ssl.mode", "As libpq's `sslmode`.", default="prefer",
+               choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full")),
+        Option("ssl.root.cert", "A file with the certificates that the server's is checked by."),
+        Option("schema.name", "The schema of the table.", default="public"),
+        Option("table.name", "The table.", required=True),
+        Option("slot.name", "The replication slot, for this table alone; by default one is made up."),
+        Option("publication.name", "The publication, which is made if it is not there; by default as the slot."),
+    )
+)  # fmt: skip
+_CDC_NAMES = {
+    "host": "hostname", "port": "port", "user": "username", "password": "password", "database": "database.name",
+    "ssl_mode": "ssl.mode", "ssl_root_cert": "ssl.root.cert",
+}  # fmt: skip
+
+
+def cdc_server(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The server of the options of `CDC`, as `connection` takes it."""
+    return {name: values[spelled] for name, spelled in _CDC_NAMES.items()}
+
+
 @contextmanager
-def connection(values: Mapping[str, Any]) -> Iterator[Any]:
+def connection(values: Mapping[str, Any], failure: type[HeadraceError] = SinkError) -> Iterator[Any]:
     """A connection of psycopg within a transaction, which is committed by whoever asked for it, or not at all.
 
-    Raises `SinkError` for what the server says or does not say.
+    Raises `failure` for what the server says or does not say.
     """
     psycopg = needed_module("psycopg", "postgres")
     where = f"PostgreSQL at {values['host']}:{values['port']}"
@@ -51,6 +78,7 @@ def connection(values: Mapping[str, Any]) -> Iterator[Any]:
             application_name="headrace",
         ) as found:  # fmt: skip
             found.execute(f"SET lock_timeout = {LOCK_WAIT_MS}; SET timezone = 'UTC'; SET client_encoding = 'UTF8'")
+            found.commit()
             yield found
     except HeadraceError:
         raise
@@ -59,4 +87,4 @@ def connection(values: Mapping[str, Any]) -> Iterator[Any]:
         said = diagnostics.message_primary if diagnostics is not None else None
         detail = "\n".join(filter(None, (diagnostics.message_detail, diagnostics.context))) if diagnostics else None
         state = f" (SQLSTATE {error.sqlstate})" if error.sqlstate else ""
-        raise SinkError(f"{where}: {said or error}{state}", detail=detail or None) from error
+        raise failure(f"{where}: {said or error}{state}", detail=detail or None) from error

@@ -12,7 +12,7 @@ from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
-from headrace.connectors.base import added_columns, check_secret_options, infer_columns, open_source
+from headrace.connectors.base import added_columns, check_secret_options, infer_columns, open_source, settled
 from headrace.connectors.confidential import hiding
 from headrace.connectors.sinks import drops_retractions
 from headrace.coordinator.automatic import is_automatic
@@ -190,13 +190,14 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         raise NotSupported(
             f"FORMAT {options['format'].upper()} without a primary key", hint="declare the columns that tell rows apart"
         )
+    options = settled(options)
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
     part = {PART: statement.name.name}
     source = _define_source(session, statement, hidden, declared or statement.columns, options, part)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
-        payload: dict[str, object] = {"spark_sql": text, fed.KEY: list(key)}
+        payload: dict[str, object] = {"spark_sql": text}
         create_planned(session, statement.name, text, payload, statement.text, of_job, (source.id,))
     except BaseException:
         with suppress(HeadraceError):
@@ -514,7 +515,10 @@ def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: b
     notices = [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
     if order:
         parts = parts_of(session.database.catalog.state, [o.id for o in order])
-        session.database.coordinator.drop(list(dict.fromkeys(o.id for o in [*order, *parts])))
+        gone = list({o.id: o for o in [*order, *parts]}.values())
+        discards = [fed.discarding(session, o) for o in gone if o.kind == "source"]
+        session.database.coordinator.drop([o.id for o in gone])
+        notices += [Notice(text) for discard in discards for text in discard()]
     for record in order:
         routines.forget(session, record)
     return notices

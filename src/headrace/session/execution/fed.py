@@ -6,17 +6,19 @@ that is not the newest of its key any more never comes back, so the view's state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.errors import UndefinedColumn
+from headrace.connectors.base import holds, open_source
+from headrace.errors import HeadraceError, UndefinedColumn
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
 
 COLUMNS: Final = {"operation": "_headrace_operation", "position": "_headrace_position"}
 """What is asked of the source by `INCLUDE`, and the column that it becomes."""
-KEY: Final = "primary_key"
-"""In the payload of the view: what the table was declared to be told apart by."""
 
 
 def check_key(key: Sequence[str], columns: Sequence[Column]) -> None:
@@ -41,3 +43,28 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
         f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {quoted(key)} ORDER BY `{position}` DESC) "
         f"AS __n FROM `r{source.id}`) WHERE __n = 1 AND `{operation}` <> 'delete'"
     )
+
+
+def discarding(session: Session, record: ObjectRecord) -> Callable[[], list[str]]:
+    """What is to be done once a source has been dropped, of which nothing is known any more then: what to tell."""
+    if not holds(record.options):
+        return lambda: []
+
+    def failed(error: HeadraceError) -> list[str]:
+        return [f'what source "{record.name}" holds where it reads is still there: {error.message}']
+
+    try:
+        found = session.database.coordinator.secrets(record.secrets)
+        values = dict(found()) if found is not None else None
+    except HeadraceError as error:
+        told = failed(error)
+        return lambda: told
+
+    def discard() -> list[str]:
+        try:
+            open_source(record.options, record.columns, None if values is None else lambda: values).discard()
+        except HeadraceError as error:
+            return failed(error)
+        return []
+
+    return discard

@@ -1,0 +1,298 @@
+"""The `postgres-cdc` source: what is in a table of PostgreSQL, and then what changes in it.
+
+The first binding is the table's content, a later one the transactions that have committed up to a place in
+PostgreSQL's log, whole. They are peeked at through a replication slot, as often as it takes, and the slot is moved on
+only when the one reader has durably taken them in. So the slot holds what may have to be read again.
+
+Content and changes need not fit together seamlessly: a change that the content has already says again what is there,
+and every change of a row outranks its content. What they need is that the second binding reaches beyond the moment of
+the content that has been taken in: so it is made only after that, and up to the end of the log, whatever there is.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, RowError, Source
+from headrace.connectors.declared import needed_module
+from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.policy import Parsed, apply_policy, sample
+from headrace.connectors.postgres.options import CDC, cdc_server, connection
+from headrace.connectors.postgres.pgoutput import UPSERT, Change, Decoder
+from headrace.connectors.values import strings_to_array
+from headrace.errors import InvalidParameter, NotSupported, SourceError
+
+LSN, CAUGHT_UP = "lsn", "caught_up"
+"""In offsets: the place in the log, and whether the second binding has been made."""
+BATCH_ROWS = 10_000
+SLOT_WAIT_S = 30.0
+"""How long to wait for a slot that another one is peeking through."""
+FLUSH_WAIT_S = 10.0
+QUIET_BYTES = 16 << 20
+"""So much of the log without a change of the table moves the slot on, too."""
+_IN_USE = "55006"
+_TEXT = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'postgres'"
+
+
+class PostgresCdcSource(Source):
+    """See the module."""
+
+    holds = True
+
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """The password."""
+        return CDC.takes_secret(option)
+
+    @classmethod
+    def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """They are declared, with the primary key."""
+        raise InvalidParameter("a table that follows one of PostgreSQL needs its columns and primary key declared")
+
+    @classmethod
+    def added_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """What a table that is fed asks for."""
+        if "include.operation" not in options:
+            raise NotSupported(
+                "connector postgres-cdc in CREATE SOURCE, or in CREATE TABLE without a primary key",
+                hint="CREATE TABLE t (id int PRIMARY KEY, ...) WITH (connector = 'postgres-cdc', ...)",
+            )
+        return [Column(options["include.operation"], "string"), Column(options["include.position"], "bigint")]
+
+    @classmethod
+    def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
+        """With a slot and a publication of its own."""
+        found = dict(options)
+        found.setdefault("slot.name", f"headrace_{secrets.token_hex(6)}")
+        found.setdefault("publication.name", found["slot.name"])
+        return found
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        plain = {name: value for name, value in options.items() if not name.startswith("include.")}
+        values = CDC.read(plain, COMMON_OPTIONS)
+        self._server = cdc_server(values)
+        self._schema_name, self._table = values["schema.name"], values["table.name"]
+        self._slot, self._publication = values["slot.name"], values["publication.name"]
+        reader = OptionReader(options)
+        self._on_error, self._max_rows = reader.on_error(), reader.integer("max_rows_per_epoch", 1)
+        self._beside = {options.get("include.operation"), options.get("include.position")}
+        self._operation = options.get("include.operation")
+        self._own = [c for c in self.columns if c.name not in self._beside]
+        self._key = [c.name for c in self._own if not c.nullable]
+        nested = next((c for c in self._own if pa.types.is_nested(self.schema.field(c.name).type)), None)
+        if nested is not None:
+            raise NotSupported(f'the column "{nested.name}" of type {nested.type} of a postgres-cdc table')
+        self._taken: Offsets = {}
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        with connection(self._server, SourceError) as c:
+            c.execute(_TEXT)
+            c.commit()
+            yield c
+
+    @property
+    def _name(self) -> str:
+        return f"{self._schema_name}.{self._table}"
+
+    # ---- binding, in the server
+
+    def start_offsets(self) -> Offsets:
+        """Before the table's content. Raises `SourceError` where there is no such table, or a column is missing."""
+        with self._connection() as c:
+            names = {r[0] for r in c.execute(_COLUMNS, [_quoted(self._schema_name, self._table)])}
+        if not names:
+            raise SourceError(f"there is no table {self._name} in PostgreSQL, or it cannot be seen")
+        missing = next((column.name for column in self._own if column.name not in names), None)
+        if missing is not None:
+            raise SourceError(f'the table {self._name} in PostgreSQL has no column "{missing}"')
+        return {}
+
+    def acknowledge(self, offsets: Offsets) -> None:
+        """See `Source`: the slot is moved on with the next look."""
+        self._taken = offsets
+
+    def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
+        """See `Source`."""
+        with self._connection() as c:
+            c.autocommit = True
+            if not after:
+                return self._begin(c)
+            self._check_slot(c, after)
+            if not self._taken:
+                return Binding(after, 0, False)  # first its content has to be taken in
+            self._in_turn(lambda: c.execute(_ADVANCE, [self._slot, _lsn(self._taken[LSN])]))
+            end = self._end(c)
+            room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
+            asked = [self._slot, None if room else _lsn(end), room, self._publication]
+            reached, rows = self._in_turn(lambda: c.execute(_REACHED, asked).fetchone())
+        to = end if not after.get(CAUGHT_UP) else reached if rows else after[LSN]
+        if not rows and end - after[LSN] > QUIET_BYTES:
+            to = end
+        return Binding({LSN: max(to, after[LSN]), CAUGHT_UP: True}, rows, False, None, bool(room and rows >= room))
+
+    def _begin(self, c: Any) -> Binding:
+        if c.execute("SELECT FROM pg_publication WHERE pubname = %s", [self._publication]).fetchone() is None:
+            name, table = _quoted(self._publication), _quoted(self._schema_name, self._table)
+            c.execute(f"CREATE PUBLICATION {name} FOR TABLE {table}")
+        if c.execute(_PUBLISHED, [self._publication, self._schema_name, self._table]).fetchone() is None:
+            raise SourceError(f"the publication {self._publication} in PostgreSQL does not have the table {self._name}")
+        c.execute(_NEW_SLOT, [self._slot, self._slot])
+        (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
+        (rows,) = c.execute(_ESTIMATE, [_quoted(self._schema_name, self._table)]).fetchone()
+        return Binding({LSN: int(lsn), CAUGHT_UP: False}, max(int(rows), 1), False)
+
+    def _check_slot(self, c: Any, after: Offsets) -> None:
+        found = c.execute(_SLOT, [self._slot]).fetchone()
+        hint = "drop the table and create it again: it begins with the content of now"
+        if found is None or found[1] == "lost":
+            raise SourceError(f"PostgreSQL does not have the replication slot {self._slot} any more", hint=hint)
+        if int(found[0]) > after[LSN]:
+            raise SourceError(f"somebody else has read from the replication slot {self._slot}", hint=hint)
+
+    def _end(self, c: Any) -> int:
+        """A place in the log beyond all that anybody sees now, and up to which it is on PostgreSQL's disk."""
+        (end,) = c.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        until_s = time.monotonic() + FLUSH_WAIT_S
+        while c.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone()[0] < end:
+            if time.monotonic() > until_s:
+                raise SourceError("PostgreSQL does not write its log to its disk")
+            time.sleep(0.02)
+        return int(end)
+
+    def _in_turn(self, call: Any) -> Any:
+        """The result of a call for which the slot has to be free."""
+        psycopg = needed_module("psycopg", "postgres")
+        until_s = time.monotonic() + SLOT_WAIT_S
+        while True:
+            try:
+                return call()
+            except psycopg.Error as error:
+                if error.sqlstate != _IN_USE or time.monotonic() > until_s:
+                    raise
+                time.sleep(0.05)
+
+    def discard(self) -> None:
+        """Drop the slot, and the publication if it was made for it."""
+        with self._connection() as c:
+            c.autocommit = True
+            self._in_turn(lambda: c.execute(_DROP_SLOT, [self._slot]))
+            if self._publication == self._slot:
+                c.execute(f"DROP PUBLICATION IF EXISTS {_quoted(self._publication)}")
+
+    # ---- reading
+
+    def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
+        """See `Source`: a slot is read by one task."""
+        if not from_:
+            first: list[ReadTask] = [{"content": True}]
+            return first + ([{"from": 0, "to": to[LSN]}] if to[CAUGHT_UP] else [])
+        return [] if from_[LSN] == to[LSN] else [{"from": from_[LSN], "to": to[LSN]}]
+
+    def read(self, task: ReadTask) -> Iterator[ReadBatch]:
+        """See `Source`."""
+        with self._connection() as c:
+            if task.get("content"):
+                yield from self._content(c)
+            else:
+                yield from self._changes(c, task["from"], task["to"])
+
+    def _content(self, c: Any) -> Iterator[ReadBatch]:
+        names = [column.name for column in self._own]
+        columns = ", ".join(f"{_quoted(n)}::text" for n in names)
+        with c.cursor(name="headrace") as cursor:
+            cursor.execute(f"SELECT {columns} FROM {_quoted(self._schema_name, self._table)}")
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                yield self._batch([Change(UPSERT, 0, dict(zip(names, row))) for row in rows])
+
+    def _changes(self, c: Any, low: int, high: int) -> Iterator[ReadBatch]:
+        decoder = Decoder(self._schema_name, self._table, self._key, frozenset(column.name for column in self._own))
+        waiting: list[Change] = []
+        for end, changes in decoder.transactions(self._messages(c, high)):
+            if low < end <= high:
+                waiting += changes
+            if len(waiting) >= BATCH_ROWS:
+                yield self._batch(waiting)
+                waiting = []
+        if waiting:
+            yield self._batch(waiting)
+
+    def _messages(self, c: Any, high: int) -> Iterator[tuple[int, bytes]]:
+        def begun() -> tuple[Any, list[tuple[int, bytes]]]:
+            c.rollback()
+            cursor = c.cursor(name="headrace")  # what is peeked at waits in the server, not here
+            cursor.execute(_CHANGES, [self._slot, _lsn(high), self._publication], binary=True)
+            return cursor, cursor.fetchmany(BATCH_ROWS)
+
+        cursor, found = self._in_turn(begun)
+        while found:
+            yield from found
+            found = cursor.fetchmany(BATCH_ROWS)
+
+    def _batch(self, changes: Sequence[Change]) -> ReadBatch:
+        made: dict[str, pa.Array] = {}
+        errors: list[tuple[int, RowError]] = []
+        schema = arrow_schema([Column(c.name, c.type) for c in self.columns])
+        for column in self._own:
+            texts = pa.array([change.values.get(column.name) for change in changes], pa.string())
+            kind = schema.field(column.name).type
+            array, bad = strings_to_array(_readable(texts, kind), kind)
+            made[column.name] = array
+            errors += [
+                (i, RowError(self._name, changes[i].position, column.name, sample(texts[i]), message))
+                for i, message in bad
+            ]
+        for field in schema:
+            if field.name == self._operation:
+                made[field.name] = pa.array([change.operation for change in changes])
+            elif field.name in self._beside:
+                made[field.name] = pa.array([change.position for change in changes], pa.int64())
+        rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
+        positions = np.fromiter((change.position for change in changes), np.int64, len(changes))
+        return apply_policy(Parsed(rows, positions, [self._name], None, errors), self.columns, self._on_error)
+
+
+def _readable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """PostgreSQL's spellings as those that Arrow reads at one go."""
+    if pa.types.is_boolean(kind):
+        return pc.replace_with_mask(texts, pc.fill_null(pc.equal(texts, "t"), False), "true").cast(pa.string())
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pc.replace_substring_regex(texts, r"\+00$", "Z")
+    return texts
+
+
+def _quoted(*names: str) -> str:
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def _lsn(number: int) -> str:
+    return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
+
+
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+_ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
+_PUBLISHED = "SELECT FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s"
+_NEW_SLOT = """SELECT pg_create_logical_replication_slot(%s, 'pgoutput')
+               WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)"""
+_CONFIRMED = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+_SLOT = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status FROM pg_replication_slots WHERE slot_name = %s"
+_ADVANCE = """SELECT pg_replication_slot_advance(slot_name, wanted) FROM pg_replication_slots,
+              (SELECT %s AS name, %s::pg_lsn AS wanted) w WHERE slot_name = w.name AND confirmed_flush_lsn < wanted"""
+_DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+_PEEK = """pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, {limit},
+           'proto_version', '1', 'publication_names', %s)"""
+# Commits (C); inserts, updates, deletes, truncations.
+_REACHED = f"""SELECT (max(lsn) FILTER (WHERE get_byte(data, 0) = 67) - '0/0'::pg_lsn)::bigint,
+               count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))
+               FROM {_PEEK.format(limit="%s::int")}"""
+_CHANGES = f"SELECT (lsn - '0/0'::pg_lsn)::bigint, data FROM {_PEEK.format(limit='NULL')}"

@@ -1,0 +1,83 @@
+"""The law of sources: what is bound is read by whoever asks, in whatever pieces, always the same, and each row once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, Origin
+
+from headrace.connectors.base import Admission, Binding, Offsets, Source
+from postgres import NoPostgres, Postgres, postgres_server
+
+KINDS = ("datagen", "files", "kafka", "cdc")
+
+
+@pytest.fixture(scope="module")
+def logical() -> Iterator[Postgres]:
+    try:
+        with postgres_server({"wal_level": "logical", "fsync": "off"}) as found:
+            yield found
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=KINDS)
+def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Origin:
+    if request.param == "kafka":
+        return KafkaOrigin(request.getfixturevalue("kafka"))
+    if request.param == "cdc":
+        return CdcOrigin(request.getfixturevalue("logical"))
+    return FilesOrigin(tmp_path) if request.param == "files" else DatagenOrigin()
+
+
+def bind(source: Source, after: Offsets | None, rows: int | None = None) -> Binding:
+    return source.latest_offsets(source.start_offsets() if after is None else after, Admission(rows), 0)
+
+
+def read(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter[int]:
+    tasks = source.plan(from_, to, parts)
+    return Counter(n for t in tasks for made in source.read(t) for n in made.batch.column("n").to_pylist())
+
+
+@pytest.mark.parametrize("limit", [None, 37])
+def test_every_row_is_read_once(origin: Origin, limit: int | None) -> None:
+    bounds: list[Offsets] = []
+    found: Counter[int] = Counter()
+    bounds.append(origin.source().start_offsets())
+    for first in (0, 100, 200):
+        origin.add(first, first + 100)
+        while True:
+            source = origin.source()  # as after a restart
+            if len(bounds) > 1:
+                source.acknowledge(bounds[-1])
+            bound = bind(source, bounds[-1], limit)
+            if bound.offsets == bounds[-1]:
+                break
+            assert limit is None or not origin.limits or (bound.rows or 0) <= limit
+            assert bound.offsets == bind(source, bounds[-1], limit).offsets, "what is not bound yet is not lost"
+            found += read(source, bounds[-1], bound.offsets)
+            bounds.append(bound.offsets)
+    assert found == Counter(range(300))
+
+
+def test_a_range_is_the_same_whoever_reads_it(origin: Origin) -> None:
+    source = origin.source()
+    origin.add(0, 100)
+    bounds = [bind(source, None).offsets]
+    source.acknowledge(bounds[0])
+    for first in (100, 200):
+        origin.add(first, first + 100)
+        bounds.append(bind(source, bounds[-1]).offsets)
+    pieces = [read(source, low, high) for low, high in pairwise(bounds)]
+    origin.add(300, 310)
+    for parts in (1, 2, 16):
+        other = origin.source()
+        assert [read(other, low, high, parts) for low, high in pairwise(bounds)] == pieces
+        assert read(other, bounds[0], bounds[-1], parts) == sum(pieces, Counter())
+    assert read(source, bounds[0], bounds[0]) == Counter()
+    counted = source.rows_between(bounds[0], bounds[-1])
+    assert counted is None or counted >= sum(piece.total() for piece in pieces)
