@@ -32,7 +32,14 @@ from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import Found
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
 from headrace.coordinator.writes.stored import StoredRows, Versions
-from headrace.errors import Fenced, HeadraceError, ShuttingDown, UndefinedTable, WrongObjectType
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    SerializationFailure,
+    ShuttingDown,
+    UndefinedTable,
+    WrongObjectType,
+)
 from headrace.state.run import Section, write_run, write_small_run
 from headrace.state.schema import RunRef
 
@@ -303,6 +310,25 @@ class Writer:
             if looked_up:
                 self._rows.put(table_id, looked_up)
         return found
+
+    def row_now(self, relation: Relation, key: Key) -> tuple[Found, int] | None:
+        """The row with a primary key as of the newest complete epoch, and that epoch. Waits for nobody.
+
+        None where that cannot be had at once, or keys are not found as Python objects.
+        """
+        layout = self.layout(relation.id)
+        if not layout.keyed or layout.schema.expires is not None:
+            return None
+        with ExitStack() as held:
+            now = self._versions.hold_now(relation, held)
+            if now is None:
+                return None
+            refs, epoch = now
+            try:
+                found = self.rows_unchanged(relation, layout, refs, [key], epoch)
+            except SerializationFailure:  # a commit that is not complete yet
+                found = self.looked_up(relation.id, layout, refs, [key], epoch)
+            return found[key], epoch
 
     def looked_up(
         self, i: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], as_of: int | None = None

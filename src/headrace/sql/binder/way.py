@@ -65,6 +65,26 @@ _KEPT_CHARACTERS: Final = 65_536
 """Larger queries are bound each time."""
 
 
+def bound_query(
+    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None] = ()
+) -> tuple[Query, list[str]]:
+    """The typed tree of a query, and the Spark types of its parameters: those given, and those that their places give.
+
+    Raises `NotBound` for what the binder does not know, and the errors that PostgreSQL has.
+    """
+    kinds = {i + 1: of_spark(spark) for i, spark in enumerate(given) if spark is not None}
+    parsed = parse_statement(text)
+    known = Known(lambda name: _columns(relations, name), world, tuple((n, k) for n, k in kinds.items() if k))
+    binder = Binder(parsed, known)
+    with reporting(binder, parsed):
+        query = binder.statement()
+    numbers = range(1, max([len(given), *binder.parameters]) + 1)
+    missing = [n for n in numbers if n not in binder.parameters]
+    if missing:
+        raise NotBound(f"the type of ${missing[0]}")
+    return query, [binder.parameters[n].spark for n in numbers]
+
+
 def parameter_types(
     text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None]
 ) -> list[str | None]:
