@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -387,3 +388,34 @@ def test_explain_says_which_way_is_taken(accounts: Database, session: Session) -
     assert len(lines("SELECT v, count(*) FROM accounts GROUP BY v")) > 2
     with without(session):
         assert "accounts" not in lines("SELECT v FROM accounts WHERE id = 1")[0]
+
+
+def test_reads_beside_commits_show_what_is_committed_and_never_go_back(accounts: Database, session: Session) -> None:
+    prepared, general = session.prepare("SELECT v FROM accounts WHERE id = $1"), accounts.session()
+    committed, done = [10], threading.Event()
+
+    def write() -> None:
+        writer = accounts.session()
+        update = writer.prepare("UPDATE accounts SET v = $1 WHERE id = 1")
+        for n in range(11, 211):
+            update.execute([str(n)])
+            committed[0] = n
+        writer.close()
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    shown, at_once, i = 0, 0, 0
+    while not done.is_set():
+        known, i = committed[0], i + 1
+        found = prepared.start(["1"]) if i % 4 else None
+        if found is None:  # the way of reads that may wait
+            (found,) = general.execute("SELECT v + 0 FROM accounts WHERE id = 1")
+        else:
+            at_once += 1
+        ((v,),) = found.rows()  # type: ignore[union-attr]
+        assert v >= max(known, shown)
+        shown = v
+    thread.join()
+    assert at_once and prepared.execute(["1"]).rows() == [(210,)]
+    general.close()
