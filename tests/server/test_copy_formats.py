@@ -20,7 +20,7 @@ from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.copying import CopyFormat
 from headrace.sql.parser import parse_one
-from postgres import NoPostgres, Postgres, postgres_server
+from postgres import Postgres
 
 COLUMNS = {"a": "int", "b": "string", "d": "double", "e": "date"}
 TABLE = "CREATE TABLE c (a int NOT NULL, b text, d float8, e date)"
@@ -84,15 +84,6 @@ def there(connection: psycopg.Connection[Any], sql: str, data: bytes) -> Outcome
         return error.diag.sqlstate, error.diag.message_primary, error.diag.context
     finally:
         connection.execute("DELETE FROM c")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    try:
-        with postgres_server() as server:
-            yield server
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

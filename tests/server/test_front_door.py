@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from memory_session import Database
 
+import clients
 from headrace.common.scram import Verifier
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
@@ -71,8 +72,7 @@ def served(database: Database) -> Iterator[Served]:
 
 
 def connect(server: ServerThread, user: str = "anna", **options: Any) -> psycopg.Connection[Any]:
-    options = {"autocommit": True, "connect_timeout": int(WAIT_S), **options}
-    return psycopg.connect(host="127.0.0.1", port=server.port, user=user, dbname="dev", **options)
+    return clients.connect(server, user, **options)
 
 
 def answers(connection: AbstractContextManager[psycopg.Connection[Any]]) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from clients import connect
 from headrace.errors import ShuttingDown
 from headrace.server import PgClient, PgServer, ServerThread, run_server_in_thread
 from headrace.server.client import ConnectionLost, ServerError
@@ -25,11 +26,6 @@ from headrace.session.result import IdleLimit
 from support import WAIT_S, child, eventually
 
 psql_missing = pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not installed")
-
-
-def connect(server: ServerThread, **options) -> psycopg.Connection:
-    options = {"autocommit": True, "connect_timeout": int(WAIT_S), **options}
-    return psycopg.connect(host="127.0.0.1", port=server.port, user="root", dbname="dev", **options)
 
 
 def pg_client(server: ServerThread) -> PgClient:

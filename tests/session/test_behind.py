@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from clients import run
 from headrace.errors import SerializationFailure
 from headrace.session.database import Database
 from headrace.session.session import Session
@@ -28,14 +28,6 @@ def sessions(database: Database) -> Iterator[tuple[Session, Session]]:
     run(one, "ROLLBACK", "DROP MATERIALIZED VIEW late_v", "DROP TABLE late_t")
     one.close()
     two.close()
-
-
-def run(session: Session, *statements: str) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
-    for text in statements:
-        for result in session.execute(text):
-            found = result.rows() if result.columns else []
-    return found
 
 
 def double_what_the_view_has(session: Session) -> int:

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql as text
 
+from clients import connect, count
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.execution import copying
@@ -39,19 +40,6 @@ def table(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
     database.sql(f"CREATE TABLE {name} ({COLUMNS})")
     yield name
     database.sql(f"DROP TABLE {name}")
-
-
-def connect(server: ServerThread, **options: Any) -> psycopg.Connection[Any]:
-    return psycopg.connect(
-        host="127.0.0.1", port=server.port, user="root", dbname="dev", connect_timeout=int(WAIT_S),
-        **{"autocommit": True, **options},
-    )  # fmt: skip
-
-
-def count(connection: psycopg.Connection[Any], table: str) -> int:
-    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 @pytest.mark.parametrize("how", ["", "(FORMAT csv)", "(FORMAT binary)"])

@@ -9,23 +9,14 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
-from test_copy import connect
 
+from clients import connect
 from headrace.server import ServerThread
 from headrace.session.database import Database
-from postgres import NoPostgres, Postgres, postgres_server
+from postgres import Postgres
 
 ROWS = 10
 QUERY = "SELECT n FROM numbers ORDER BY n"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    try:
-        with postgres_server() as server:
-            yield server
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -83,7 +83,9 @@ def test_epochs_tell_where_a_relation_is_exact(busy: Database) -> None:
     assert found["t"][0] == "table" and found["t"][1] is None
     kind, committed, frontier, safe, floor, newest, exact = found["v"]
     assert kind == "materialized_view" and safe <= committed <= frontier == newest and floor <= newest
-    assert exact.endswith(f"[{committed}, {newest}]")
+    # A checkpoint at the very epoch of a change lengthens the range before it; any other begins a new one.
+    low, high = map(int, exact.split(" [")[-1].strip("[]").split(", "))
+    assert low <= committed and high == newest
     assert found["w"][5] < newest, "paused"
     (epoch,) = rows(busy, "SELECT floor FROM headrace_catalog.epochs WHERE name = 'v'")[0]
     assert rows(busy, f"SELECT count(*) FROM v FOR SYSTEM_TIME AS OF {epoch}") == [(6,)]

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from samples import DROP, SAMPLES, SETUP
 
+from clients import run
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.config import Settings
 from headrace.errors import (
@@ -44,14 +45,6 @@ def root(database: Database) -> Iterator[Session]:
     made = [o.id for o in database.catalog.state.objects.values() if o.kind == "role" or o.name == "public"]
     database.coordinator.drop(made)
     session.close()
-
-
-def run(session: Session, *statements: str) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for sql in statements:
-        for result in session.execute(sql):
-            rows = result.rows() if result.columns is not None else []
-    return rows
 
 
 def denied(session: Session, sql: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clients import run
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.common.scram import ClientExchange, ServerExchange, Verifier
 from headrace.errors import (
@@ -34,14 +35,6 @@ def session(database: Database) -> Iterator[Session]:
     made = [record.id for record in database.catalog.state.objects_of("role")]
     if made:
         database.coordinator.drop(made)
-
-
-def run(session: Session, *statements: str) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for sql in statements:
-        for result in session.execute(sql):
-            rows = result.rows() if result.columns is not None else []
-    return rows
 
 
 def knows(role: Role | None, password: str) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from test_copy import connect, count
 
+from clients import connect, count
 from headrace.server import ServerThread
 from headrace.session.database import Database
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from clients import run
 from headrace.catalog.store import Overtaken
 from headrace.common.clock import SystemClock
 from headrace.common.faults import disarm_all
@@ -67,12 +68,6 @@ def opened(spark: SparkSession, tmp_path: Path) -> Iterator[Open]:
 def rows(session: Session, sql: str) -> list[tuple[object, ...]]:
     *_, last = session.execute(sql)
     return last.rows()
-
-
-def run(session: Session, *statements: str) -> None:
-    for sql in statements:
-        for result in session.execute(sql):
-            result.table()
 
 
 def shows(session: Session, sql: str, wanted: list[tuple[object, ...]]) -> None:

@@ -11,6 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from clients import connect
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from support import WAIT_S, eventually
@@ -25,13 +26,6 @@ def table(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
     database.sql(f"CREATE TABLE {name} (id int PRIMARY KEY, n bigint); INSERT INTO {name} VALUES (1, 1), (2, 2)")
     yield name
     database.sql(f"DROP TABLE {name}")
-
-
-def connect(server: ServerThread, **options: Any) -> Connection:
-    return psycopg.connect(
-        host="127.0.0.1", port=server.port, user="root", dbname="dev", connect_timeout=int(WAIT_S),
-        **{"autocommit": True, **options},
-    )  # fmt: skip
 
 
 def content(database: Database, table: str) -> list[tuple[int, int]]:

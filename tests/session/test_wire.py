@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from samples import SAMPLES
 
+from clients import connect
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.idle import IdleClock
@@ -30,13 +31,6 @@ def table(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
     database.sql(f"CREATE TABLE {name} ({COLUMNS})")
     yield name
     database.sql(f"DROP TABLE {name}")
-
-
-def connect(server: ServerThread, **options: Any) -> psycopg.Connection[Any]:
-    return psycopg.connect(
-        host="127.0.0.1", port=server.port, user="root", dbname="dev", connect_timeout=int(WAIT_S),
-        **{"autocommit": True, **options},
-    )  # fmt: skip
 
 
 def with_asyncpg(server: ServerThread, use: Callable[[Any], Awaitable[None]]) -> None:

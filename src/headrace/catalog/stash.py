@@ -460,7 +460,6 @@ class StashStore:
         if self._engine.dialect.name == "sqlite":
             self._append_to_file(writes, expected_sequence)
             return
-        self._check_open()
         parameters = self._append_parameters(writes, expected_sequence)
         fault_point("catalog.commit.before")
         with self._appending_connection() as connection:

@@ -93,7 +93,7 @@ class Session:
         self._role_ids: dict[str, int] = {}
         """The ids that the roles had which the session has been."""
         if not self.rights.superuser:
-            self.variables = Variables(**{**self.variables.defaults, "is_superuser": "off"})
+            self.variables.hold({"is_superuser": "off"})
         self._idle = idle.IdleClock()
         self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check)
         self.statements: Named[Prepared] = Named("prepared statement", "26000", "42P05")

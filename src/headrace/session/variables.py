@@ -206,8 +206,6 @@ class Variables:
         self._found_version = 0
         """The values that were asked for, and as of which version."""
         self._reported: tuple[int, dict[str, str]] | None = None
-        self.defaults: Mapping[str, str] = values
-        """The defaults that are not those of all sessions."""
         self._defaults = {name: v.default for name, v in VARIABLES.items()}
         for name, value in values.items():
             self._defaults[name.lower()] = value

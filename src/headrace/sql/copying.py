@@ -8,8 +8,9 @@ from typing import Any, Final, Literal
 
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SyntaxFault
 from headrace.sql import statements as st
-from headrace.sql.cursor import Cursor
+from headrace.sql.cursor import Cursor, other_database
 from headrace.sql.postgres import Parsed, parse_statement
+from headrace.sql.statements import DATABASE
 
 _LISTS: Final = ("force_quote", "force_not_null", "force_null")
 _TEXTS: Final = ("format", "delimiter", "null", "quote", "escape", "encoding")
@@ -55,7 +56,11 @@ def copy(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statemen
         if not isinstance(query, st.Select):
             raise NotSupported("COPY of anything but a query's rows is not supported", position=query.position)
         return st.CopyTo(None, (), query.query, found)
-    table = st.TableName(node.relation.schemaname or None, node.relation.relname)
+    relation = node.relation
+    if relation.catalogname and relation.catalogname != DATABASE:
+        parts = (relation.catalogname, relation.schemaname, relation.relname)
+        raise other_database(parts, start + parsed.position(relation.location))
+    table = st.TableName(relation.schemaname or None, relation.relname)
     return st.CopyFrom(table, columns, found) if node.is_from else st.CopyTo(table, columns, None, found)
 
 

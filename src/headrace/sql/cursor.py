@@ -22,6 +22,11 @@ _RESERVED_WORDS = (
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
+def other_database(parts: Sequence[str], position: int | None) -> NotSupported:
+    """The error for a name in another database than the only one."""
+    return NotSupported(f'cross-database references are not implemented: "{".".join(parts)}"', position=position)
+
+
 class Cursor:
     """The tokens of one statement, and how far they have been read."""
 
@@ -105,10 +110,7 @@ class Cursor:
         if len(parts) > 3:
             self.fail()
         if len(parts) == 3 and parts[0] != DATABASE:
-            raise NotSupported(
-                f'cross-database references are not implemented: "{".".join(parts)}"',
-                position=start.start + 1 if start else None,
-            )
+            raise other_database(parts, start.start + 1 if start else None)
         return TableName(parts[-2] if len(parts) > 1 else None, parts[-1])
 
     def is_string(self) -> bool:

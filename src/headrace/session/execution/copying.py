@@ -24,7 +24,7 @@ from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
 from headrace.session.execution.dml import default_value
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
-from headrace.session.execution.targets import check_not_null, is_required, target_columns
+from headrace.session.execution.targets import check_not_null, is_required, target_columns, target_table
 from headrace.session.names import kind_name, label
 from headrace.session.result import Result, ResultColumn
 from headrace.session.transactions import Transaction, Written, late_rows, run_writing
@@ -63,12 +63,7 @@ def copy_to(session: Session, statement: st.CopyTo) -> Result:
 
 def copy_from(session: Session, statement: st.CopyFrom) -> Result:
     """COPY FROM STDIN: where the rows go."""
-    record = session.names().get(statement.table)
-    if record.kind != "table":
-        raise WrongObjectType(
-            f'cannot copy to {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
-        )
-    session.rights.require("a", record)
+    record = target_table(session, statement)
     columns = target_columns(record, statement.columns)
     check_lists(statement.format, [c.name for c in columns], [c.name for c in record.columns], label(record))
     return Result("COPY", sink=_Sink(session, statement, record, columns))

@@ -520,9 +520,7 @@ def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Seque
 def alter(session: Session, statement: st.AlterJob) -> Result:
     """ALTER ... PAUSE, RESUME, SET and OWNER TO."""
     tag = f"ALTER {statement.kind.upper()}"
-    if statement.action == "owner":
-        return grants.alter_owner(session, statement)
-    found = session.names().find(statement.name)
+    found = _to_alter(session, statement)
     if found is None and statement.if_exists:
         return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
     record = found or session.names().get(statement.name)
@@ -531,6 +529,10 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     _refuse_automatic(session, record, "altered")
     session.rights.require_owner(record)
     coordinator = session.database.coordinator
+    if statement.action == "owner":
+        assert statement.target is not None
+        grants.give(session, record, statement.target)
+        return Result(tag)
     if statement.action not in ("pause", "resume", "set"):
         raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")
     if record.id not in session.database.catalog.state.jobs:
@@ -542,6 +544,13 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     for each in [record, *parts]:
         coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(tag)
+
+
+def _to_alter(session: Session, statement: st.AlterJob) -> ObjectRecord | None:
+    """What a statement names; of schemas only the owner can be changed."""
+    if statement.kind == "schema" and statement.action == "owner":
+        return grants.schema_record(session, statement.name.name)
+    return session.names().find(statement.name)
 
 
 def _left_behind(session: Session, record: ObjectRecord) -> list[Notice]:

@@ -293,28 +293,15 @@ def _require_settable(session: Session, record: ObjectRecord, action: str) -> No
         )
 
 
-def alter_owner(session: Session, statement: st.AlterJob) -> Result:
-    """ALTER ... OWNER TO."""
-    tag, state = f"ALTER {statement.kind.upper()}", session.database.catalog.state
-    if statement.kind == "schema":
-        record: ObjectRecord | None = schema_record(session, statement.name.name)
-    else:
-        record = session.names().find(statement.name)
-    if record is None and statement.if_exists:
-        return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
-    record = record or session.names().get(statement.name)
-    if kind_name(record) != statement.kind:
-        raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
-    assert statement.target is not None
-    rights, owner = session.rights, role_id(session, statement.target)
-    rights.require_owner(record)
+def give(session: Session, record: ObjectRecord, target: str) -> None:
+    """Let an object that the session owns belong to another role."""
+    rights, owner = session.rights, role_id(session, target)
     if not rights.superuser:
         if owner not in rights.settable:
-            raise InsufficientPrivilege(f'must be able to SET ROLE "{statement.target}"')
+            raise InsufficientPrivilege(f'must be able to SET ROLE "{target}"')
         if record.schema:
-            Rights.of(state, owner).require_in("C", record.schema)
+            Rights.of(session.database.catalog.state, owner).require_in("C", record.schema)
     _give(session, [record], owner)
-    return Result(tag)
 
 
 def _give(session: Session, records: Sequence[ObjectRecord], owner: int) -> None:

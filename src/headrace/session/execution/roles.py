@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 
-_OPTIONS_OF_SUPERUSERS = ("superuser", "create_role", "create_db")
-_WORDS = {"superuser": "SUPERUSER", "create_role": "CREATEROLE", "create_db": "CREATEDB"}
+_GIVEN_BY_HOLDERS = {"superuser": "SUPERUSER", "create_role": "CREATEROLE", "create_db": "CREATEDB"}
 
 
 def create_role(session: Session, statement: st.CreateRole) -> Result:
@@ -64,11 +63,9 @@ def _let_in(session: Session, maker: int, name: str) -> None:
 def _check_given(session: Session, options: Mapping[str, Any]) -> None:
     """Raise `InsufficientPrivilege` for what only those may give who have it."""
     own = session.rights.role
-    for name in _OPTIONS_OF_SUPERUSERS:
+    for name, word in _GIVEN_BY_HOLDERS.items():
         if options.get(name) and not getattr(own, name):
-            raise InsufficientPrivilege(
-                f"permission denied to give a role {_WORDS[name]}", hint="Only who has it may give it."
-            )
+            raise InsufficientPrivilege(f"permission denied to give a role {word}", hint="Only who has it may give it.")
 
 
 def alter_role(session: Session, statement: st.AlterRole) -> Result:

@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 
-_VERBS = {st.Insert: "insert into", st.Update: "update", st.Delete: "delete from"}
-_LETTERS = {st.Insert: "a", st.Update: "wr", st.Delete: "dr"}
+Writing = st.Insert | st.Update | st.Delete | st.CopyFrom
+"""The statements that write rows to a table."""
+_VERBS = {st.Insert: "insert into", st.Update: "update", st.Delete: "delete from", st.CopyFrom: "copy to"}
+_LETTERS = {st.Insert: "a", st.Update: "wr", st.Delete: "dr", st.CopyFrom: "a"}
 """The privileges that it takes. What is changed or removed is read, too: by a condition, or to be counted."""
 
 
-def letters_of(statement: st.Insert | st.Update | st.Delete) -> str:
+def letters_of(statement: Writing) -> str:
     """A letter for each privilege that a statement takes on the table that it writes to."""
     letters = _LETTERS[type(statement)]
-    return letters if statement.returning is None or "r" in letters else letters + "r"
+    returns = not isinstance(statement, st.CopyFrom) and statement.returning is not None
+    return letters + "r" if returns and "r" not in letters else letters
 
 
-def target_table(session: Session, statement: st.Insert | st.Update | st.Delete) -> ObjectRecord:
+def target_table(session: Session, statement: Writing) -> ObjectRecord:
     """The table to write to. Raises `WrongObjectType` for anything else, `InsufficientPrivilege`."""
     name, verb = statement.table, _VERBS[type(statement)]
     record = session.names().get(name)

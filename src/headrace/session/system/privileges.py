@@ -22,16 +22,13 @@ def answered(session: Session, node: exp.Expr) -> exp.Expr:
     Raises `NotSupported` for arguments that are no literals, where that matters.
     """
     name, arguments = node.name.lower(), list(node.expressions)
-    own = {"has_table_privilege": 2, "has_schema_privilege": 2, "has_function_privilege": 2, "pg_has_role": 2}[name]
     texts = [_literal(a) for a in arguments]
-    rights = session.rights
-    if len(arguments) > own and texts[0] is not None:
-        rights = _of_role(session, texts[0])
-    elif len(arguments) > own:
-        rights = Rights(session.rights.state, "")  # whose it is cannot be told here
-    if rights.name and rights.superuser:
+    rights: Rights | None = session.rights
+    if len(arguments) > 2:  # the first one says whose; where that is no literal it cannot be told here
+        rights = None if texts[0] is None else _of_role(session, texts[0])
+    if rights is not None and rights.superuser:
         return exp.true()
-    if not rights.name or None in texts:
+    if rights is None or None in texts:
         raise NotSupported(f"{name} of arguments that are no literals", hint="Ask a superuser, or give names.")
     return exp.Boolean(this=_holds(session, rights, name, str(texts[-2]), str(texts[-1])))
 

@@ -1,0 +1,33 @@
+"""Sessions and connections as tests use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from headrace.server import ServerThread
+from headrace.session.session import Session
+from support import WAIT_S
+
+
+def connect(server: ServerThread, user: str = "root", **options: Any) -> psycopg.Connection[Any]:
+    """A connection to a server of this process, which commits each statement unless told otherwise."""
+    options = {"autocommit": True, "connect_timeout": int(WAIT_S), **options}
+    return psycopg.connect(host="127.0.0.1", port=server.port, user=user, dbname="dev", **options)
+
+
+def count(connection: psycopg.Connection[Any], table: str) -> int:
+    """How many rows a table has."""
+    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def run(session: Session, *statements: str) -> list[tuple[Any, ...]]:
+    """The rows of the last one of some statements."""
+    rows: list[tuple[Any, ...]] = []
+    for sql in statements:
+        for result in session.execute(sql):
+            rows = result.rows() if result.columns is not None else []
+    return rows
