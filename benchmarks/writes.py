@@ -91,13 +91,16 @@ def _children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run_load(at: Address, script: str, connections: int, seconds: float) -> Load:
-    """Load a server for so long; raises RuntimeError if anything fails but what is tried again."""
+def run_load(at: Address, script: str, connections: int, seconds: float, mode: str = "prepared") -> Load:
+    """Load a server for so long, statements sent in one of pgbench's modes.
+
+    Raises RuntimeError if anything fails but what is tried again.
+    """
     with tempfile.TemporaryDirectory(prefix="headrace-load-") as folder:
         file = Path(folder, "script.sql")
         file.write_text(script)
         command = [
-            str(binaries() / "pgbench"), "-n", "-M", "prepared", "-f", str(file), "-c", str(connections), "-j", "1",
+            str(binaries() / "pgbench"), "-n", "-M", mode, "-f", str(file), "-c", str(connections), "-j", "1",
             "-T", f"{seconds:.0f}", "-l", "--max-tries=100", "-h", HOST, "-p", str(at.port), "-U", "root", at.database,
         ]  # fmt: skip
         before, since = _children_cpu_s(), time.monotonic()

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,17 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from headrace.common.columns import Column
 from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.operators.recompute import NEW, versions
 from headrace.dataflow.operators.task import OUTPUT_ROWS
 from headrace.plan.tree import WEIGHT
-from headrace.session.execution.simple import Order, Scan, count_rows, scan_batches
+from headrace.session.reading.plans import read_plan
+from headrace.session.reading.running import answered
+from headrace.sql.binder.way import bound_query
+from headrace.sql.binder.world import NOTHING
+from headrace.sql.statements import TableName
 from headrace.state.run import Section, write_run
 from headrace.state.schema import TableSchema
 
@@ -50,8 +56,13 @@ def scan(tmp_path: Path) -> SnapshotScan:
     return SnapshotScan(SCHEMA, tuple(refs), str(tmp_path), 1, ("a",), 1, pa.schema([("a", I64)]))
 
 
-def plan(**given: Any) -> Scan:
-    return Scan(**{"items": (("a", "x"),), "order": (), "limit": None, "offset": 0, **given})
+def answer(sql: str, scan: SnapshotScan) -> list[Any]:
+    """The first column of a query over the rows as `t (a)`."""
+    query, types = bound_query(sql, {TableName(None, "t"): {"a": "bigint"}}, NOTHING)
+    record: Any = SimpleNamespace(kind="table", primary_key=(), columns=(Column("a", "bigint"),))
+    plan = read_plan(query, types, record)
+    steps = plan.steps(())
+    return [v for b in answered(plan, steps, scan.stored(0), steps.where) for v in b.column(0).to_pylist()]
 
 
 def test_a_scan(scan: SnapshotScan) -> None:
@@ -63,14 +74,18 @@ def test_a_scan(scan: SnapshotScan) -> None:
 
 def test_a_count(scan: SnapshotScan) -> None:
     with little_memory():
-        assert count_rows(scan) == MANY + 1
+        assert answer("SELECT count(*) FROM t", scan) == [MANY + 1]
+        assert answer("SELECT count(*) FROM t WHERE a > 1", scan) == [MANY]
+        assert answer("SELECT sum(a) + count(*) FROM t", scan) == [3 * MANY + 2]
+        assert answer("SELECT max(a) FROM t", scan) == [2]
 
 
 @pytest.mark.parametrize("falls", [False, True])
 def test_a_sorted_read(scan: SnapshotScan, falls: bool) -> None:
     with little_memory():
-        found = list(scan_batches(plan(order=(Order("a", falls, False),), limit=2, offset=int(not falls)), scan))
-        assert [v for b in found for v in b.column("x").to_pylist()] == [2, 2]
+        order = f"a {'DESC' if falls else 'ASC'} LIMIT 2 OFFSET {int(not falls)}"
+        assert answer(f"SELECT a FROM t ORDER BY {order}", scan) == [2, 2]
+        assert answer("SELECT a + 1 FROM t LIMIT 3", scan) == answer("SELECT 1 + a FROM t WHERE a > 0 LIMIT 3", scan)
 
 
 def test_a_sorted_read_to_its_end(tmp_path: Path) -> None:
@@ -78,8 +93,8 @@ def test_a_sorted_read_to_its_end(tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_arrays(rows, schema=SCHEMA.arrow())
     refs = write_run(str(tmp_path), "1.run", [Section(1, SCHEMA, [batch], 1)], fsync=False)
     small = SnapshotScan(SCHEMA, tuple(refs), str(tmp_path), 1, ("a",), 1, pa.schema([("a", I64)]))
-    found = list(scan_batches(plan(order=(Order("a", True, False),)), small))
-    assert [v for b in found for v in b.column("x").to_pylist()] == [2, 2, 2, 1, 1] and count_rows(small) == 5
+    assert answer("SELECT a FROM t ORDER BY a DESC", small) == [2, 2, 2, 1, 1]
+    assert answer("SELECT count(*) FROM t", small) == [5]
 
 
 def test_a_version_of_a_partition() -> None:

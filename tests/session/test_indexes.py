@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from headrace.config import Settings
 from headrace.errors import DependentObjectsExist, NotSupported, UndefinedColumn, WrongObjectType
 from headrace.session.database import Database, connect
-from headrace.session.execution import points, select
+from headrace.session.execution import points
+from headrace.session.reading import running
 
 SETTINGS = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
 
@@ -28,7 +29,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.extend({ref.table_id for ref in made.table.refs} if made is not None else ())
         return made
 
-    monkeypatch.setattr(select, "key_scan", spy)
+    monkeypatch.setattr(running, "key_scan", spy)
     return found
 
 

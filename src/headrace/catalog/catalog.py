@@ -180,6 +180,11 @@ class Catalog:
         """Whether it is known of every transaction so far if it is durable: else `image` may lack one that is."""
         return self._in_doubt is None
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the fence is asked without a way over a network: in a file of this machine."""
+        return bool(getattr(self._store, "is_near", False))
+
     @contextmanager
     def reading(self) -> Iterator[CatalogState]:
         """The content, checked against the fence, which nobody changes until the block ends. Keep the block short.

@@ -137,6 +137,11 @@ class ShadowStore:
         """That of the live side."""
         return self._live.sequence()
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the live side is a file of this machine."""
+        return bool(getattr(self._live, "is_near", False))
+
     def verify(self) -> None:
         """Raise `Fenced` if the live side has another opener."""
         self._live.verify()

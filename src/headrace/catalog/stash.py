@@ -393,9 +393,14 @@ class StashStore:
         """How many transactions are durable; waits for one that is being committed."""
         return self._reading(lambda: self._sequence(write=True))
 
+    @property
+    def is_near(self) -> bool:
+        """Whether it is a file of this machine."""
+        return self._engine.dialect.name == "sqlite"
+
     def verify(self) -> None:
         """Raise `Fenced` if another opener has come since."""
-        if self._engine.dialect.name == "sqlite":
+        if self.is_near:
             self._retrying(self._verify_file)
         else:
             self._reading(lambda: self._sequence(write=False))

@@ -42,12 +42,13 @@ from headrace.coordinator.mirror import mirror
 from headrace.coordinator.owner import Owner
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.progress_server import ProgressServer
-from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, ReadOptions, Reads, Snapshot
+from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Reads, Snapshot
 from headrace.coordinator.standby import Standby, StandbyStatus, Why
 from headrace.coordinator.status import EdgeStatus, GroupStatus, RelationEpochs, Status
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
 from headrace.coordinator.watchdog import Barrier, Watchdog, barriers, waiting_for
+from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
 from headrace.coordinator.writes.settling import restore
 from headrace.coordinator.writes.transaction import WriteTransaction
@@ -715,6 +716,13 @@ class Coordinator:
             return snapshot
 
         return self._guarded(read)
+
+    def row_now(self, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
+        """The row of a table that has a primary key, as of the epoch that `snapshot` would read it at, without waiting.
+
+        None where there is none, `LATER` where something has to be waited for.
+        """
+        return self._guarded(lambda: self._reads.row_now(self.writer, table_id, key, options))
 
     def state_snapshot(self, table_ids: Sequence[int]) -> Snapshot:
         """What state tables hold, by their ids, each as of its committed epoch; close it after use.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
@@ -27,6 +27,10 @@ from headrace.coordinator.query_epochs import (
 )
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.schema import RunRef, TableSchema
+
+if TYPE_CHECKING:
+    from headrace.coordinator.writes.layout import Key, Row
+    from headrace.coordinator.writes.writer import Writer
 
 DEFAULT_WAIT_S = 60.0
 """Most seconds that a read waits for a snapshot, where it gives no limit."""
@@ -106,6 +110,13 @@ class Snapshot:
         self.close()
 
 
+class Later:
+    """Says that a read has to be done where it may be waited for."""
+
+
+LATER: Final = Later()
+
+
 class Reads:
     """Chooses epochs for reads, never an earlier one of a relation than was served before."""
 
@@ -145,6 +156,27 @@ class Reads:
             core.pins.unpin(pin)
             raise
         return Snapshot(epoch, tables, sources, notices, epochs, shown, core, pin)
+
+    def row_now(self, writer: Writer, table_id: int, key: Key, options: ReadOptions) -> Row | Later | None:
+        """The row of a table with a primary key at the epoch that `snapshot` would choose for it, without waiting.
+
+        A table is exact at every complete epoch: it is the newest one. `LATER` where something is to be waited for.
+        """
+        core = self._core
+        core.check()
+        catalog = core.catalog
+        if core.mirrored is not None or not (catalog.is_near and catalog.settled and core.root.is_local):
+            return LATER
+        catalog.verify()
+        found = writer.row_now(writer.table(table_id), key)
+        if found is None or found[1] < options.at_least:
+            return LATER
+        (_, row), epoch = found
+        with core.lock:
+            self._floors.raise_to({table_id: epoch})
+            if options.session is not None:
+                options.session.raise_to({table_id: epoch})
+        return row
 
     def floor(self, relation_id: int) -> int:
         """The newest epoch at which a relation was shown. The caller holds the lock."""

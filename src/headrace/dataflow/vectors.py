@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.dataflow.operators.exactness import ORDERED, always_casts, exact_decimal, narrows
 from headrace.dataflow.operators.expressions import DAY_US, Call, Column, Expression, Literal
 from headrace.dataflow.operators.spark_hash import can_hash
 from headrace.errors import NotSupported
@@ -30,7 +31,6 @@ _COMPARED = {
 _ARITHMETIC = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
 # A kernel raises where Spark's expression fails, upon which Spark computes it: so what is tried is taken as it is.
 _TRANSPARENT = ("Alias", "KnownNullable", "KnownNotNull", "TryEval")
-_ORDERED = (_t.is_integer, _t.is_string, _t.is_date32, _t.is_timestamp)
 
 
 class _NotThis(Exception):
@@ -161,7 +161,7 @@ class _Compiler:
     def _compared(self, e: JExpr) -> Expression:
         equality = self.b.kind(e) in ("EqualTo", "EqualNullSafe")
         for side in self.b.children(e):
-            self._require(side, *_ORDERED, _t.is_decimal, _t.is_floating, lambda t: equality and _t.is_boolean(t))
+            self._require(side, *ORDERED, _t.is_decimal, _t.is_floating, lambda t: equality and _t.is_boolean(t))
         left, right = (self._type(c) for c in self.b.children(e))
         if left != right:
             raise _NotThis
@@ -183,11 +183,11 @@ class _Compiler:
         return self._one_of(e, first, sorted(found))
 
     def _one_of(self, e: JExpr, first: JExpr, values: list[Any]) -> Expression:
-        self._require(first, *_ORDERED)
+        self._require(first, *ORDERED)
         return Call("is_in", (self.of(first),), self._type(e), tuple(values))
 
     def _coalesce(self, e: JExpr) -> Expression:
-        self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
+        self._require(e, *ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
         return self._call("coalesce", e)
 
     def _case(self, e: JExpr) -> Expression:
@@ -197,7 +197,7 @@ class _Compiler:
         checked = self._if_finite(e)
         if checked is not None:
             return Call("finite", (self.of(checked),), self._type(e))
-        self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
+        self._require(e, *ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
         given = [self.of(c) for c in self.b.children(e)]
         if len(given) % 2 == 0:
             given.append(Literal(None, self._type(e)))
@@ -220,7 +220,7 @@ class _Compiler:
         function, kind = _ARITHMETIC[self.b.kind(e)], self._type(e)
         types = [self._type(c) for c in self.b.children(e)]
         if _t.is_decimal(kind):
-            if kind != _decimal_of(function, *types):
+            if kind != exact_decimal(function, *types):
                 raise _NotThis
             return self._call(function, e)
         if _t.is_float64(kind) and all(t == kind for t in types):
@@ -274,9 +274,9 @@ class _Compiler:
             return Literal(None, target)
         if _t.is_timestamp(source) and _t.is_date32(target):
             return self._call("date", e)
-        if _casts(source, target):
+        if always_casts(source, target):
             return self._call("cast", e, target)
-        if not _narrows(source, target) or self.b.eval_mode(e) != "ANSI":
+        if not narrows(source, target) or self.b.eval_mode(e) != "ANSI":
             raise _NotThis
         return self._call("narrowed", e, target)
 
@@ -383,37 +383,3 @@ class _Compiler:
 
     def _field(self, e: JExpr) -> Expression:
         return self._call("field", e, int(e.ordinal()))
-
-
-def _decimal_of(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type in which sums and products of decimals are exact; None if it would be too long."""
-    if not (_t.is_decimal(left) and _t.is_decimal(right)):
-        return None
-    if function == "multiply":
-        precision, scale = left.precision + right.precision + 1, left.scale + right.scale
-    else:
-        scale = max(left.scale, right.scale)
-        precision = max(left.precision - left.scale, right.precision - right.scale) + scale + 1
-    return pa.decimal128(precision, scale) if precision <= 38 else None
-
-
-def _casts(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a cast between different types is one that no value of the type fails, and Arrow does as Spark."""
-    if _t.is_integer(source):
-        digits = {8: 3, 16: 5, 32: 10, 64: 19}[source.bit_width]
-        if _t.is_integer(target):
-            return bool(target.bit_width > source.bit_width)
-        if _t.is_decimal(target):
-            return bool(target.precision - target.scale >= digits)
-        return bool(_t.is_float64(target) or _t.is_string(target))
-    if _t.is_decimal(source):
-        wider = target.precision - target.scale >= source.precision - source.scale if _t.is_decimal(target) else False
-        return bool(wider and target.scale >= source.scale)
-    return (_t.is_timestamp(source) or _t.is_date32(source)) and _t.is_timestamp(target)
-
-
-def _narrows(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a cast keeps every digit of the values that fit, and fails on all others."""
-    if _t.is_integer(source):
-        return bool(_t.is_integer(target) or _t.is_decimal(target))
-    return bool(_t.is_decimal(source) and _t.is_decimal(target) and target.scale >= source.scale)

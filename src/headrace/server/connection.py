@@ -32,14 +32,23 @@ from headrace.server.portals import (
 from headrace.server.rows import data_rows, row_description
 from headrace.server.wire import ProtocolViolation, Reader
 from headrace.session.named import Named
-from headrace.session.result import CopySink, IdleLimit, Notice, Pending, Quick, Result, ResultColumn, SessionLike
+from headrace.session.result import (
+    CopySink,
+    IdleLimit,
+    Notice,
+    Pending,
+    Quick,
+    Result,
+    ResultColumn,
+    RowResult,
+    SessionLike,
+)
 from headrace.sql.types import spark_type_of_oid
 
 _log = structlog.get_logger("headrace.server")
 _CHUNK_BYTES: Final = 32 << 10
 _DESCRIBED: Final = frontend.Describe("P", "")
 _BIND_COMPLETE: Final = backend.BIND_COMPLETE.encode()
-_BOUND_WITHOUT_ROWS: Final = _BIND_COMPLETE + backend.NO_DATA.encode()
 _COUNTED: Final = ("SELECT", "FETCH")
 _COPY_HEAD: Final = struct.Struct("!ci").pack
 _DEFAULT_PARAMETERS: Final = {
@@ -155,19 +164,27 @@ class Connection:
         if any(p.holds_rows for p in self._portals.all()):
             return False
         bound: set[str] = set()
-        self._inline = all(self._is_quick(message, bound) for message in messages)
+        parsed: set[str] = set()
+        self._inline = all(self._is_quick(message, bound, parsed) for message in messages)
         return self._inline
 
-    def _is_quick(self, message: FrontendMessage | ProtocolViolation, bound: set[str]) -> bool:
-        """`bound` are the portals that messages before this one make of quick statements."""
+    def _is_quick(self, message: FrontendMessage | ProtocolViolation, bound: set[str], parsed: set[str]) -> bool:
+        """`bound` are the portals that messages before this one make of quick statements, `parsed` such statements."""
         match message:
             case frontend.Bind():
-                statement = self._statements_known(message.statement)
                 bound.add(message.portal)
+                if message.statement in parsed:
+                    return True
+                statement = self._statements_known(message.statement)
                 return statement is not None and statement.is_quick
+            case frontend.Parse(name, sql, oids):
+                parsed.add(name)
+                return self._knows(sql, oids)
             case frontend.Query(sql):
                 knows = getattr(self.session, "knows_text", None)
                 return knows is not None and bool(knows(sql))
+            case frontend.Describe("S", name):
+                return name in parsed
             case frontend.Describe(kind) | frontend.Close(kind):
                 return kind == "P"
             case frontend.Execute(name):
@@ -175,6 +192,11 @@ class Connection:
             case frontend.Sync() | frontend.Flush():
                 return True
         return False
+
+    def _knows(self, sql: str, oids: Sequence[int]) -> bool:
+        """Whether the session prepares a text without blocking."""
+        knows = getattr(self.session, "knows_statement", None)
+        return knows is not None and bool(knows(sql, [spark_type_of_oid(oid) for oid in oids]))
 
     def _is_portal_quick(self, name: str) -> bool:
         with contextlib.suppress(HeadraceError):
@@ -201,7 +223,7 @@ class Connection:
         if self._out:
             yield self._take()
 
-    # What clients send for a prepared statement that returns no rows: most of what a database gets that is written to.
+    # What clients send for a prepared statement: most of what a database gets whose rows are read and written singly.
 
     def take_quickly(self, messages: Sequence[FrontendMessage | ProtocolViolation]) -> bytes | Pending | None:
         """Bind, maybe Describe, Execute and Sync, by the shortest way, if they are that and do not block; None if not.
@@ -219,12 +241,15 @@ class Connection:
             values = statement.texts(bind.formats, bind.values)
         except Exception as error:
             return self._failed_quickly(b"", error)
-        head = _BOUND_WITHOUT_ROWS if len(messages) == 4 else _BIND_COMPLETE
+        head = _BIND_COMPLETE if len(messages) == 3 else statement.head(bind.result_formats)
         self._quickly = quickly = _Quickly(head, execute, statement, values, bind.result_formats)
         try:
             started = cast(Quick, statement.prepared).start(values)
         except Exception as error:
             return self._failed_quickly(head, error)
+        if started is None:
+            self._quickly = None
+            return None
         return self._completed_quickly(quickly, started) if isinstance(started, Result) else started
 
     def _quick_statement(
@@ -244,8 +269,10 @@ class Connection:
         if self._portals and any(p.holds_rows for p in self._portals.all()):
             return None
         statement = self._statements_known(name)
-        if statement is None or not statement.is_quick or statement.columns is not None:
+        if statement is None or not statement.is_quick:
             return None
+        if statement.columns is not None and self.session.transaction_status != "I":
+            return None  # its portal outlives it, and may be read from
         return bind, execute, statement
 
     def finish_quickly(self, pending: Pending) -> bytes:
@@ -259,13 +286,18 @@ class Connection:
         return self._completed_quickly(quickly, result)
 
     def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
+        try:
+            rows = _rows_quickly(quickly, result)
+        except Exception as error:
+            return self._failed_quickly(quickly.head, error)
         self._quickly = None
         if self._require_session().transaction_status != "I":  # else it would be gone when the client is told
             self._done = quickly, result
         self._out += quickly.head
         if result.notices:
             self._notices(result.notices)
-        self._complete(result.tag, 0)
+        self._out += b"".join(rows)
+        self._complete(result.tag, len(rows))
         self._ready()
         return self._take()
 
@@ -323,7 +355,9 @@ class Connection:
                 yield from self._query(sql)
             case frontend.Execute(name, max_rows):
                 yield from self._execute(name, max_rows)
-            case frontend.Parse():
+            case frontend.Parse(_, sql, oids):
+                if self._inline and not self._knows(sql, oids):
+                    yield self._elsewhere()
                 self._parse(message)
             case frontend.Bind():
                 self._bind(message)
@@ -738,6 +772,18 @@ def _close_script(results: Iterator[Result]) -> None:
     if close is not None:
         with contextlib.suppress(HeadraceError):
             close()
+
+
+def _rows_quickly(quickly: _Quickly, result: Result) -> list[bytes]:
+    """The messages with all rows of a result."""
+    columns, formats = result.columns, quickly.result_formats
+    if columns is None:
+        return []
+    if isinstance(result, RowResult):
+        only = quickly.statement.row(result.values, formats)
+        if only is not None:
+            return [only]
+    return [message for batch in pieces(result) for message in data_rows(batch, columns, formats)]
 
 
 def _copy_data(rows: Iterable[bytes]) -> list[bytes]:

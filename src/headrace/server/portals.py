@@ -12,9 +12,9 @@ from typing import cast
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, InvalidText, NotSupported
-from headrace.server.backend import ParameterDescription
+from headrace.server.backend import BIND_COMPLETE, NO_DATA, ParameterDescription
 from headrace.server.binary import parameter_text
-from headrace.server.rows import slices, spread
+from headrace.server.rows import Writer, data_row, row_description, row_writers, slices, spread
 from headrace.server.wire import ProtocolViolation
 from headrace.session.result import Pending, Prepared, Quick, Result, ResultColumn
 from headrace.sql.types import pg_type
@@ -33,6 +33,8 @@ class Statement:
 
     prepared: Prepared | None
     declared_oids: tuple[int, ...] = ()
+    _heads: dict[int, bytes] = field(default_factory=dict, repr=False)
+    _writers: dict[int, tuple[Writer, ...] | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, found: Prepared) -> Statement:
@@ -71,6 +73,23 @@ class Statement:
             declared[i] if i < len(declared) and declared[i] not in (0, 705) else pg_type(kind).oid
             for i, kind in enumerate(found)
         )
+
+    def head(self, formats: Sequence[int]) -> bytes:
+        """How the answer begins to a client that binds it, with at most one format, and has the portal described."""
+        form = formats[0] if formats else 0
+        known = self._heads.get(form)
+        if known is None:
+            described = NO_DATA if self.columns is None else row_description(self.columns, (form,))
+            known = self._heads[form] = BIND_COMPLETE.encode() + described.encode()
+        return known
+
+    def row(self, values: Sequence[object], formats: Sequence[int]) -> bytes | None:
+        """The message with a single row whose values are given as Python objects; None where that takes an array."""
+        form = formats[0] if formats else 0
+        if form not in self._writers:
+            self._writers[form] = row_writers(self.columns or (), form)
+        writers = self._writers[form]
+        return None if writers is None else data_row(values, writers)
 
     def describe_parameters(self) -> ParameterDescription:
         """The message that tells the parameter types."""
@@ -137,6 +156,8 @@ class Portal:
         if self.result is not None or not self.statement.is_quick:
             return None
         started = cast(Quick, self.statement.prepared).start(self.parameters)
+        if started is None:
+            return None
         self._started = (lambda: started) if isinstance(started, Result) else started.finish
         return None if isinstance(started, Result) else started
 

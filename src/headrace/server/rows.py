@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -61,6 +61,49 @@ def data_rows(batch: pa.RecordBatch, columns: Sequence[ResultColumn], formats: S
         body = b"".join(fields)
         messages.append(_HEAD(b"D", len(body) + 6, width) + body)
     return messages
+
+
+Writer: TypeAlias = Callable[[Any], bytes]
+"""Writes a value that is not null, with its length before it."""
+
+
+def row_writers(columns: Sequence[ResultColumn], form: int) -> tuple[Writer, ...] | None:
+    """What writes the values of single rows that are given as Python objects; None where that takes an array."""
+    known = _BINARY_WRITERS if form else _TEXT_WRITERS
+    if any(c.type not in known for c in columns):
+        return None
+    return tuple([known[c.type] for c in columns])
+
+
+def data_row(values: Sequence[Any], writers: Sequence[Writer]) -> bytes:
+    """One encoded DataRow message."""
+    body = b"".join([_NULL if v is None else write(v) for v, write in zip(values, writers, strict=True)])
+    return _HEAD(b"D", len(body) + 6, len(writers)) + body
+
+
+def _sized(data: bytes) -> bytes:
+    return _LENGTH(len(data)) + data
+
+
+def _packed(form: str) -> Writer:
+    pack = struct.Struct(f"!i{form}").pack
+    size = struct.calcsize(f"!{form}")
+    return lambda value: pack(size, value)
+
+
+def _text(value: str) -> bytes:
+    return _sized(value.encode())
+
+
+_TEXT_WRITERS: Final[Mapping[str, Writer]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), lambda value: _sized(b"%d" % value)),
+    "boolean": lambda value: b"\0\0\0\1t" if value else b"\0\0\0\1f",
+    "string": _text,
+}
+_BINARY_WRITERS: Final[Mapping[str, Writer]] = {
+    "tinyint": _packed("h"), "smallint": _packed("h"), "int": _packed("i"), "bigint": _packed("q"),
+    "boolean": _packed("?"), "string": _text,
+}  # fmt: skip
 
 
 def _render(array: pa.Array, type: str, form: int) -> list[bytes | None]:

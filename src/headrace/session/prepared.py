@@ -16,6 +16,8 @@ from headrace.session.execution.select import describe_query
 from headrace.session.execution.show import CANCELLED_HEADS, PROMOTED_HEADS, heads
 from headrace.session.execution.targets import target_table
 from headrace.session.names import Bound
+from headrace.session.reading.at_once import is_at_once
+from headrace.session.reading.planning import PlannedRead, plan_read
 from headrace.session.result import Pending, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.dml import Returning
@@ -74,11 +76,59 @@ class PreparedStatement:
             return session.starts_quickly and isinstance(self._statement, _BRACKETS)
         return session.starts_quickly and session.finds_quickly and self._holds(plan)
 
-    def start(self, parameters: Sequence[str | None]) -> Result | Pending:
+    def start(self, parameters: Sequence[str | None]) -> Result | Pending | None:
         """See `Quick`."""
         if self._plan is None:
             return self._session.start_bracket(self._statement)
         return self._session.start_planned(self._statement, self._plan, parameters)
+
+
+class PreparedRead(PreparedStatement):
+    """A query that is answered without Spark, as long as its relation is the same; else it is planned again."""
+
+    def __init__(self, session: Session, statement: st.Select, planned: PlannedRead) -> None:
+        super().__init__(session, statement, planned.plan.types, planned.plan.columns)
+        self._query = statement.query
+        self._planned: PlannedRead | None = planned
+        self._as_of = self._now()
+
+    def _now(self) -> tuple[object, int]:
+        """What a plan depends on beside the text: the catalog's objects and the session's settings."""
+        return self._session.database.catalog.image.objects, self._session.variables.version
+
+    def _is_current(self) -> bool:
+        objects, version = self._now()
+        return self._as_of[0] is objects and self._as_of[1] == version
+
+    def _current(self) -> PlannedRead | None:
+        """The plan by what there is now. Raises what `plan_read` does."""
+        if not self._is_current():
+            now = self._now()
+            planned = plan_read(self._session, self._query, self.parameter_types)
+            same = planned is not None and planned.lasting and planned.plan.columns == self.columns
+            self._planned, self._as_of = planned if same else None, now  # what has changed is told by the ordinary way
+        return self._planned
+
+    def execute(self, parameters: Sequence[str | None]) -> Result:
+        """Run it with text values, one for each `$n`."""
+        result = self._session.run_read(self._statement, self._current, parameters)
+        return super().execute(parameters) if result is None else result
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it has a plan, and that is still what it means."""
+        return self._planned is not None and self._is_current()
+
+    @property
+    def is_quick(self) -> bool:
+        """See `Quick`."""
+        planned, session = self._planned, self._session
+        return planned is not None and self._is_current() and session.starts_quickly and is_at_once(session, planned)
+
+    def start(self, parameters: Sequence[str | None]) -> Result | Pending | None:
+        """See `Quick`."""
+        planned = self._planned
+        return None if planned is None else self._session.start_read(self._statement, planned, parameters)
 
 
 def prepare(session: Session, statement: st.Statement, known: Sequence[str | None]) -> PreparedStatement:
@@ -86,6 +136,10 @@ def prepare(session: Session, statement: st.Statement, known: Sequence[str | Non
     if isinstance(statement, st.Prepare):  # its parameters are those of what it prepares
         return PreparedStatement(session, statement, (), None)
     types = list(parameter_types(statement, known))
+    if isinstance(statement, st.Select):
+        planned = plan_read(session, statement.query, types)
+        if planned is not None and planned.lasting and len(planned.plan.types) == len(types):
+            return PreparedRead(session, statement, planned)
     plan = plan_rows(session, statement, types)
     if plan is not None:
         return PreparedStatement(session, statement, plan.types, plan.columns, plan)

@@ -104,6 +104,14 @@ class Result:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
+@dataclass
+class RowResult(Result):
+    """The outcome of a query with one row; `batches` has it, too, and makes it when it is asked for."""
+
+    values: tuple[Any, ...] = ()
+    """As Python objects: texts as `str`, whole numbers as `int`; dates and times may be none that Python has."""
+
+
 @dataclass(frozen=True)
 class IdleLimit:
     """When a client that asks for nothing is sent away."""
@@ -147,8 +155,8 @@ class Quick(Protocol):
         """Whether it can now; else it is to be run the ordinary way."""
         ...
 
-    def start(self, parameters: Sequence[str | None]) -> Result | Pending:
-        """Run it with text values."""
+    def start(self, parameters: Sequence[str | None]) -> Result | Pending | None:
+        """Run it with text values; None where that turns out to block: it is to be run the ordinary way."""
         ...
 
 

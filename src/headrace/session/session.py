@@ -23,6 +23,7 @@ from headrace.errors import (
     DivisionByZero,
     HeadraceError,
     NotSupported,
+    ObjectMissing,
     QueryCanceled,
     ReadOnlyTransaction,
     SerializationFailure,
@@ -39,11 +40,13 @@ from headrace.session.engine import Jobs
 from headrace.session.execution import copying, cursors, ddl, dml, grants, roles, routines, secrets, show
 from headrace.session.execution.cursors import OpenCursor
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
-from headrace.session.execution.select import select
+from headrace.session.execution.select import read, select
 from headrace.session.named import Named
 from headrace.session.names import Names
 from headrace.session.parts import parts_of
 from headrace.session.prepared import PreparedStatement, deallocate, execute, prepare, prepare_named
+from headrace.session.reading.at_once import read_at_once
+from headrace.session.reading.planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
 from headrace.session.rights import Rights
 from headrace.session.scripts import run_script
@@ -55,6 +58,7 @@ from headrace.sql import statements as st
 from headrace.sql.dialect import tokenize
 from headrace.sql.parser import parse, parse_one
 from headrace.sql.query import Query
+from headrace.sql.scalar import values_of
 from headrace.state.changes import TableChange
 
 if TYPE_CHECKING:
@@ -114,6 +118,9 @@ class Session:
         self._closed = False
         self._quickly = -1, False
         """For which version of the settings statements start quickly, and whether they do."""
+        self._newest = -1, False
+        """For which version of the settings tables are read as of the newest epoch, and whether they are."""
+        self._options: tuple[tuple[int, int], ReadOptions] | None = None
         self._told: tuple[Mapping[str, str], bool, Mapping[str, str]] = {}, False, {}
         """What clients are told: the session's settings, whether the server is a standby, and both together."""
         self._texts = KnownTexts(self)
@@ -236,7 +243,7 @@ class Session:
                 yield from run_script(self, wanted)
             elif wanted:
                 yield self.run(wanted[0])
-            if len(statements) == 1 and isinstance(statements[0], (st.Insert, st.Update, st.Delete)):
+            if len(statements) == 1 and isinstance(statements[0], (st.Insert, st.Update, st.Delete, st.Select)):
                 self._texts.met(sql)
 
     def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> PreparedStatement:
@@ -244,7 +251,16 @@ class Session:
         with self._request(), self._failing(), self._limited():
             self.check()
             self._require_open()
-            return prepare(self, parse_one(sql), parameter_types)
+            prepared: PreparedStatement | None = self._texts.prepared(sql, parameter_types)
+            if prepared is None:
+                prepared = prepare(self, parse_one(sql), parameter_types)
+                self._texts.keep(sql, parameter_types, prepared)
+            return prepared
+
+    def knows_statement(self, sql: str, parameter_types: Sequence[str | None]) -> bool:
+        """Whether a text is prepared without blocking, to a statement that is quick."""
+        found = self._texts.prepared(sql, parameter_types)
+        return found is not None and found.is_quick
 
     def cancel(self) -> None:
         """Stop what runs, from another thread."""
@@ -311,6 +327,22 @@ class Session:
         return self._quickly[1]
 
     @property
+    def reads_newest(self) -> bool:
+        """Whether a table is read as of the newest complete epoch: nothing asks for another one."""
+        variables = self.variables
+        if self._newest[0] != variables.version:
+            fits = not int(variables.get("query_epoch") or 0) and variables.get("query_consistency") != "global"
+            self._newest = variables.version, fits
+        return self._newest[1]
+
+    def read_options(self) -> ReadOptions:
+        """How a read outside of transactions chooses its epoch."""
+        now = self.variables.version, self.last_write
+        if self._options is None or self._options[0] != now:
+            self._options = now, self._read_options((), None)
+        return self._options[1]
+
+    @property
     def finds_quickly(self) -> bool:
         """Whether an open transaction finds single rows without waiting for a store across the network."""
         return self.transaction is None or self.database.coordinator.root.is_local
@@ -348,6 +380,36 @@ class Session:
         except BaseException as error:
             self._fail(error, statement)
         return self._waiting(started)
+
+    def run_read(
+        self, statement: st.Statement, plan: Callable[[], PlannedRead | None], texts: Sequence[str | None]
+    ) -> Result | None:
+        """Run a read by its plan, with the texts of its parameters; None for what is to be run the ordinary way."""
+        with self._request(), self._failing(statement):
+            self.check()
+            self._admit(statement)
+            with self._limited():
+                planned = plan()
+                if planned is None:
+                    return None
+                try:
+                    result = read(self, planned, values_of(texts, planned.plan.types))
+                except ObjectMissing:
+                    if not self.on_standby:
+                        raise
+                    return None  # which looks at the catalog again
+            if result is not None:
+                result.notices[:] = [n for n in result.notices if self.is_shown(n)]
+            return result
+
+    def start_read(self, statement: st.Statement, planned: PlannedRead, texts: Sequence[str | None]) -> Result | None:
+        """The same without waiting; None for what is to be run the ordinary way, also where something is wrong."""
+        try:
+            self.check()
+            self._admit(statement)
+            return read_at_once(self, planned, texts)
+        except Exception:
+            return None
 
     def _waiting(self, started: StartedWrite | StartedCommit | Result) -> Result | Pending:
         """Note what was started, so that it can be cancelled: perhaps it was already."""

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.session.execution.row_writes import plan_rows
-from headrace.session.prepared import PreparedStatement
+from headrace.session.prepared import PreparedRead, PreparedStatement
+from headrace.session.reading.planning import plan_read
+from headrace.sql import statements as st
+from headrace.sql.binder.tree import filled
 from headrace.sql.parser import parse_one
 
 if TYPE_CHECKING:
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
 
 CHARS_AT_MOST = 1_000
 """Length of a text up to which it is looked at."""
-KEPT = 200
+KEPT = 1_000
 """Kinds of texts that a session remembers."""
-_FIRST = re.compile(r"\s*(?:insert|update|delete)\b", re.IGNORECASE)
+_FIRST = re.compile(r"\s*(?:insert|update|delete|select)\b", re.IGNORECASE)
 _TOKEN = re.compile(
     r"""\d+(?![\w.$])|[A-Za-z_]\w*(?!['$\w])|'(?:[^'\\]|'')*'(?!')|"[^"]*"|[\s(),=<>+*%;]+|-(?!-)|!=|\|\||::""",
     re.ASCII,
@@ -74,7 +77,20 @@ class KnownTexts:
         """None for what was met once, or has no plan."""
         self._planned: set[tuple[str, tuple[str, ...]]] = set()
         """What has been tried."""
+        self._prepared: OrderedDict[tuple[str, tuple[str | None, ...]], PreparedRead] = OrderedDict()
         self._last: tuple[str, tuple[PreparedStatement, Sequence[str]] | None] = "", None
+
+    def prepared(self, sql: str, types: Sequence[str | None]) -> PreparedRead | None:
+        """The read that was prepared of just this text before, if it still is what the text means."""
+        found = self._prepared.get((sql, tuple(types)))
+        return found if found is not None and found.is_planned else None
+
+    def keep(self, sql: str, types: Sequence[str | None], prepared: PreparedStatement) -> None:
+        """Remember a read that was prepared: drivers prepare the same text again and again."""
+        if isinstance(prepared, PreparedRead) and len(sql) <= CHARS_AT_MOST:
+            self._prepared[sql, tuple(types)] = prepared
+            while len(self._prepared) > KEPT:
+                self._prepared.popitem(last=False)
 
     def find(self, sql: str) -> tuple[PreparedStatement, Sequence[str]] | None:
         """The statement of a text, and the values in it, if it is known and can be run without blocking."""
@@ -100,12 +116,12 @@ class KnownTexts:
         key = plain.text, plain.types
         if key in self._known and key not in self._planned:
             self._planned.add(key)
-            self._known[key] = self._statement(plain)
+            self._known[key] = self._statement(plain, sql)
             self._last = "", None
         elif key in self._known:
             statement = self._known[key]
             if statement is not None and not statement.is_planned:  # its table has changed
-                self._known[key] = self._statement(plain)
+                self._known[key] = self._statement(plain, sql)
                 self._last = "", None
         else:
             self._known[key] = None
@@ -113,10 +129,23 @@ class KnownTexts:
                 oldest, _ = self._known.popitem(last=False)
                 self._planned.discard(oldest)
 
-    def _statement(self, plain: Lifted) -> PreparedStatement | None:
+    def _statement(self, plain: Lifted, sql: str) -> PreparedStatement | None:
         try:
             statement = parse_one(plain.text)
+            if isinstance(statement, st.Select):
+                return self._read(statement, plain, sql)
             plan = plan_rows(self._session, statement, plain.types)
         except Exception:  # of whatever kind: the statement that was met has succeeded
             return None
         return None if plan is None else PreparedStatement(self._session, statement, plan.types, plan.columns, plan)
+
+    def _read(self, statement: st.Select, plain: Lifted, sql: str) -> PreparedStatement | None:
+        """A query, if the one with parameters is the same: a number in ORDER BY, say, is no value."""
+        lifted_out = plan_read(self._session, statement.query, plain.types)
+        met = parse_one(sql)
+        written = plan_read(self._session, met.query) if isinstance(met, st.Select) else None
+        if lifted_out is None or written is None or not lifted_out.lasting:
+            return None
+        if filled(lifted_out.plan.query, plain.values) != written.plan.query:
+            return None
+        return PreparedRead(self._session, statement, lifted_out)

@@ -134,6 +134,9 @@ VARIABLES: dict[str, Variable] = {
         Variable("extra_float_digits", "1", "Numbers are shown exactly; nothing else is offered.", _digits),
         Variable("client_min_messages", "notice", "Least severe notices that are sent.", _one_of(*SEVERITIES)),
         Variable("bytea_output", "hex", "Format of binary values.", _one_of("hex")),
+        Variable(
+            "enable_quick_reads", "on", "Small reads are answered without Spark where it would say the same.", _boolean
+        ),
         Variable("row_security", "on", "No effect: there are no policies.", _boolean),
         Variable("max_identifier_length", "63", "As in PostgreSQL.", fixed=True),
         Variable("lock_timeout", "0", "No effect: statement_timeout limits all waiting.", _duration),

@@ -20,6 +20,8 @@ from headrace.state.schema import RunRef
 
 LOOKS = 500
 """Keys, times runs, up to which each key is looked for by itself: arrays of them cost as much as some hundred looks."""
+_TRIES = 4
+"""How often the moment is looked for at which a table's runs do not change."""
 _VERSIONS_OF_KEY = 16
 """Stored rows of one key up to which it is looked for by itself."""
 
@@ -51,6 +53,23 @@ class Versions:
         version = self._unchanged(relation) or self._newest(relation)
         held.callback(self._release, relation.id, version)
         return version.refs
+
+    def hold_now(self, relation: Relation, held: ExitStack) -> tuple[tuple[RunRef, ...], int] | None:
+        """A table's runs, and the newest complete epoch, which they hold as it is; kept until the stack ends.
+
+        None where they change too often to find such a moment.
+        """
+        core = self._core
+        for _ in range(_TRIES):
+            version = self._unchanged(relation) or self._newest(relation)
+            epoch = core.epochs.complete
+            # What is complete is in the catalog: as long as that has these runs, they have all up to the epoch, and
+            # nothing that the epoch tells from later ones has been merged.
+            if core.catalog.image.members(relation.state_table) is version.members:
+                held.callback(self._release, relation.id, version)
+                return version.refs, epoch
+            self._release(relation.id, version)
+        return None
 
     def _unchanged(self, relation: Relation) -> Version | None:
         """The version at hand, if the catalog is known to have no other."""

@@ -34,7 +34,14 @@ from headrace.coordinator.writes.rows import Found
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
 from headrace.coordinator.writes.small_runs import SmallRuns
 from headrace.coordinator.writes.stored import StoredRows, Versions
-from headrace.errors import Fenced, HeadraceError, ShuttingDown, UndefinedTable, WrongObjectType
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    SerializationFailure,
+    ShuttingDown,
+    UndefinedTable,
+    WrongObjectType,
+)
 from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef
 
@@ -309,6 +316,25 @@ class Writer:
             self._require_unchanged(relation, found, since)
             self._rows.put(table_id, looked_up)
         return found
+
+    def row_now(self, relation: Relation, key: Key) -> tuple[Found, int] | None:
+        """The row with a primary key as of the newest complete epoch, and that epoch. Waits for nobody.
+
+        None where that cannot be had at once, or keys are not found as Python objects.
+        """
+        layout = self.layout(relation.id)
+        if not layout.keyed or layout.schema.expires is not None:
+            return None
+        with ExitStack() as held:
+            now = self._versions.hold_now(relation, held)
+            if now is None:
+                return None
+            refs, epoch = now
+            try:
+                found = self.rows_unchanged(relation, layout, refs, [key], epoch)
+            except SerializationFailure:  # a commit that is not complete yet
+                found = self.looked_up(relation.id, layout, refs, [key], epoch)
+            return found[key], epoch
 
     def _require_unchanged(self, relation: Relation, found: Mapping[Key, Found], since: int) -> None:
         """Raise `SerializationFailure` if one of these rows has changed after an epoch. The caller holds the lock."""

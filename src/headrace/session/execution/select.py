@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -15,17 +15,9 @@ from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
 from headrace.session.engine import columns_of, stream
 from headrace.session.execution.as_of import as_of_epoch, within_complete
-from headrace.session.execution.points import key_scan
-from headrace.session.execution.simple import (
-    SORT_ROWS,
-    Scan,
-    Slices,
-    constant_row,
-    count_rows,
-    scan_batches,
-    simple_scan,
-)
+from headrace.session.execution.simple import constant_row
 from headrace.session.names import Bound, Target, null_relation
+from headrace.session.reading.planning import PlannedRead, plan_read, read_here
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.system.state import StateRelation
 from headrace.sql.query import Query
@@ -123,28 +115,43 @@ def _outrunnable(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def _select(session: Session, query: Query) -> Result:
+    planned = plan_read(session, query)
+    found = None if planned is None else read(session, planned, ())
+    return _select_otherwise(session, query) if found is None else found
+
+
+def read(session: Session, planned: PlannedRead, values: Sequence[Any]) -> Result | None:
+    """What is answered here; None where Spark is to answer."""
+    with ExitStack() as stack:
+        found = read_here(session, planned, values, stack)
+        if found is None:
+            return None
+        return _result(session, planned.plan.columns, *found, stack)
+
+
+def _result(
+    session: Session, columns: list[ResultColumn], batches: Iterator[pa.RecordBatch], snapshot: Snapshot | None,
+    stack: ExitStack,
+) -> Result:  # fmt: skip
+    """The rows as a result that lets go of what the stack holds when they end."""
+    notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
+    settings = session.database.settings
+    sized = _sized(_outrunnable(session, batches), settings.max_result_rows, settings.result_batch_rows)
+    return Result("SELECT", columns, Stream(sized, stack.pop_all().close, session.check).start(), notices)
+
+
+def _select_otherwise(session: Session, query: Query) -> Result:
     query = session.localized(query)
     constant = constant_row(query)
     if constant is not None:
         columns, row = constant
         return Result("SELECT", columns, iter([row]))
     bound = Bound(query, session.names())
-    target = _only(bound)
-    plan = None if target is None else simple_scan(bound.query, target.columns)
     with ExitStack() as stack:
-        snapshot = open_snapshot(session, bound, stack, _point(target, plan))
-        scanned = _scan(session, target, plan, snapshot, stack)
-        if scanned is not None:
-            columns, batches = scanned
-        else:
-            text = query.text
-            frame = frame_of(session, bound, snapshot)
-            columns, batches = columns_of(frame), _computed(session, frame, text)
-        notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
-        held = stack.pop_all()
-    settings = session.database.settings
-    sized = _sized(_outrunnable(session, batches), settings.max_result_rows, settings.result_batch_rows)
-    return Result("SELECT", columns, Stream(sized, held.close, session.check).start(), notices)
+        snapshot = open_snapshot(session, bound, stack)
+        frame = frame_of(session, bound, snapshot)
+        columns, batches = columns_of(frame), _computed(session, frame, query.text)
+        return _result(session, columns, batches, snapshot, stack)
 
 
 def _sized(batches: Iterator[pa.RecordBatch], most_rows: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -206,15 +213,14 @@ def describe(session: Session, bound: Bound) -> list[ResultColumn]:
 
 def describe_query(session: Session, query: Query) -> list[ResultColumn]:
     """The columns of a query, by the shortest way."""
+    planned = plan_read(session, query)
+    if planned is not None:
+        return planned.plan.columns
     query = session.localized(query)
     constant = constant_row(query)
     if constant is not None:
         return constant[0]
     bound = Bound(query, session.names())
-    target = _only(bound)
-    plan = simple_scan(query, target.columns) if target is not None else None
-    if plan is not None and target is not None:
-        return plan.columns(target.columns)
     return describe(session, bound)
 
 
@@ -246,49 +252,6 @@ def _open_relations(
     if at is not None:
         at = within_complete(at, now_ms, session.database.coordinator.current_epoch())
     return stack.enter_context(session.snapshot(sorted(relations), at, point))
-
-
-def _only(bound: Bound) -> Target | None:
-    """The one stored table or view that the query reads directly."""
-    targets = list(bound.targets.values())
-    if len(targets) != 1 or not isinstance(targets[0], ObjectRecord):
-        return None
-    return targets[0] if targets[0].kind in ("table", "materialized_view") else None
-
-
-def _point(target: Target | None, plan: Scan | None) -> tuple[int, tuple[object, ...]] | None:
-    """The table and the primary key of the one row that a scan reads; None where it may read others."""
-    if plan is None or not isinstance(target, ObjectRecord) or target.kind != "table" or not target.primary_key:
-        return None
-    key = tuple(plan.equal.get(name) for name in target.primary_key)
-    return None if None in key else (target.id, key)
-
-
-def _scan(
-    session: Session, target: Target | None, plan: Scan | None, snapshot: Snapshot | None, stack: ExitStack
-) -> tuple[list[ResultColumn], Iterator[pa.RecordBatch]] | None:
-    if snapshot is None or plan is None or not isinstance(target, ObjectRecord):
-        return None
-    table = snapshot.tables[target.id]
-    names = plan.names() or (target.columns[0].name,)
-    if plan.equal:
-        names = plan.names() or tuple(plan.equal)[:1]
-        found = key_scan(session, target, names, plan.equal, snapshot, stack)
-        if found is None:
-            return None
-        scan: Slices = found
-    else:
-        if plan.order and sum(ref.rows for ref in table.refs) > SORT_ROWS:
-            return None
-        scan = session.database.engine.scan(table, names)
-    if plan.count is not None:
-        number = pa.array([count_rows(scan)], pa.int64())
-        return plan.columns(()), iter([pa.RecordBatch.from_arrays([number], names=[plan.count])])
-    return _scan_columns(plan, target.columns), scan_batches(plan, scan)
-
-
-def _scan_columns(plan: Scan, columns: Sequence[Column]) -> list[ResultColumn]:
-    return plan.columns(columns)
 
 
 def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:

@@ -23,6 +23,8 @@ from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
 from headrace.session.parts import is_part
+from headrace.session.reading.explaining import explained
+from headrace.session.reading.planning import plan_read
 from headrace.session.result import Result, ResultColumn
 from headrace.session.system.headrace import shown_error
 from headrace.sql import statements as st
@@ -269,7 +271,11 @@ def explain(session: Session, statement: st.Explain) -> Result:
     elif isinstance(inner, st.CreateSink):
         lines = sink_plan(session, inner)
     elif isinstance(inner, st.Select):
-        lines = query_plan(session, Bound(session.localized(inner.query), session.names()))
+        planned = plan_read(session, inner.query)
+        if planned is not None:
+            lines = explained(planned.plan)
+        else:
+            lines = query_plan(session, Bound(session.localized(inner.query), session.names()))
     else:
         raise NotSupported(
             "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from headrace.sql.binder.types import BOOL, Type
 from headrace.sql.statements import TableName
@@ -290,6 +290,22 @@ def everything(query: Query) -> Iterator[Expr]:
             stack.extend(getattr(found, f.name) for f in fields(found))
         elif isinstance(found, tuple):
             stack.extend(found)
+
+
+def filled(query: Query, texts: Sequence[str]) -> Query:
+    """A query with literals in the place of its parameters."""
+    found: Query = _filled(query, texts)
+    return found
+
+
+def _filled(part: Any, texts: Sequence[str]) -> Any:
+    if isinstance(part, Parameter):
+        return Constant(part.type, texts[part.number - 1])
+    if isinstance(part, tuple):
+        return tuple(_filled(item, texts) for item in part)
+    if isinstance(part, (Expr, Query, Relation, Output, SortKey)):
+        return replace(part, **{f.name: _filled(getattr(part, f.name), texts) for f in fields(part)})
+    return part
 
 
 _HOLE: Final = re.compile(r"\{(\d+|[a-z])\}")

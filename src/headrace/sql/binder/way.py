@@ -65,6 +65,41 @@ _KEPT_CHARACTERS: Final = 65_536
 """Larger queries are bound each time."""
 
 
+def bound_query(
+    text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None] = ()
+) -> tuple[Query, tuple[str, ...]]:
+    """The typed tree of a query, and the Spark types of its parameters: those given, and those that their places give.
+
+    Raises `NotBound` for what the binder does not know, and the errors that PostgreSQL has.
+    """
+    bind = _kept_open if len(text) <= _KEPT_CHARACTERS else _bound_open
+    found = bind(
+        text, tuple((name, tuple(columns.items())) for name, columns in relations.items()), world, tuple(given)
+    )
+    COUNTS["bound"] += 1
+    return found
+
+
+def _bound_open(
+    text: str, relations: Relations, world: World, given: tuple[str | None, ...]
+) -> tuple[Query, tuple[str, ...]]:
+    columns = {name: dict(columns) for name, columns in relations}
+    kinds = {i + 1: of_spark(spark) for i, spark in enumerate(given) if spark is not None}
+    parsed = parse_statement(text)
+    known = Known(lambda name: _columns(columns, name), world, tuple((n, k) for n, k in kinds.items() if k))
+    binder = Binder(parsed, known)
+    with reporting(binder, parsed):
+        query = binder.statement()
+    numbers = range(1, max([len(given), *binder.parameters]) + 1)
+    missing = [n for n in numbers if n not in binder.parameters]
+    if missing:
+        raise NotBound(f"the type of ${missing[0]}")
+    return query, tuple(binder.parameters[n].spark for n in numbers)
+
+
+_kept_open = lru_cache(maxsize=512)(_bound_open)
+
+
 def parameter_types(
     text: str, relations: Mapping[TableName, Mapping[str, str]], world: World, given: Sequence[str | None],
     change: Change | None = None,

@@ -1,0 +1,76 @@
+"""Reads that are answered where they are asked, on the event loop, too: expressions, and rows by primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from headrace.coordinator.reads import Later
+from headrace.coordinator.writes.layout import Row
+from headrace.dataflow.operators.expressions import Rows
+from headrace.session.reading.planning import PlannedRead
+from headrace.session.reading.plans import ReadPlan, Steps
+from headrace.session.reading.running import constant_rows
+from headrace.session.result import Result, RowResult
+from headrace.sql.scalar import values_of
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+_CHARS_AT_MOST: Final = 10_000
+"""Length of the parameters' texts up to which it is quick to compute with them."""
+
+
+def is_at_once(session: Session, planned: PlannedRead) -> bool:
+    """Whether a read needs to wait for nothing, as far as its session and its kind say."""
+    if session.transaction is not None or planned.timed or not planned.lasting:
+        return False
+    return planned.plan.record is None or (planned.plan.point and session.reads_newest)
+
+
+def read_at_once(session: Session, planned: PlannedRead, texts: Sequence[str | None]) -> Result | None:
+    """Its result; None where it is to be run the ordinary way: something has to be waited for, or is wrong."""
+    plan = planned.plan
+    if sum(len(text) for text in texts if text is not None) > _CHARS_AT_MOST:
+        return None
+    values = values_of(texts, plan.types) if texts else ()
+    if plan.record is None:
+        return Result("SELECT", plan.columns, constant_rows(plan, values))
+    wanted = plan.wanted(values)
+    if wanted is None:
+        return Result("SELECT", plan.columns)
+    key = tuple([wanted[name] for name in plan.record.primary_key])
+    row = session.database.coordinator.row_now(plan.record.id, key, session.read_options())
+    if isinstance(row, Later):
+        return None
+    if row is None:
+        return Result("SELECT", plan.columns)
+    steps = plan.steps(values)
+    if steps.offset or steps.limit == 0:
+        return Result("SELECT", plan.columns)
+    if steps.rest is None and steps.copied is not None:
+        places = plan.places
+        found = tuple([row[places[i]] for i in steps.copied])
+        return RowResult("SELECT", plan.columns, _batch(plan, found), values=found)
+    computed = _computed(plan, steps, row)
+    return Result("SELECT", plan.columns, iter(()) if computed is None else iter((computed,)))
+
+
+def _batch(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    """Values as the only row, which is made when it is asked for."""
+    arrays = [pa.array((value,), kind) for value, kind in zip(values, plan.kinds, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, names=list(plan.query.names))
+
+
+def _computed(plan: ReadPlan, steps: Steps, row: Row) -> pa.RecordBatch | None:
+    """What the query makes of the only row that it reads; None for nothing. Raises what kernels do."""
+    read = [pa.array((row[at],), kind) for at, kind in zip(plan.places, plan.read_kinds, strict=True)]
+    rows = Rows.of(read, 1)
+    if steps.rest is not None:
+        rows = rows.where(steps.rest)
+    if not rows.length:
+        return None
+    return pa.RecordBatch.from_arrays([rows.array(o) for o in steps.outputs], names=list(plan.query.names))

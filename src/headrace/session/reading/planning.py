@@ -1,0 +1,95 @@
+"""Finds out which queries are answered here, and answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.catalog.records import ObjectRecord
+from headrace.errors import HeadraceError, ObjectMissing, QueryCanceled, StorageError
+from headrace.session.names import Bound
+from headrace.session.reading.plans import ReadPlan, read_plan
+from headrace.session.reading.running import constant_rows, snapshot_rows
+from headrace.session.reading.twins import NoTwin
+from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.way import bound_query
+from headrace.sql.query import Query
+
+if TYPE_CHECKING:
+    from headrace.coordinator.reads import Snapshot
+    from headrace.session.session import Session
+
+SETTING = "enable_quick_reads"
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRead:
+    """A query with its plan."""
+
+    bound: Bound
+    plan: ReadPlan
+    timed: bool
+    """Whether it says as of when it reads."""
+    lasting: bool
+    """Whether the plan is good for later, too: it knows nothing of the session."""
+
+
+def plan_read(session: Session, query: Query, types: Sequence[str | None] = ()) -> PlannedRead | None:
+    """The plan of a query whose parameters have these types, as far as they are known; None for what is Spark's.
+
+    Raises what is wrong with the names in it, and `InsufficientPrivilege`.
+    """
+    if not session.variables.is_on(SETTING):
+        return None
+    localized = session.localized(query)
+    if localized.offset is None or localized.change is not None:
+        return None
+    bound = Bound(localized, session.names())
+    targets = list(bound.targets.values())
+    record = targets[0] if targets else None
+    if bound.functions or len(targets) > 1 or not (record is None or _is_stored(record)):
+        return None
+    try:
+        tree, found = bound_query(localized.text, bound.schema(), localized.world(), types)
+        plan = read_plan(tree, found, record if isinstance(record, ObjectRecord) else None)
+    except (NoTwin, NotBound, HeadraceError):
+        return None  # an error is told by the ordinary way, in its words
+    return PlannedRead(bound, plan, bool(localized.as_of()), localized is query)
+
+
+def _is_stored(target: object) -> bool:
+    return isinstance(target, ObjectRecord) and target.kind in ("table", "materialized_view")
+
+
+def read_here(
+    session: Session, planned: PlannedRead, values: Sequence[Any], stack: ExitStack
+) -> tuple[Iterator[pa.RecordBatch], Snapshot | None] | None:
+    """The rows of a query, and the snapshot that they are of, which the stack holds; None where Spark is to answer.
+
+    `values` are those of its parameters.
+    """
+    from headrace.session.execution.select import open_snapshot
+
+    plan = planned.plan
+    snapshot = None
+    if plan.record is not None:
+        point = None
+        if plan.point:
+            wanted = plan.wanted(values)
+            key = None if wanted is None else tuple(wanted[n] for n in plan.record.primary_key)
+            point = None if key is None else (plan.record.id, key)
+        snapshot = open_snapshot(session, planned.bound, stack, point)
+        assert snapshot is not None
+    try:
+        if snapshot is None:
+            return constant_rows(plan, values), None
+        return snapshot_rows(session, plan, values, snapshot, stack), snapshot
+    except (QueryCanceled, ObjectMissing, StorageError):
+        raise
+    except Exception:  # of whatever kind: Spark gives the verdict
+        session.check()
+        return None
