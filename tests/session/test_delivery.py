@@ -100,6 +100,23 @@ def test_postgres_of_a_query(database: Database, target: Postgres) -> None:
         assert rows(target, "sums") == [tuple(r) for r in wanted]
 
 
+def test_an_epoch_that_is_there_already_still_counts_for_the_state(database: Database, target: Postgres) -> None:
+    target.execute("CREATE TABLE totals (k int PRIMARY KEY, n bigint)")
+    database.sql("CREATE TABLE things (k int); INSERT INTO things SELECT i % 3 FROM generate_series(1, 30) AS g(i)")
+    of_query = "AS SELECT k, count(*) AS n FROM things GROUP BY k"
+    database.sql(f"CREATE SINK totals_out {of_query} {into(target, 'totals', 'primary_key = k')}")
+    target.execute("CREATE TABLE kept_back AS SELECT sink FROM headrace_deliveries ORDER BY delivered_at DESC LIMIT 1")
+    noted = "UPDATE headrace_deliveries SET epoch = {} WHERE sink IN (SELECT sink FROM kept_back)"
+    target.execute(noted.format(1 << 62))
+    database.sql("INSERT INTO things SELECT i FROM generate_series(0, 2) AS g(i)")
+    database.flush()
+    assert rows(target, "totals") == [(0, 10), (1, 10), (2, 10)]
+    target.execute(noted.format(0))
+    database.sql("INSERT INTO things SELECT i FROM generate_series(0, 2) AS g(i)")
+    database.flush()
+    assert rows(target, "totals") == [(0, 12), (1, 12), (2, 12)]
+
+
 def test_postgres_append(database: Database, target: Postgres) -> None:
     target.execute("CREATE TABLE log (a int, b text)", "CREATE TABLE late (a int, b text)")
     database.sql("CREATE TABLE events (a int, b text) APPEND ONLY; INSERT INTO events VALUES (1, 'x'), (1, 'x')")

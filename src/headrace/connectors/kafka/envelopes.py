@@ -12,15 +12,16 @@ from headrace.connectors.sinks import WEIGHT_COLUMN
 from headrace.errors import SinkError
 
 Row = dict[str, Any]
-Record = tuple[Row | None, Row | None]
+Record = tuple[bytes | None, bytes | None]
 """Key and value."""
 
 
 def plain(batches: Iterable[pa.RecordBatch], names: Sequence[str], key: Sequence[str]) -> Iterator[Record]:
     """Every row as often as it is added; without a key unless there are columns of one."""
     for row, weight in _rows(batches, names):
+        record = json_out.text(_picked(row, key)) if key else None, json_out.text(row)
         for _ in range(weight):
-            yield _picked(row, key) if key else None, row
+            yield record
 
 
 def upserts(batches: Iterable[pa.RecordBatch], names: Sequence[str], key: Sequence[str]) -> Iterator[Record]:
@@ -32,30 +33,29 @@ def upserts(batches: Iterable[pa.RecordBatch], names: Sequence[str], key: Sequen
 def debezium(batches: Iterable[pa.RecordBatch], names: Sequence[str], key: Sequence[str]) -> Iterator[Record]:
     """For each key that has changed its row before and after, and `op`: c, u or d."""
     for which, before, after in _changes(batches, names, key):
-        op = "c" if before is None else "d" if after is None else "u"
-        yield {"payload": which}, {"payload": {"before": before, "after": after, "op": op}}
+        op = b"c" if before is None else b"d" if after is None else b"u"
+        payload = b'{"before":%b,"after":%b,"op":"%b"}' % (before or b"null", after or b"null", op)
+        yield b'{"payload":%b}' % which, b'{"payload":%b}' % payload
 
 
 def _changes(
     batches: Iterable[pa.RecordBatch], names: Sequence[str], key: Sequence[str]
-) -> Iterator[tuple[Row, Row | None, Row | None]]:
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
     """(key, row before, row after) of an epoch as a whole: what has come and gone within it is no change."""
-    net: dict[bytes, dict[bytes, list[Any]]] = {}
+    net: dict[bytes, dict[bytes, int]] = {}
     for row, weight in _rows(batches, names):
-        rows = net.setdefault(json_out.text(_picked(row, key)), {})
-        found = rows.setdefault(json_out.text(row), [row, 0])
-        found[1] += weight
-    for rows in net.values():
-        gone, come = ([f for f in rows.values() if f[1] * sign > 0] for sign in (-1, 1))
-        if len(come) > 1 or any(weight > 1 for _, weight in come):
+        rows, text = net.setdefault(json_out.text(_picked(row, key)), {}), json_out.text(row)
+        rows[text] = rows.get(text, 0) + weight
+    for which, rows in net.items():
+        gone, come = ([text for text, weight in rows.items() if weight * sign > 0] for sign in (-1, 1))
+        if len(come) > 1 or any(rows[text] > 1 for text in come):
             raise SinkError(
                 f"the option primary_key ({', '.join(key)}) does not tell the rows of the sink apart: "
-                f"{_picked(come[0][0], key)} stands for several",
+                f"{which.decode()} stands for several",
                 hint="create the sink with the columns that do",
             )
         if gone or come:
-            before, after = (found[0][0] if found else None for found in (gone, come))
-            yield _picked(after or before or {}, key), before, after
+            yield which, gone[0] if gone else None, come[0] if come else None
 
 
 def _rows(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[tuple[Row, int]]:

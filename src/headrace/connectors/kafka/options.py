@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headrace.connectors.declared import Declared, Option, needed_module
@@ -78,6 +79,16 @@ def asked(what: str, error: type[HeadraceError], call: Callable[[], T]) -> T:
             if not _passes(kafka, found) or time.monotonic() > until_s:
                 raise _told(kafka, what, error, found) from failure
             time.sleep(PAUSE_S)
+
+
+@contextmanager
+def told(what: str, error: type[HeadraceError]) -> Iterator[None]:
+    """The client's errors inside the block as `asked` tells them; nothing is tried again."""
+    kafka = needed_module("confluent_kafka", "kafka")
+    try:
+        yield
+    except kafka.KafkaException as failure:
+        raise _told(kafka, what, error, failure.args[0] if failure.args else failure) from failure
 
 
 def _passes(kafka: Any, found: Any) -> bool:

@@ -16,15 +16,15 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
-from headrace.connectors import json_out
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.envelopes import Record, debezium, plain, upserts
-from headrace.connectors.kafka.options import ANSWER_S, SINK, asked, properties
+from headrace.connectors.kafka.options import ANSWER_S, SINK, asked, properties, told
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, already_delivered, key_of
 from headrace.errors import InvalidParameter, NotSupported, SinkError
 
 TRANSACTION_S = 600
 """How long an epoch may take from its first record to its commit; brokers allow 15 minutes unless told otherwise."""
+POLL_EVERY = 1000
 FORGOTTEN_MS = 6 * 86_400_000
 """Brokers forget the offsets of a group that nobody is a member of after a week, unless told otherwise."""
 
@@ -109,10 +109,8 @@ class KafkaSink(Sink):
         return 0
 
     def _transact(self, producer: Any, notes: Any, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
-        count = 0
-        for record in self._records(batches):
-            self._produce(producer, record)
-            count += 1
+        with told(self._name, SinkError):  # once: what has been produced is not produced again
+            count = self._produce_all(producer, batches)
         note, group = [self._note(position.epoch)], notes.consumer_group_metadata()
         asked(self._name, SinkError, lambda: producer.send_offsets_to_transaction(note, group, 3 * ANSWER_S))
         asked(self._name, SinkError, lambda: producer.commit_transaction(TRANSACTION_S))
@@ -124,15 +122,18 @@ class KafkaSink(Sink):
             return plain(batches, names, self._key)
         return (upserts if self._format == "upsert" else debezium)(batches, names, self._key)
 
-    def _produce(self, producer: Any, record: Record) -> None:
-        key, value = (None if part is None else json_out.text(part) for part in record)
-        while True:
-            try:
-                asked(self._name, SinkError, lambda: producer.produce(self._topic, value, key))
-                break
-            except BufferError:  # its queue is full
-                producer.poll(0.1)
-        producer.poll(0)
+    def _produce_all(self, producer: Any, batches: Iterator[pa.RecordBatch]) -> int:
+        count = 0
+        for count, (key, value) in enumerate(self._records(batches), 1):
+            while True:
+                try:
+                    producer.produce(self._topic, value, key)
+                    break
+                except BufferError:  # its queue is full
+                    producer.poll(0.1)
+            if count % POLL_EVERY == 0:
+                producer.poll(0)
+        return count
 
 
 def _common(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,12 +46,14 @@ class DeliverStage(Labelled, Unkeyed):
             sink = open_sink(options, self.columns)
             changes = (self._change(batch) for batch in batches if batch.num_rows)
             if leaves_out_snapshot(options) and params.snapshot:
-                deque(changes, 0)  # to the end: what keeps state has to see all of it
+                deque(changes, 0)
             first = next(changes, None)
             if first is not None:
                 fault_point("sink.commit.before")
                 task.rows_out = sink.write(position, chain([first], changes))
                 fault_point("sink.commit.after")
+            # A sink that has the epoch already reads nothing; what keeps state before it has to see all of it.
+            deque(changes, 0)
         yield from ()
 
     def _change(self, batch: pa.RecordBatch) -> pa.RecordBatch:
