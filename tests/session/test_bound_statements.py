@@ -85,13 +85,13 @@ def test_a_parameter_divides_an_integer_as_one(world: Database) -> None:
 TYPED = [
     ("UPDATE w SET a = a / $1", ["int"]),
     ("UPDATE w SET a = 1 WHERE n < $1 AND s || $2 = 'x' RETURNING a * $3", ["decimal(38,10)", "string", "int"]),
-    ("UPDATE w SET a = CASE WHEN n > $1 THEN $2 ELSE a END", ["decimal(10,2)", "int"]),
+    ("UPDATE w SET a = CASE WHEN n > $1 THEN $2 ELSE a END", ["decimal(38,10)", "int"]),
     ("UPDATE w SET a = q.id FROM w AS q WHERE q.id = w.id + $1", ["int"]),
     ("DELETE FROM w WHERE a + $1 > 5 AND to_jsonb(a) = $2", ["int", "struct<hr_key:binary,hr_jsonb:string>"]),
     ("INSERT INTO w (id, a, s) VALUES ($1, abs($2) + id_of($3), upper($4))", None),
     ("INSERT INTO w (id, n, s) VALUES ($1 + 0, $2, upper($3)) RETURNING n + $4", ["int", "decimal(10,2)", "string",
-                                                                                  "decimal(10,2)"]),
-    ("INSERT INTO w (id, s) SELECT id + $1, $2 FROM w WHERE n = $3", ["int", "string", "decimal(10,2)"]),
+                                                                                  "decimal(38,10)"]),
+    ("INSERT INTO w (id, s) SELECT id + $1, $2 FROM w WHERE n = $3", ["int", "string", "decimal(38,10)"]),
 ]  # fmt: skip
 
 

@@ -135,3 +135,8 @@ nth_value(i2 + id, 2) OVER (ORDER BY id)
 (SELECT max(x.ts) FROM d AS x) - ts
 tz - (SELECT min(x.tz) FROM d AS x WHERE x.id <= d.id)
 array_append(array_remove('{}'::text[], t), ('Hello World'::text)::varchar(3))
+-- numbers that only a float can be
+1e308 * f8 > 0
+'NaN'::float8 * 1e308
+-1e-300::float8
+f8 < 123456789012345678901234567890123456789012345678901234567890

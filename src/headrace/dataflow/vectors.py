@@ -206,13 +206,19 @@ class _Compiler:
     def _if_finite(self, e: JExpr) -> JExpr | None:
         """What `CASE WHEN isnan(x * 0) THEN ... ELSE x END` gives where it is a finite number; None for other forms."""
         given = self.b.children(e)
-        if len(given) != 3 or self.b.kind(given[0]) != "IsNaN":
+        test = self._inside(given[0])
+        if len(given) != 3 or self.b.kind(test) != "IsNaN":
             return None
-        product = self.b.children(given[0])[0]
+        product = self._inside(self.b.children(test)[0])
         if self.b.kind(product) != "Multiply" or not given[2].semanticEquals(self.b.children(product)[0]):
             return None
         by = self.b.children(product)[1]
         return given[2] if self.b.kind(by) == "Literal" and self._literal(by).value == 0 else None
+
+    def _inside(self, e: JExpr) -> JExpr:
+        """What a guard is around, or the expression itself."""
+        inner = self.b.unguarded(e)
+        return e if inner is None else inner
 
     # -- numbers ----------------------------------------------------------------------------------------------
 

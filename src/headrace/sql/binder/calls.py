@@ -320,8 +320,10 @@ def _frame(at: Expressions, definition: Any, order: Sequence[SortKey]) -> str:
     options = definition.frame_options
     if not options & _NONDEFAULT:
         return ""
-    if options & _EXCLUDE or options & _GROUPS:
-        refuse("this window frame", definition)
+    if options & _EXCLUDE:
+        refuse("EXCLUDE in a window frame", definition)
+    if options & _GROUPS:
+        refuse("a window frame of GROUPS", definition)
     unit = "ROWS" if options & _ROWS else "RANGE"
     start, end = "", ""
     for first, last, words in _BOUNDS:

@@ -80,6 +80,8 @@ def literal(text: str | None, target: Type) -> Constant:
         return Constant(t.INTERVAL, text)
     if target.name == "time":
         return Constant(target, time_of_day.text_of(time_of_day.parse(text)))
+    if target.name == "numeric" and text.strip().lstrip("+-").lower() in ("nan", "inf", "infinity"):
+        raise NotBound("NaN or an infinity as a numeric")
     if target == t.NUMERIC:
         parse_text(text, "decimal(38,10)")
         return Constant(_fitting(text), text.strip())

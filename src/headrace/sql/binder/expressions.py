@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postgast import pg_query_pb2 as pb
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NumericOutOfRange
 from headrace.sql.binder import comparisons
 from headrace.sql.binder import types as t
 from headrace.sql.binder.arrays import array, part_of
@@ -165,7 +165,10 @@ class Expressions:
             return Constant(t.INT4 if -(2**31) <= int(text) < 2**31 else t.INT8, str(int(text)))
         if not re.fullmatch(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", text, re.ASCII):
             refuse("this number", message)
-        return literal(text, t.NUMERIC)
+        try:
+            return literal(text, t.NUMERIC)
+        except (NotBound, NumericOutOfRange):
+            return Constant(t.NUMERIC, text)  # it may still be a float
 
     def _column(self, message: Any) -> Expr:
         fields = message.fields

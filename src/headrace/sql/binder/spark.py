@@ -7,6 +7,7 @@ type: no name that a user gives is ever looked up by Spark, but those of the out
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Final
 
 from headrace.common.jsonb.document import KEY, TEXT
@@ -305,7 +306,14 @@ def constant(expr: Constant) -> str:
         return _array(kind, kind.element, text)
     if kind.name == "unknown":
         return string(text)
+    if kind == t.NUMERIC and not _fits(Decimal(text), *t.digits(kind)):
+        raise NotBound("a number of more than 38 digits")
     return f"CAST({string(text)} AS {kind.spark})"
+
+
+def _fits(value: Decimal, precision: int, scale: int) -> bool:
+    """Whether a number can be had with so many digits, so many of them behind the point."""
+    return int(value.as_tuple().exponent) >= -scale and value.adjusted() < precision - scale
 
 
 def _array(kind: Type, element: Type, text: str) -> str:
