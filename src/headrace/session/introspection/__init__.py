@@ -1,0 +1,9 @@
+"""Queries of clients that look into the system catalogs only, answered by DuckDB in this process.
+
+Such queries use all of PostgreSQL: correlated subqueries, arrays of subqueries, records, series in SELECT lists. DuckDB
+runs that as it is written, needs no Spark, and answers in milliseconds. Only what `rewriting` understands gets there.
+"""
+
+from headrace.session.introspection.engine import Asked, asked
+
+__all__ = ["Asked", "asked"]
