@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
+    from kafka import Kafka
     from postgres import Postgres
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -45,6 +46,20 @@ def postgres() -> Iterator[Postgres]:
         try:
             server = ends.enter_context(postgres_server({"fsync": "off"}))
         except NoPostgres as error:
+            pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """A Kafka broker; tests make topics of their own there. Skips if its jars are not there."""
+    from kafka import NoKafka, kafka_server
+
+    pytest.importorskip("confluent_kafka")
+    with contextlib.ExitStack() as ends:
+        try:
+            server = ends.enter_context(kafka_server())
+        except NoKafka as error:
             pytest.skip(str(error))
         yield server
 

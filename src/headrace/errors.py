@@ -41,6 +41,7 @@ PostgreSQL client sees, a message that says what and where, and a hint that says
         OutOfBudget                    53200
         TooManyRows                    54000
         SourceError                    HR010
+        SinkError                      HR011
         JobFailed                      HR020
           FunctionFailed               38000
           LogLost                      HR021
@@ -303,6 +304,12 @@ class SourceError(OperationalError):
     """A source cannot be read, or a row of it cannot be understood."""
 
     sqlstate = "HR010"
+
+
+class SinkError(OperationalError):
+    """A sink's target cannot be reached, or does not take what it is given."""
+
+    sqlstate = "HR011"
 
 
 class JobFailed(OperationalError):

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
@@ -157,8 +158,9 @@ def test_a_sink_gets_its_secrets_with_the_epoch(monkeypatch: pytest.MonkeyPatch)
             wrong.with_secrets(sent, with_key)
     stage = DeliverStage((("connector", "leaky"),), tuple(COLUMNS), (0,))
     task: Any = SimpleNamespace(params=told, partition=0, rows_out=0)
+    rows = pa.RecordBatch.from_pydict({"a": [1], "__w": [1]})
     with pytest.raises(SourceError, match=r"OSError: cannot log in with \*\*\*") as raised:
-        list(stage.run(task, iter(())))
+        list(stage.run(task, iter([rows])))
     assert "hunter2" not in "".join(traceback.format_exception(raised.value)).replace("VALUE", "")
 
 

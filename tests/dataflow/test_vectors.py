@@ -123,6 +123,16 @@ def test_what_spark_must_decide_is_refused(bridge: Bridge) -> None:
             computed(e, table(values))
 
 
+def test_a_result_that_has_to_be_finite(bridge: Bridge) -> None:
+    checked = "CASE WHEN isnan({0} * CAST(0 AS DOUBLE)) THEN CAST(raise_error('no') AS DOUBLE) ELSE {0} END"
+    (e,) = compiled(bridge, [checked.format("(f * f + 1e0)")])
+    assert e is not None
+    assert computed(e, table({"f": [1.5, None, -0.0]})).to_pylist() == [3.25, None, 1.0]
+    for large in (1e200, float("nan"), float("-inf")):
+        with pytest.raises(Doubt):
+            computed(e, table({"f": [1.0, large, None]}))
+
+
 def test_constants_that_are_equal_but_not_the_same() -> None:
     """Each expression is computed once; 0.0 equals -0.0, and NaN not even itself."""
     f64, given = pa.float64(), pa.record_batch([pa.array([None], pa.float64())], ["f"])

@@ -239,7 +239,8 @@ class Scene:
     def objects(self) -> set[str]:
         """Every object of the state, by its name."""
         root = self.server.data / "state"
-        return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.suffix in (".run", ".tmp")}
+        found = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)  # folders may go meanwhile
+        return {path.relative_to(root).as_posix() for path in found if path.suffix in (".run", ".tmp")}
 
     def check_garbage(self, old: set[str]) -> None:
         """Of objects that were there long ago only those are left that the catalog refers to. Stops the server.

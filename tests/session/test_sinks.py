@@ -56,7 +56,7 @@ def test_blackhole(database: Database) -> None:
 def test_refused(database: Database) -> None:
     database.sql("CREATE TABLE t (a int)")
     assert refused(database, "CREATE SINK x FROM t").startswith("22023 a sink needs the option connector")
-    assert "must be one of blackhole" in refused(database, "CREATE SINK x FROM t WITH (connector = 'kafka')")
+    assert "must be one of blackhole" in refused(database, "CREATE SINK x FROM t WITH (connector = 'pulsar')")
     assert "unknown option path" in refused(database, "CREATE SINK x FROM t WITH (connector = 'blackhole', path = 'y')")
     text = refused(database, "CREATE SINK x FROM t WITH (connector = 'blackhole', type = 'append-only')")
     assert text.startswith("0A000 an append-only sink of rows that may be taken back")

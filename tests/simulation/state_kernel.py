@@ -185,6 +185,8 @@ class FaultyOs:
         self._writing: dict[int, str] = {}
         self._reading: dict[int, str] = {}
         self._unsynced: set[str] = set()
+        self._synced_bytes: dict[str, int] = {}
+        """How long files were that more has been written to, when they were synced last."""
         self._renamed: dict[str, str] = {}
         self.deletes = 0
 
@@ -198,7 +200,7 @@ class FaultyOs:
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         self._step("open", path)
         fd = os.open(path, flags, mode)
-        if flags & os.O_CREAT:
+        if flags & (os.O_CREAT | os.O_WRONLY):
             self._writing[fd] = os.fspath(path)
             self._unsynced.add(os.fspath(path))
         elif os.path.isdir(path):
@@ -219,6 +221,8 @@ class FaultyOs:
         if os.path.isdir(path):
             self._renamed = {new: old for new, old in self._renamed.items() if os.path.dirname(new) != path}
             self._found_again |= {entry.path for entry in os.scandir(path) if entry.is_dir()}
+        else:
+            self._synced_bytes[path] = os.path.getsize(path)
         self._unsynced.discard(path)
 
     def close(self, fd: int) -> None:
@@ -259,7 +263,8 @@ class FaultyOs:
         if power:
             for path in sorted(self._unsynced):
                 if os.path.exists(path):
-                    os.truncate(path, rng.randint(0, os.path.getsize(path)))
+                    size = os.path.getsize(path)
+                    os.truncate(path, rng.randint(min(self._synced_bytes.get(path, 0), size), size))
                     self._touch(path)
             for new, old in self._renamed.items():
                 if os.path.exists(new) and rng.random() < 0.5:

@@ -12,6 +12,8 @@ def sql_spark() -> Iterator[object]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
+    from headrace.dataflow.kernels import register
+
     builder = SparkSession.builder.master("local[2]").appName("sql")
     for key, value in {
         "spark.ui.enabled": "false",
@@ -22,5 +24,6 @@ def sql_spark() -> Iterator[object]:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    register([session])
     yield session
     session.stop()

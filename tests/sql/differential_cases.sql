@@ -45,3 +45,80 @@ cot(ceiling(f8))
 1 / (trunc(f4 * 0 - 0.5) - 1e-9)
 substring('\x00ff10'::bytea, array_length(a, 1), i4 - 2)
 (f4 * (-0.5)::float8) ^ 2.5
+-- intervals and documents
+interval '1 mon' + i2 * interval '1 sec'
+(i2 * interval '-1 mon 2 days -3 sec')::text
+(i2 * interval '1 year -1 mon +1 day -0.5 sec')::text
+interval '25 hours'
+interval '-1 year -2 mons +3 days -04:05:06.5'
+interval '1-2'
+(ts - timestamp '2020-01-01')::text
+greatest(interval '1 mon', i2 * interval '1 day', NULL)
+nullif(interval '1 day', interval '24 hours')
+i2 * interval '1 day' IN (interval '1 mon', interval '24 hours')
+CASE interval '30 days' WHEN interval '1 mon' THEN 1 ELSE 2 END
+interval '1 day' IS DISTINCT FROM interval '24 hours'
+i2 * interval '1 day' BETWEEN interval '-1 mon' AND interval '1 mon'
+ARRAY[interval '1 mon', i2 * interval '1 day']
+(to_jsonb(i4))::int
+('1.5'::jsonb)::int
+('1.5'::jsonb)::numeric
+('"x"'::jsonb)::int
+('null'::jsonb)::int
+('99999999999'::jsonb)::int
+('true'::jsonb)::bool
+('[1]'::jsonb)::bool
+(t || '')::jsonb
+('{"a": ' || i4 || '}')::jsonb
+'{"b":1,"a":2,"b":3,"aa":1.0}'::jsonb
+'{"a":1}'::jsonb::text
+'[1, 2'::jsonb
+'"\u0000"'::jsonb
+nullif('1'::jsonb, '1.0'::jsonb)
+to_jsonb(i4) IN ('2', '100.0')
+greatest('1'::jsonb, to_jsonb(t))
+ARRAY['1'::jsonb, to_jsonb(t)]
+to_jsonb(i4) = ANY (ARRAY['2'::jsonb, '0.0'])
+jsonb_array_length('{"a": 1}')
+jsonb_insert('{"a": 1}', '{a}', '9')
+jsonb_set('[1]', '{x}', '3')
+'1'::jsonb #- '{a}'
+'{"a": 1}'::jsonb - 1
+extract(week FROM interval '1 day')
+-- times
+time '04:05:06.789'
+'4:05 PM'::time
+'24:00'::time
+'24:00:01'::time
+'25:00'::time
+'12:60'::time
+'x'::time
+(ts::time)::text
+(ts::time)::interval
+interval '-1 day -1 hour'::time
+(i2 * interval '5 hours')::time
+substring(ts::text, 12)::time
+t::time
+time '12:00' BETWEEN ts::time AND '24:00'
+extract(day FROM time '12:00')
+coalesce(ts::time, '10:00')
+greatest(ts::time, tz::time)
+ARRAY[ts::time]
+date_part('hour', ts::time)
+-- floats that grow too large
+f8 * 1e300::float8 * 1e300::float8
+'1e308'::float8 * 10
+'Infinity'::float8 * f8
+'Infinity'::float8 * f8 - 'Infinity'::float8
+1e308::float8 + 1e308::float8 - 1e308::float8
+f8 + f8 * f4 - f8 / nullif(f8, 0)
+f8 / 1e-320::float8
+1 / ('1e308'::float8 * f8)
+(f8 * 1e38)::float4
+f4 * 1e38::float4 * 1e38::float4
+f4 / 1e-45::float4
+degrees('1e308'::float8)
+sqrt(f8 * f8) * f8 + sqrt(f8 * f8) * f4
+f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8 + f8
+(SELECT max(x.f8) FROM d AS x) * f8
+ARRAY['1e40'::float8, f8]::float4[]

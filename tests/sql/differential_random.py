@@ -21,7 +21,22 @@ _LITERALS = {
     "date": ("date '2024-03-31'", "date '1999-01-01'"),
     "timestamp": ("timestamp '2024-03-31 12:30:45.25'", "timestamp '2000-01-01'"),
     "timestamptz": ("timestamptz '2024-03-31 12:30:45+00'",),
-    "interval": ("interval '1 day'", "interval '2 hours 30 minutes'", "interval '-3 days'"),
+    "interval": (
+        "interval '1 day'",
+        "interval '2 hours 30 minutes'",
+        "interval '-3 days'",
+        "interval '1 mon'",
+        "interval '-1 year +2 mons -3 days +04:05:06.5'",
+    ),
+    "time": ("time '04:05:06.789'", "time '23:59:59'", "'24:00'::time"),
+    "jsonb": (
+        '\'{"a": 1, "b": [1, "x", null]}\'::jsonb',
+        "'[1, 2.50, {\"a\": true}]'::jsonb",
+        "'\"x\"'::jsonb",
+        "'1'::jsonb",
+        "'null'::jsonb",
+        "'{}'::jsonb",
+    ),
     "int4[]": ("ARRAY[1, 2, 3]", "ARRAY[5]", "'{1,NULL}'::int[]"),
     "text[]": ("ARRAY['a', 'b c', NULL]", "'{}'::text[]"),
     "bytea": ("'\\x00ff10'::bytea", "''::bytea"),
@@ -36,6 +51,8 @@ _CASTS = {
     "float8": ("int4", "numeric", "float4"),
     "text": ("int4", "int8", "numeric", "float8", "bool", "date", "timestamp", "timestamptz", "int4[]"),
     "date": ("timestamp", "timestamptz"),
+    "time": ("timestamp", "timestamptz", "interval"),
+    "interval": ("time",),
     "timestamp": ("date", "timestamptz"),
     "timestamptz": ("timestamp", "date"),
 }
@@ -91,7 +108,11 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
         "({timestamp} AT TIME ZONE 'America/New_York')", "date_trunc('{unit}', {timestamptz}, 'Europe/Berlin')",
         "date_trunc('{unit}', {timestamptz})", "to_timestamp({int4})", "({timestamptz} + interval '2 months')",
     ),
-    "interval": ("({timestamp} - {timestamp})",),
+    "interval": ("({timestamp} - {timestamp})", "({small} * {interval})", "({interval} / 3)",
+                 "age({timestamp}, {timestamp})"),
+    "time": ("make_time(8, 15, 23.5)", "({time} + {interval})", "({timestamp})::time"),
+    "jsonb": ("to_jsonb({any})", "({jsonb} -> '{key}')", "({jsonb} -> {small})", "jsonb_build_array({any}, {any})",
+              "jsonb_build_object({text}, {any})", "jsonb_set({jsonb}, ARRAY['a'], {jsonb})", "({jsonb} || {jsonb})"),
     "int4[]": ("({int4[]})[1:{small}]", "({int4[]})[{small}:]", "ARRAY[{int4}, {int4}]", "({int4[]} || {int4})"),
     "text[]": ("string_to_array({text}, ',')", "regexp_match({text}, '([a-z])(.)')", "ARRAY[{text}, {text}]",
                "({int4[]})::text[]", "array_append({text[]}, {text})", "array_remove({text[]}, {text})"),
@@ -100,7 +121,8 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
 """Calls whose arguments may not be just anything, or that are spelled otherwise, by what they return."""
 _HOLE: Final = re.compile(r"\{([a-z0-9_]+(?:\[\])?)\}")
 _BY_FORM: Final = frozenset((
-    "extract", "date_part", "date_trunc", "timezone", "split_part", "regexp_replace", "overlay", "round", "trunc",
+    "age", "make_time", "make_interval", "extract", "date_part", "date_trunc", "timezone", "split_part",
+    "regexp_replace", "overlay", "round", "trunc",
     "position", "to_char", "to_date", "to_timestamp", "regexp_match", "regexp_count", "regexp_like", "format",
     "string_to_array", "repeat", "lpad", "rpad", "power", "pow", "exp", "^", "degrees", "sin", "cos", "tan", "sinh",
     "cosh", "<<", ">>", "pi", "chr", "make_date", "make_timestamp",
@@ -141,6 +163,7 @@ class Generator:
 
     def _hole(self, name: str, depth: int) -> str:
         choices = {"unit": _UNITS, "field": _FIELDS, "days": _DAYS, "small": ("1", "2", "0", "-1", "3"),
+                   "key": ("a", "b", "x"),
                    "interval_s": ("extract(epoch FROM interval '90 minutes')::float8",)}  # fmt: skip
         if name in choices:
             return self.random.choice(choices[name])
@@ -207,8 +230,7 @@ def _entries_by_result() -> dict[str, list[tuple[str, tuple[str, ...], Any]]]:
                 result = {"*": arguments[0] if arguments else "", "*[]": ""}.get(entry.result, entry.result)
                 if result == "anyarray":
                     result = "int4[]"
-                spans = result == "interval" and "timestamp" not in arguments
-                if not spans and name not in _LEFT_OUT and result in _LITERALS:
+                if name not in _LEFT_OUT and result in _LITERALS:
                     found.setdefault(result, []).append((name, arguments, form))
 
     add(OPERATORS, lambda name, a: f"({a[0]} {name} {a[1]})")

@@ -194,8 +194,7 @@ REFUSED = [
     ("SELECT regexp_replace(s, 'a|ab', 'x') FROM t", "0A000", "PostgreSQL takes the longest", None),
     ("SELECT to_char(ts, s) FROM t", "0A000", "a template that is no literal", 8),
     ("SELECT CASE WHEN true THEN generate_series(1, 2) END", "0A000", "set-returning functions are not allowed", 28),
-    ("SELECT interval '1 month'", "0A000", "an interval of months as a result", None),
-    ("SELECT s -> 'a' FROM t", "0A000", "the operator -> is not supported", 10),
+    ("SELECT s -> 'a' FROM t", "0A000", "the operator text -> unknown is not supported", 10),
     ("SELECT version() FROM t", "0A000", "version", 8),
 ]
 

@@ -85,7 +85,7 @@ def test_aggregates(sides: Any) -> None:
 VALUES_OF = {
     "int2": "i2", "int4": "id", "int8": "i8", "float4": "f4", "float8": "f8", "numeric": "n", "text": "t", "bool": "b",
     "bytea": "'\\x01ff'::bytea", "date": "d", "timestamp": "ts", "timestamptz": "tz", "interval": "interval '3 hours'",
-    "anyarray": "a", "anyelement": "id", "anynonarray": "id", "any": "t",
+    "time": "ts::time", "jsonb": "to_jsonb(i4)", "anyarray": "a", "anyelement": "id", "anynonarray": "id", "any": "t",
 }  # fmt: skip
 """A value of each type; those of the first row are small."""
 

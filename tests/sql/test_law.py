@@ -47,6 +47,7 @@ def test_each_class_and_argument_of_the_parser_is_handled_or_refused() -> None:
             if kind not in HANDLED:
                 with pytest.raises(NotSupported, match="is not supported"):
                     law.check(node)
+                    law.check_older(node)
             elif name not in HANDLED[kind]:
                 with pytest.raises(NotSupported) as raised:
                     law.check(node)

@@ -37,7 +37,9 @@ UTC = dt.UTC
         ("bytea", "binary"), ("date", "date"), ("timestamp", "timestamp_ntz"), ("timestamptz", "timestamp"),
         ("timestamp with time zone", "timestamp"), ("timestamp without time zone", "timestamp_ntz"),
         ("numeric", "decimal(38,10)"), ("numeric(5,2)", "decimal(5,2)"), ("decimal(7)", "decimal(7,0)"),
-        ("int[]", "array<int>"), ("text[][]", "array<array<string>>"), ("jsonb", "string"),
+        ("int[]", "array<int>"), ("text[][]", "array<array<string>>"), ("json", "string"),
+        ("jsonb", "struct<hr_key:binary,hr_jsonb:string>"),
+        ("interval", "struct<hr_months:int,hr_days:int,hr_micros:bigint>"),
         ("struct<a int, b varchar>", "struct<a:int,b:string>"),
     ],
 )  # fmt: skip

@@ -19,8 +19,9 @@ from remote_cases import SCHEMA, batch, rows_of, write
 from headrace.errors import CorruptObject, DiskFull, InvalidParameter, StorageError
 from headrace.state import objects, stores
 from headrace.state import remote as remote_module
+from headrace.state import run as run_module
 from headrace.state.iopool import IoPool, RetryPolicy
-from headrace.state.objects import ObjectWriter, put_unsynced
+from headrace.state.objects import ObjectWriter, append_unsynced
 from headrace.state.run import Run, Section, write_run, write_small_run
 from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, root_from_json, root_to_json, store_of
@@ -417,12 +418,20 @@ def test_a_small_run_is_the_same_object_by_either_way(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def test_a_small_batch_is_written_as_a_large_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = Section(1, SCHEMA, [batch(3)], 5)
+    at_once, content = write_small_run(tmp_path, "a/x.run", section)
+    monkeypatch.setattr(run_module, "SMALL_BYTES", 0)
+    in_pieces, same = write_small_run(tmp_path, "b/x.run", section)
+    assert content == same and replace(in_pieces[0], path="a/x.run") == at_once[0]
+
+
 def test_a_small_object_takes_no_name_and_leaves_nothing_where_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_unsynced(tmp_path, "a/x", b"one")
+    append_unsynced(tmp_path, "a/x", b"one", 0)
     with pytest.raises(StorageError):
-        put_unsynced(tmp_path, "a/x", b"two")
+        append_unsynced(tmp_path, "a/x", b"two", 0)
     assert (tmp_path / "a/x").read_bytes() == b"one"
 
     def full(*_: object) -> int:
@@ -430,5 +439,5 @@ def test_a_small_object_takes_no_name_and_leaves_nothing_where_it_fails(
 
     monkeypatch.setattr(objects.os, "write", full)
     with pytest.raises(DiskFull, match="a/y"):
-        put_unsynced(tmp_path, "a/y", b"three")
+        append_unsynced(tmp_path, "a/y", b"three", 0)
     assert not (tmp_path / "a/y").exists()

@@ -218,16 +218,20 @@ class StateTableRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord(_Record):
-    """One sorted run of a state table's current version."""
+    """One sorted run of a state table's current version.
+
+    One that is not all of its object and whose bytes are held is of schema version 4: programs that know of none
+    would take these for the whole object.
+    """
 
     COLLECTION: ClassVar[Collection] = "run"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
 
     ref: RunRef
     level: int
     created_ms: int
     content_b64: str | None = None
-    """The object's bytes in base64, of a small one that was not forced to the disk by itself: until it is."""
+    """The run's bytes in base64, of a small one that was not forced to the disk by itself: until it is."""
 
     @property
     def id(self) -> str:
@@ -241,9 +245,11 @@ class RunRecord(_Record):
 
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        stored = {**_Record.to_json(self), "ref": self.ref.to_json()}
+        stored = {**_Record.to_json(self), "ref": self.ref.to_json(), "v": 3}
         if self.content_b64 is None:
             del stored["content_b64"]
+        elif self.ref.offset:
+            stored["v"] = 4
         return stored
 
     @classmethod

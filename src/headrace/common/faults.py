@@ -59,6 +59,7 @@ KNOWN: Final[Mapping[str, str]] = {
     "backfill.slice.before": "a backfill slice is about to be read",
     "backfill.slice.after": "a backfill slice is computed and not yet committed",
     "backfill.done.before": "a job has caught up and is about to be marked created",
+    "sink.bind.after": "which epoch a sink delivers next is durable, nothing of it has left",
     "sink.commit.before": "a sink is about to make an epoch visible in its target",
     "sink.commit.after": "a sink's target has the epoch, its position is not committed",
 }

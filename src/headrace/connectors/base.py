@@ -27,6 +27,7 @@ ReadTask = dict[str, Any]
 """JSON: one piece of work of `Source.plan`; only the source that made it looks inside."""
 
 _CONNECTORS: dict[str, tuple[str, str]] = {
+    "kafka": ("headrace.connectors.kafka.source", "KafkaSource"),
     "datagen": ("headrace.connectors.datagen", "DatagenSource"),
     "files": ("headrace.connectors.files", "FileSource"),
     "nexmark": ("headrace.connectors.nexmark", "NexmarkSource"),
@@ -109,6 +110,11 @@ class Source(ABC):
         Raises `InvalidParameter` if the connector has no way to know, `SourceError` if there is nothing to look at.
         """
 
+    @classmethod
+    def added_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """The columns that options ask for beside those that are declared, as `INCLUDE` does."""
+        return []
+
     @abstractmethod
     def start_offsets(self) -> Offsets:
         """The offsets before the first row."""
@@ -181,6 +187,11 @@ def infer_columns(options: Mapping[str, str], secrets: Secrets | None = None) ->
         return _connector(options).infer_columns({**options, **values})
 
 
+def added_columns(options: Mapping[str, str]) -> list[Column]:
+    """See `Source.added_columns`."""
+    return _connector(options).added_columns(options)
+
+
 def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
     """Raise `InvalidParameter` for a secret as the value of an option that has to be readable."""
     connector = _connector(options)
@@ -214,6 +225,7 @@ __all__ = [
     "RowError",
     "Secrets",
     "Source",
+    "added_columns",
     "check_secret_options",
     "connector_names",
     "infer_columns",

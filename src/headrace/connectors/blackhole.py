@@ -15,6 +15,7 @@ class BlackholeSink(Sink):
     """See the module. It has no options of its own."""
 
     only_counts = True
+    delivers = False
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)

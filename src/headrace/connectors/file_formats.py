@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -273,13 +273,20 @@ def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
     )
 
 
+def json_rows(records: Sequence[bytes], columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
+    """Records of JSON that come one by one, such as messages, as rows; see `_json_chunk`."""
+    lines = [record + b"\n" for record in records]
+    ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
+    return _json_chunk(_Chunk(b"".join(lines), np.concatenate(([0], ends[:-1])), ends), columns)
+
+
 def _json_chunk(chunk: _Chunk, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
     """One JSON object per record; a column that the object lacks is NULL, others are ignored."""
     schema = _nullable_schema(columns)
     fast = _json_fast(chunk, schema)
     if fast is not None:
         return fast, []
-    values: list[list[Any]] = [[] for _ in columns]
+    objects: list[dict[str, Any]] = []
     faults: list[_Fault] = []
     for row in range(len(chunk)):
         record = chunk.record(row)
@@ -290,10 +297,17 @@ def _json_chunk(chunk: _Chunk, columns: Sequence[Column]) -> tuple[pa.RecordBatc
         except (ValueError, RecursionError) as error:
             faults.append((row, None, record.decode(errors="replace"), _json_fault(error)))
             found = {}
-        for column, into in zip(columns, values):
-            into.append(found.get(column.name))
-    arrays = []
-    for column, into, field in zip(columns, values, schema):
+        objects.append(found)
+    batch, more = object_rows(objects, columns)
+    return batch, faults + more
+
+
+def object_rows(objects: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
+    """Objects of JSON, decimals as such, as rows: a column that one lacks is NULL, others are ignored."""
+    schema, arrays = _nullable_schema(columns), []
+    faults: list[_Fault] = []
+    for column, field in zip(columns, schema):
+        into = [found.get(column.name) for found in objects]
         array, bad = objects_to_array(into, field.type)
         faults.extend((row, column.name, str(into[row]), _typed(column, message)) for row, message in bad)
         arrays.append(array)

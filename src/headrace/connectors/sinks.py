@@ -1,8 +1,12 @@
-"""What a sink is: it takes whole epochs of changes, each slice of an epoch in a task of its own.
+"""What a sink is: it takes whole epochs of changes.
 
 A job with a sink is run and checkpointed like a view's: an epoch counts once the catalog has committed it, and until
-then it may run again, in slices of another number. The position tells a sink which it is: what it has written for an
-epoch above the last committed one is to be replaced, never added to.
+then it may run again. One that *delivers*, to a target outside, has more to hold on to:
+
+- The epoch that it takes in is durable in the catalog before its first row leaves. So whatever happens, the same
+  changes are delivered under the same number, and the next number comes only once this one has been.
+- One task writes all of an epoch, and makes it visible at once, together with its number. It looks at the newest number
+  first: an epoch that is there already, because an answer was lost or somebody who should be dead was faster, is done.
 """
 
 from __future__ import annotations
@@ -16,22 +20,30 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.options import OptionReader, refuse_secrets
-from headrace.errors import InvalidParameter
+from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
 SINK_OPTIONS = (
-    "type", "force_append_only", "parallelism", "checkpoint_interval_ms", "checkpoint_group", "max_rows_per_epoch",
+    "type", "primary_key", "force_append_only", "snapshot", "parallelism", "checkpoint_interval_ms", "checkpoint_group",
+    "max_rows_per_epoch",
 )  # fmt: skip
 """Options of every sink, besides those of its connector."""
 TYPES = ("upsert", "append-only")
 
-_SINKS: dict[str, tuple[str, str]] = {"blackhole": ("headrace.connectors.blackhole", "BlackholeSink")}
+_SINKS: dict[str, tuple[str, str]] = {
+    "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
+    "files": ("headrace.connectors.file_sink.sink", "FileSink"),
+    "kafka": ("headrace.connectors.kafka.sink", "KafkaSink"),
+    "postgres": ("headrace.connectors.postgres.sink", "PostgresSink"),
+}
 
 
 @dataclass(frozen=True)
 class SinkPosition:
     """Which piece of the stream of changes a write is: those after `from_epoch` up to `epoch`, one slice of them."""
 
+    delivery: str
+    """Whose stream it is: unlike that of any other sink of any database. Empty for a sink that does not deliver."""
     from_epoch: int
     epoch: int
     slice: int
@@ -44,6 +56,8 @@ class Sink(ABC):
 
     only_counts = False
     """Whether the number of changes is all it wants, so that they need not leave Spark."""
+    delivers = True
+    """Whether it writes to something outside: see the module."""
 
     @classmethod
     def takes_secret(cls, option: str) -> bool:
@@ -54,18 +68,67 @@ class Sink(ABC):
         self.columns = list(columns)
         self.options = dict(options)
 
+    def reach(self) -> None:  # noqa: B027  # what is nowhere is always reached
+        """Look whether the target is there and takes such rows; make there what deliveries are noted in.
+
+        Raises `SinkError` where it cannot be reached, `InvalidParameter` where it does not fit.
+        """
+
     @abstractmethod
     def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
         """Take one slice of an epoch, and say how many changes it had.
 
         Batches have the sink's columns in order, and `__w`: how often the row is added, or taken back if negative.
-        Returning means that the rows are safe, should the epoch be committed; what it raises fails the epoch.
+        There is at least one, and none is empty; what cancels out within them may be among them. Returning means that
+        the rows are safe, should the epoch be committed; what it raises fails the epoch.
         """
 
 
 def drops_retractions(options: Mapping[str, str]) -> bool:
     """Whether a sink wants only the rows that are added, even where rows are taken back."""
     return options.get("type") == "append-only" and OptionReader(options).boolean("force_append_only", False)
+
+
+def spelled(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a sink, those in the parentheses of `FORMAT ... ENCODE ... (...)` as if they were in `WITH`.
+
+    Of a sink with such a clause it says the type, too: `FORMAT PLAIN` only adds.
+    """
+    found = dict(options)
+    if "encode" in found and "format" in found:
+        found.setdefault("type", "append-only" if found["format"] == "plain" else "upsert")
+    for name in SINK_OPTIONS:
+        value = found.pop(f"encode.{name}", None)
+        if value is not None and found.setdefault(name, value) != value:
+            raise InvalidParameter(f"option {name} is given twice, with different values")
+    return found
+
+
+def leaves_out_snapshot(options: Mapping[str, str]) -> bool:
+    """Whether a sink wants only what changes after its creation."""
+    return not OptionReader(options).boolean("snapshot", True)
+
+
+def key_of(options: Mapping[str, str], columns: Sequence[Column]) -> tuple[str, ...]:
+    """The columns that `primary_key` names. Raises `InvalidParameter` if they are not there, or not needed."""
+    names = tuple(name.strip() for name in options.get("primary_key", "").split(",") if name.strip())
+    known = [column.name for column in columns]
+    for name in names:
+        if name not in known:
+            raise InvalidParameter(
+                f'option primary_key: there is no column "{name}"', hint=f"one of {', '.join(known)}"
+            )
+    if not names and options.get("type", "upsert") == "upsert":
+        raise InvalidParameter(
+            "a sink of type upsert needs the option primary_key",
+            hint="name the columns that tell rows apart, or set type to append-only",
+        )
+    return names
+
+
+def delivers(options: Mapping[str, str]) -> bool:
+    """See `Sink.delivers`; so does one of a connector that this program does not know."""
+    return options.get("connector") not in _SINKS or _kind(options).delivers
 
 
 def only_counts(options: Mapping[str, str]) -> bool:
@@ -83,7 +146,8 @@ def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
     """The sink that `options['connector']` names. Raises `InvalidParameter` for options that are wrong."""
     kind, reader = _kind(options), OptionReader(options)
     reader.choice("type", TYPES, "upsert")
-    reader.boolean("force_append_only", False)
+    for option in ("force_append_only", "snapshot"):
+        reader.boolean(option, False)
     for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
         reader.integer(option, 1)
     return kind(options, columns)
@@ -99,3 +163,17 @@ def _kind(options: Mapping[str, str]) -> type[Sink]:
     module, attribute = _SINKS[name]
     found: type[Sink] = getattr(import_module(module), attribute)
     return found
+
+
+def already_delivered(position: SinkPosition, delivered: int, target: str) -> bool:
+    """Whether an epoch is at the target already, of which the newest that was noted there is `delivered`.
+
+    Raises `SinkError` where the target knows of what this database does not: then one of them is not what it was.
+    """
+    if position.from_epoch < delivered < position.epoch:
+        raise SinkError(
+            f"{target} has taken epoch {delivered} of this sink, which is between two that this database knows: "
+            f"{position.from_epoch} and {position.epoch}",
+            hint="the target was written by a newer catalog than this one: create the sink anew, with another target",
+        )
+    return delivered >= position.epoch

@@ -8,9 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.connectors.base import Offsets, Source
+from headrace.connectors.confidential import hiding
+from headrace.connectors.sinks import open_sink
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
 from headrace.coordinator.core import Core, Job, Progress, Runner
 from headrace.coordinator.history import EdgeReads
@@ -98,6 +101,14 @@ def work_of(core: Core, epoch: GroupEpoch[Job], part: Part[Job]) -> Work | None:
         return next_work(core, state, epoch, part, sources, limit_rows)
 
 
+def reach_target(core: Core, job: Job) -> None:
+    """Look whether a sink's target can be written to. Raises `SinkError`, and what is wrong with its options."""
+    record = core.relation(job.id).record
+    secrets = core.vault.values(record.secrets)
+    with hiding([*secrets.values()]):
+        open_sink({**record.options, **secrets}, record.columns).reach()
+
+
 def step_rows(core: Core, part: Part[Job]) -> int:
     """Most rows that a step of a job takes in."""
     if part.committed:
@@ -169,6 +180,7 @@ def params_of(
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
         closed_us=closed_us,
+        delivery=f"{state.config.get(DATABASE_KEY, 0):x}-{job.id}" if job.delivers else "",
         sink_secrets=core.vault.values(core.relation(job.id).record.secrets),
     )
     return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))

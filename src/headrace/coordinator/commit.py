@@ -24,6 +24,7 @@ from headrace.coordinator.steps import (
     SourceRest,
     Step,
     TableRest,
+    Taken,
     TaskSlice,
     advanced,
     parts_for,
@@ -118,9 +119,10 @@ def open_epoch(lane: Sequence[J], target: int, before: Sequence[GroupEpoch[J]] =
     ahead = ahead_of(before)
     reached = {j.id: max(j.committed, ahead.get(j.id, 0)) for j in lane}
     dues = dues_after(before)
+    touched = {j.id: j.position is not None and j.position.touched for j in lane}
     parts = [
         Part(
-            j, reached[j.id], j.version, j.position or Position(target), begun=j.position is not None,
+            j, reached[j.id], j.version, j.position or Position(target), begun=touched[j.id],
             finished=reached[j.id] >= target, due_before=dues.get(j.id, j.due),
         )
         for j in lane
@@ -186,7 +188,7 @@ def next_work(
         rests.append(_nothing_of(graph, part.job.upstreams[0]))
     if not rests and not initial and not part.harvests(epoch.target):
         return None
-    step = plan_step(rests, float("inf") if part.job.whole else limit_rows)
+    step = plan_step(rests, float("inf") if part.job.whole or part.job.delivers else limit_rows)
     tasks = {r.relation: r.tasks for r in rests if isinstance(r, SourceRest)}
     inputs = {i: _input(s, refs.get(i, ()), tasks.get(i, ())) for i, s in step.slices.items()}
     taken = {i: END_OF_KEYS if t.done else t.next_key for i, t in part.position.taken.items()}
@@ -377,6 +379,13 @@ class Commit:
         moved = all(i in state.jobs and state.jobs[i].committed_epoch >= m.committed for i, m in self.moves.items())
         placed = all(position_of(state.positions_of(i)) == p for i, p in self.positions.items())
         return moved and placed
+
+
+def plan_bound(part: Part[J]) -> Commit:
+    """Settle which epoch a job takes in before anything of it leaves the database: after a crash it is the same."""
+    position = Position(part.position.epoch, {i: Taken() for i in part.job.upstreams})
+    edits: list[Edit] = [Put(record) for record in position.records(part.job.id)]
+    return Commit(edits, positions={part.job.id: position})
 
 
 def plan_partial(epoch: GroupEpoch[J], now_ms: int) -> Commit:

@@ -17,7 +17,7 @@ from itertools import takewhile
 from headrace.catalog.edits import AddEvent, Edit
 from headrace.common.faults import fault_point
 from headrace.coordinator.attempt import UnderWay, configured_rows
-from headrace.coordinator.commit import Commit, note_stored, plan_final, plan_partial
+from headrace.coordinator.commit import Commit, Part, note_stored, plan_bound, plan_final, plan_partial
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.history import Checkpoint, EdgeReads
 from headrace.coordinator.machine import MAX_ROUNDS
@@ -155,6 +155,16 @@ class Committer:
         self.waiting = [other for other in self.waiting if other is not now]
         for part in now.epoch.parts:
             part.job.busy -= 1
+
+    def bind(self, now: UnderWay, part: Part[Job]) -> None:
+        """Make durable which epoch a job that delivers takes in, before it does."""
+        core = self._core
+        with core.committing:
+            commit = plan_bound(part)
+            self._transact([now], commit, [])
+            with core.changed:
+                commit.apply(core)
+        fault_point("sink.bind.after")
 
     def store(self, now: UnderWay) -> None:
         """Make the steps of an epoch up to here durable, with none before it: a restart goes on after them."""

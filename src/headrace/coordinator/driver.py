@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.catalog.edits import AddEvent, Edit, Put
-from headrace.coordinator.attempt import UnderWay, max_rows, run_steps, step_rows, work_of
+from headrace.coordinator.attempt import UnderWay, max_rows, reach_target, run_steps, step_rows, work_of
 from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
@@ -70,6 +70,8 @@ class Driver:
 
     def _loop(self) -> None:
         while self._wait():
+            if not self._reached():
+                continue
             with self._core.slots.slot(self._give_up) as granted:
                 if granted:
                     self._step()
@@ -298,6 +300,19 @@ class Driver:
         except Exception as error:
             self._failed(as_headrace_error(error))
 
+    def _reached(self) -> bool:
+        """Whether the targets of sinks that have failed are there again: one that is not takes no slot of others."""
+        core = self._core
+        with core.lock:
+            failing = [job for job in self.lane() if job.delivers and job.failures]
+        try:
+            for job in failing:
+                reach_target(core, job)
+        except Exception as error:
+            self._failed(as_headrace_error(error))
+            return False
+        return True
+
     def _advance(self, now: UnderWay) -> None:
         """Run what is next of the epoch, if there is anything left to run."""
 
@@ -313,6 +328,9 @@ class Driver:
 
     def _run(self, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]) -> None:
         now.current = steps[0][0].job
+        for part, _ in steps:
+            if part.job.delivers and part.job.position is None:
+                self._commits.bind(now, part)
         try:
             run_steps(self._core, now, steps)
         except (Fenced, SparkLost):

@@ -117,6 +117,8 @@ class JobState:
     """Failed attempts since the last one that succeeded."""
     whole: bool = False
     """Its next epoch is taken in at one go, whatever its size: a step of it failed."""
+    delivers: bool = False
+    """It writes whole epochs to a target outside: which epoch is next is settled before any row leaves."""
     event_time: EventTime = NO_EVENT_TIME
     rounds: int = 0
     """Checkpoints since it began to catch up."""

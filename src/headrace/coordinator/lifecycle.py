@@ -15,6 +15,7 @@ from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, State
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source
+from headrace.connectors.sinks import delivers
 from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
@@ -322,7 +323,7 @@ class Lifecycle:
             job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
             job.plan, job.runner, job.event_time = plan, runner, plan.event_time
             job.temporal, job.lookups, job.changes_only = plan.temporal, lookups, plan.changes_only
-            job.automatic = automatic.is_automatic(record)
+            job.automatic, job.delivers = automatic.is_automatic(record), _delivers(record)
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
@@ -455,6 +456,8 @@ class Lifecycle:
                     hint="create another view of the same query with the option, and drop this one when that is filled",
                 )
             wanted = given.pop(GROUP, None)
+            if wanted is not None and core.jobs[job_id].delivers:
+                raise InvalidParameter(f"a sink that writes outside of the database keeps a group of its own: {GROUP}")
             group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
             with core.committing:
                 self._check_move(job, group)
@@ -596,7 +599,12 @@ def recovered_job(
         due=job_record.due_epoch,
         lookups=frozenset(job_record.plan.get("lookups", ())),
         automatic=automatic.is_automatic(record),
+        delivers=_delivers(record),
     )
+
+
+def _delivers(record: ObjectRecord) -> bool:
+    return record.kind == "sink" and delivers(record.options)
 
 
 def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault | None) -> Relation:

@@ -41,6 +41,11 @@ class Position:
         """How much of an input has been taken."""
         return self.taken.get(relation, Taken())
 
+    @property
+    def touched(self) -> bool:
+        """Whether anything has been taken; else nothing but the epoch is settled."""
+        return any(t != Taken() for t in self.taken.values())
+
     def records(self, job_id: int) -> list[PositionRecord]:
         """The stored form."""
         return [

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from headrace.connectors.sinks import drops_retractions, only_counts
+from headrace.connectors.sinks import delivers, drops_retractions, only_counts
 from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
 from headrace.dataflow.chains import Chains
 from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, struct
@@ -63,8 +63,9 @@ class EpochPlan(Builder):
         bridge = self.bridge
         bridge.spark.conf.set("spark.sql.shuffle.partitions", str(self.parallelism))
         nothing = StructType([StructField("done", LongType())])
+        alone = plan.sink is not None and delivers(plan.sink)
         chain = self.chains.of(root)
-        if chain is not None:
+        if chain is not None and not (alone and self.parallelism > 1):
             stages = [*chain.stages, self._terminal(plan, chain.positions(root.output))]
             return self.map(chain.frame, stages, nothing), False
         flow = self.flow(root)
@@ -72,6 +73,8 @@ class EpochPlan(Builder):
         frame = bridge.frame(flow.node).select(*wire, bridge.column(flow.weight).alias("__w"))
         if plan.sink is not None and only_counts(plan.sink):
             return frame.where("__w > 0") if drops_retractions(plan.sink) else frame, True
+        if alone:  # one writer for all of an epoch, which is one transaction of its target
+            frame = self.together(frame, single=True)
         return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], nothing), False
 
     def _terminal(self, plan: ViewPlan, positions: tuple[int, ...]) -> MaterializeStage | DeliverStage:

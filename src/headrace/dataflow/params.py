@@ -114,6 +114,8 @@ class EpochParams:
     """Event time, Unix microseconds, that the watermark has reached: what waits below it comes out. None: nothing."""
     progress: str = ""
     """Where tasks report their progress, as `host:port/token`; empty if nobody listens."""
+    delivery: str = ""
+    """By which a sink's target knows whose epochs it takes: of the database and the sink, unlike all others."""
     sink_secrets: dict[str, str] = field(default_factory=dict, repr=False)
     """As `SourceInput.secrets`, of the sink that takes the changes."""
 
@@ -170,6 +172,7 @@ class EpochParams:
                 "taken": self.taken,
                 "closed": self.closed_us,
                 "progress": self.progress,
+                "delivery": self.delivery,
             }
         )
 
@@ -239,4 +242,5 @@ def decode(text: str) -> EpochParams:
         taken={int(i): until for i, until in data["taken"].items()},
         closed_us=data["closed"],
         progress=data.get("progress", ""),
+        delivery=data.get("delivery", ""),
     )

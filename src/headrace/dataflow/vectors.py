@@ -194,11 +194,25 @@ class _Compiler:
         tried = self.b.soundness(e)
         if tried is not None:
             return Call("is_valid", (self.of(tried),), pa.bool_())
+        checked = self._if_finite(e)
+        if checked is not None:
+            return Call("finite", (self.of(checked),), self._type(e))
         self._require(e, *_ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
         given = [self.of(c) for c in self.b.children(e)]
         if len(given) % 2 == 0:
             given.append(Literal(None, self._type(e)))
         return Call("case", tuple(given), self._type(e))
+
+    def _if_finite(self, e: JExpr) -> JExpr | None:
+        """What `CASE WHEN isnan(x * 0) THEN ... ELSE x END` gives where it is a finite number; None for other forms."""
+        given = self.b.children(e)
+        if len(given) != 3 or self.b.kind(given[0]) != "IsNaN":
+            return None
+        product = self.b.children(given[0])[0]
+        if self.b.kind(product) != "Multiply" or not given[2].semanticEquals(self.b.children(product)[0]):
+            return None
+        by = self.b.children(product)[1]
+        return given[2] if self.b.kind(by) == "Literal" and self._literal(by).value == 0 else None
 
     # -- numbers ----------------------------------------------------------------------------------------------
 

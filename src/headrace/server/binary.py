@@ -12,6 +12,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.jsonb.document import TEXT as JSONB_TEXT
+from headrace.common.span import DAYS, MICROS, MONTHS
+from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.time_of_day import FIELD as TIME_FIELD
+from headrace.common.time_of_day import SPARK_TYPE as TIME
+from headrace.common.time_of_day import text_of as time_text
 from headrace.errors import InvalidText, NotSupported
 from headrace.sql.types import pg_type, render_text, typmod
 
@@ -84,6 +91,9 @@ _ENCODERS: Final[dict[str, _Encoder]] = {
     "date": lambda v: struct.pack("!i", v.toordinal() - _EPOCH_DATE),
     "timestamp": _timestamp,
     "timestamp_ntz": _timestamp,
+    TIME: lambda v: struct.pack("!q", v[TIME_FIELD]),
+    SPAN: lambda v: struct.pack("!qii", v[MICROS], v[DAYS], v[MONTHS]),
+    JSONB: lambda v: b"\x01" + str(v[JSONB_TEXT]).encode(),
 }
 
 
@@ -200,6 +210,11 @@ def _timestamp_of(suffix: str) -> Callable[[bytes], str]:
     return decode
 
 
+def _interval_text(data: bytes) -> str:
+    micros, days, months = struct.unpack("!qii", data)
+    return f"{months} mons {days} days {micros} us"
+
+
 def _numeric(data: bytes) -> str:
     count, weight, sign, scale = struct.unpack_from("!hhHH", data)
     if sign == _NUMERIC_NAN:
@@ -282,6 +297,8 @@ _DECODERS: Final[dict[int, Callable[[bytes], str]]] = {
     1082: _date,
     1114: _timestamp_of(""),
     1184: _timestamp_of("+00"),
+    1083: lambda data: time_text(struct.unpack("!q", data)[0]),
+    1186: _interval_text,
     1700: _numeric,
     2950: _uuid,
     3802: _jsonb,

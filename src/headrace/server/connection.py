@@ -123,6 +123,8 @@ class Connection:
         """Whether the messages at hand are handled where others wait: they were quick."""
         self._quickly: _Quickly | None = None
         """What was taken quickly and is pending."""
+        self._done: tuple[_Quickly, Result | None] | None = None
+        """What was taken quickly last, in the transaction that is open: its portal is made only if anybody asks."""
         self._unnamed: Statement | None = None
         self._copying: _Copying | None = None
         self._portals: Named[Portal] = Named("portal", "34000", "42P03")
@@ -147,6 +149,7 @@ class Connection:
     def is_quick(self, messages: Iterable[FrontendMessage | ProtocolViolation]) -> bool:
         """Whether these messages can be handled without blocking: what takes its time is waited for elsewhere."""
         self._inline = False
+        self._make_portal()
         if self.session is None or self._skipping or self._copying is not None:
             return False
         if any(p.holds_rows for p in self._portals.all()):
@@ -190,6 +193,7 @@ class Connection:
         What is pending is yielded, too: the generator is to be gone on with once that is ready; after `ELSEWHERE` by
         somebody for whom nobody else waits.
         """
+        self._make_portal()
         for message in messages:
             if self.closed:
                 break
@@ -208,6 +212,7 @@ class Connection:
         if found is None:
             return None
         bind, execute, statement = found
+        self._done = None
         if self._portals:
             self._drop_portal("")
         try:
@@ -233,12 +238,13 @@ class Connection:
             return None
         if count == 4 and messages[1] is not _DESCRIBED and messages[1] != _DESCRIBED:
             return None
-        if bind.portal or execute.portal or execute.max_rows > 0 or len(bind.result_formats) > 1:
+        portal, name, _, _, result_formats = bind
+        if portal or execute.portal or execute.max_rows > 0 or len(result_formats) > 1:
             return None
         if self._portals and any(p.holds_rows for p in self._portals.all()):
             return None
-        statement = self._statements_known(bind.statement)
-        if statement is None or statement.columns is not None or not statement.is_quick:
+        statement = self._statements_known(name)
+        if statement is None or not statement.is_quick or statement.columns is not None:
             return None
         return bind, execute, statement
 
@@ -255,7 +261,7 @@ class Connection:
     def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
         self._quickly = None
         if self._require_session().transaction_status != "I":  # else it would be gone when the client is told
-            self._portals.put("", quickly.portal(result))
+            self._done = quickly, result
         self._out += quickly.head
         if result.notices:
             self._notices(result.notices)
@@ -263,10 +269,16 @@ class Connection:
         self._ready()
         return self._take()
 
+    def _make_portal(self) -> None:
+        """Make the portal of what was taken quickly last: other messages may name it."""
+        done, self._done = self._done, None
+        if done is not None:
+            quickly, result = done
+            self._portals.put("", quickly.portal(result))
+
     def _failed_quickly(self, head: bytes, error: Exception) -> bytes:
         if self._quickly is not None:
-            self._portals.put("", self._quickly.portal(None))
-            self._quickly = None
+            self._done, self._quickly = (self._quickly, None), None
         self._out += head
         self._fail(error, skips=True)
         if not self.closed:
@@ -696,9 +708,11 @@ class Connection:
         session = self._require_session()
         session.begin_request()  # what was to be cancelled has ended
         status = session.transaction_status
-        if status == "I" and self._portals:
-            for portal in self._portals.clear():
-                portal.close()
+        if status == "I":
+            self._done = None
+            if self._portals:
+                for portal in self._portals.clear():
+                    portal.close()
         parameters = session.parameters
         if parameters is not self._told:
             self._report_parameters(parameters)

@@ -257,6 +257,8 @@ _LONG = frozenset(b"QPBFd")
 
 _SAME: Final[dict[bytes, FrontendMessage]] = {}
 """Short messages by their bytes: most clients send the same few all the time."""
+_SAME_WHOLE: Final[dict[bytes, tuple[FrontendMessage, ...]]] = {}
+"""The same of a `Bind` without values and what follows it."""
 _SAME_AT_MOST, _SAME_BYTES = 1000, 40
 _KNOWN_FORMATS: Final = frozenset((0, 1))
 _COUNT: Final = struct.Struct("!H").unpack_from
@@ -307,7 +309,7 @@ def _bind_quickly(data: bytes, at: int, stop: int) -> Bind | None:
             values.append(data[here : here + length])
             here += length
     results, here = _formats_quickly(data, here)
-    if here != stop or not _KNOWN_FORMATS.issuperset(formats) or not _KNOWN_FORMATS.issuperset(results):
+    if here != stop or not (_KNOWN_FORMATS.issuperset(formats) and _KNOWN_FORMATS.issuperset(results)):
         return None
     portal = data[at:portal_end].decode("utf-8", "surrogateescape") if portal_end > at else ""
     name = data[portal_end + 1 : name_end].decode("utf-8", "surrogateescape")
@@ -316,8 +318,10 @@ def _bind_quickly(data: bytes, at: int, stop: int) -> Bind | None:
 
 def _formats_quickly(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     """Format codes, and where they end."""
+    if data[at : at + 2] == b"\0\0":
+        return (), at + 2
     (count,) = _COUNT(data, at)
-    return (struct.unpack_from(f"!{count}h", data, at + 2) if count else ()), at + 2 + 2 * count
+    return struct.unpack_from(f"!{count}h", data, at + 2), at + 2 + 2 * count
 
 
 def _rest_of(*messages: FrontendMessage) -> tuple[bytes, tuple[FrontendMessage, ...]]:
@@ -354,12 +358,22 @@ class FrontendDecoder:
         """
         if not self.started or self._buffer or data[:1] != b"B":
             return None
+        same = _SAME_WHOLE.get(data)
+        if same is not None:
+            return same
         stop = 1 + int.from_bytes(data[1:5], "big")
         rest = _REST.get(data[stop:])
         if rest is None:
             return None
         bind = _quickly(data, 0, stop)
-        return None if bind is None else (bind, *rest)
+        if not isinstance(bind, Bind):
+            return None
+        found = (bind, *rest)
+        if not bind.values and len(data) <= 2 * _SAME_BYTES:  # BEGIN and COMMIT, say, are the same bytes each time
+            if len(_SAME_WHOLE) >= _SAME_AT_MOST:
+                _SAME_WHOLE.clear()
+            _SAME_WHOLE[data] = found
+        return found
 
     def feed(self, data: bytes) -> Iterator[FrontendMessage]:
         """Take in bytes; the messages that are now complete.

@@ -29,6 +29,7 @@ from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.core import state_root
 from headrace.coordinator.place import follow_catalog, open_catalog
+from headrace.dataflow import kernels
 from headrace.dataflow.executors import driver_host, is_remote
 from headrace.dataflow.spark import SparkStart, cores_of, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
@@ -51,6 +52,7 @@ from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
 from headrace.session.turns import Turns
 from headrace.sql.parser import parse_query
+from headrace.sql.render import plain_table
 from headrace.sql.statements import TableName
 from headrace.state.proof import asking_for_proof
 
@@ -64,7 +66,7 @@ class QueryResult:
         self.tag = tag
         self.columns = columns or []
         self.notices = notices
-        self._table = table
+        self._table = plain_table(table, [c.type for c in self.columns])
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -208,7 +210,8 @@ class Database:
         self._register_functions()
 
     def _register_functions(self) -> None:
-        """Make the catalog's functions known; a view on one that cannot be loaded is quarantined when planned."""
+        """Make kernels and the catalog's functions known; a view on one that cannot be loaded is quarantined."""
+        kernels.register(self.spark_sessions())
         for record in self.catalog.state.objects_of("function"):
             self._register(record)
 

@@ -24,7 +24,7 @@ from headrace.dataflow.operators.functions import Definition, NoFunction
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, StatementError, SyntaxFault
 from headrace.sql.binder.world import Form, Routine
 from headrace.sql.statements import CreateFunction
-from headrace.sql.types import pg_type_text
+from headrace.sql.types import is_own, pg_type_text
 
 LANGUAGES = ("python", "plpython3u", "plpythonu")
 _ANNOTATIONS: dict[str, tuple[str, ...]] = {
@@ -115,6 +115,11 @@ def checked(payload: dict[str, Any], name: str) -> dict[str, Any]:
     if payload["form"] == "aggregate" and payload["arguments"] == []:
         raise NotSupported("an aggregate without arguments", hint="give it one, for instance a key")
     for kind in [*(payload["arguments"] or ()), payload["returns"], *(t for _, t in payload["columns"])]:
+        if kind is not None and is_own(kind):
+            raise NotSupported(
+                f"a function with values of type {pg_type_text(kind)}",
+                hint="declare it with text, and cast in the query",
+            )
         if kind is not None:
             try:
                 arrow_type(kind)

@@ -34,16 +34,17 @@ class IdleClock:
         self._transaction: object | None = None
         self._since_s = 0.0
         self._version = -1
-        self._known: tuple[IdleLimit | None, IdleLimit | None] = None, None
-        """How long the client may ask for nothing, and how long all of its transaction may take: as it was set."""
+        self._known: list[tuple[IdleLimit | None, IdleLimit | None]] = []
+        """How long the client may ask for nothing, and how long all of its transaction may take: as it was set, outside
+        of a transaction and within one."""
 
     def limit(self, variables: Variables, transaction: object | None) -> IdleLimit | None:
         """How long the client may ask for nothing from now on; `transaction` is the one that is open."""
-        if transaction is not self._transaction or variables.version != self._version:
-            if transaction is not self._transaction:
-                self._transaction, self._since_s = transaction, self._now_s()
-            self._version, self._known = variables.version, _limits(variables, transaction is not None)
-        idle, whole = self._known
+        if transaction is not self._transaction:
+            self._transaction, self._since_s = transaction, self._now_s()
+        if variables.version != self._version:
+            self._version, self._known = variables.version, [_limits(variables, within) for within in (False, True)]
+        idle, whole = self._known[transaction is not None]
         if whole is None:
             return idle
         left_s = max(0.0, whole.seconds - (self._now_s() - self._since_s))

@@ -8,10 +8,10 @@ is run again by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.requests import TransactionCommit, WriteResult
 from headrace.coordinator.writes.transaction import Mark, WriteTransaction
 from headrace.errors import NotSupported, SerializationFailure, TransactionError
@@ -30,7 +30,7 @@ class Transaction:
     """An open transaction."""
 
     work: WriteTransaction
-    held: ExitStack
+    held: Holds
     """What it holds until its end."""
     read_only: bool = False
     implicit: bool = False
@@ -55,7 +55,7 @@ def opened(
     session: Session, *, read_only: bool = False, implicit: bool = False, gated: frozenset[int] = frozenset()
 ) -> Transaction:  # fmt: skip
     """A new transaction of a session. Nobody else writes to the tables that are `gated` until it is closed."""
-    held = ExitStack()
+    held = Holds()
     if not gated:
         work = session.database.coordinator.begin()
         held.callback(work.close)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.errors import NotSupported, UndefinedObject
 from headrace.sql.dialect import parse_type_tokens, tokenize
 from headrace.sql.render import UNCONSTRAINED_NUMERIC
@@ -28,7 +31,9 @@ _SIMPLE: dict[exp.DType, str] = {
     _D.NVARCHAR: "string",
     _D.NAME: "string",
     _D.JSON: "string",
-    _D.JSONB: "string",
+    _D.JSONB: JSONB,
+    _D.INTERVAL: SPAN,
+    _D.TIME: TIME,
     _D.UUID: "string",
     _D.XML: "string",
     _D.VARBINARY: "binary",

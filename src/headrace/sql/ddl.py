@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.errors import NotSupported, StatementError, UndefinedColumn
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
-from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens
+from headrace.sql.dialect import parse_expression_tokens, parse_tokens, parse_type_tokens, token_text
 from headrace.sql.intervals import parse_interval
 from headrace.sql.normalize import interval_words
 from headrace.sql.postgres import check_grammar
@@ -20,6 +22,7 @@ from headrace.sql.query import Query
 from headrace.sql.roles import alter_role, create_role, drop_role, is_role
 from headrace.sql.routines import create_function
 from headrace.sql.secrets import alter_secret, create_secret
+from headrace.sql.types import pg_type_text
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
          "subscription", "function", "aggregate", "database", "user", "role", "type", "sequence")  # fmt: skip
@@ -61,7 +64,7 @@ def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> d
     named: set[str] = set()
     cursor.expect("(")
     while not cursor.match(")"):
-        key = cursor.string() if cursor.is_string() else cursor.identifier()
+        key = cursor.string() if cursor.is_string() else _option_name(cursor)
         while cursor.match("."):
             key += "." + cursor.word().strip('"')
         cursor.expect("=")
@@ -79,6 +82,13 @@ def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> d
             cursor.expect(")")
             break
     return found
+
+
+def _option_name(cursor: Cursor) -> str:
+    """Read a name that may be a reserved word, as `table` is."""
+    token = cursor.token
+    reserved = token is not None and token_text(cursor.sql, token).isidentifier()
+    return cursor.word() if reserved else cursor.identifier()
 
 
 def option_value(cursor: Cursor) -> str:
@@ -198,6 +208,11 @@ def _check_body(cursor: Cursor, body: _Body) -> None:
     for name in body.primary_key:
         if names and name not in names:
             raise _at_start(cursor, f'column "{name}" named in key does not exist', "42703")
+    for column in body.columns:
+        if column.name in body.primary_key and column.type in (JSONB, SPAN):
+            hint = "Give the table a key of another type: keys of this one can be equal and look different."
+            kind = pg_type_text(column.type)
+            raise NotSupported(f'a primary key of type {kind} ("{column.name}") is not supported', hint=hint)
     keyed = [st.ColumnDef(c.name, c.type, True, c.default, c.generated) if c.name in body.primary_key else c
              for c in body.columns]  # fmt: skip
     body.columns = keyed
@@ -235,6 +250,8 @@ def _format(cursor: Cursor, found: dict[str, str], secrets: dict[str, st.TableNa
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
     while cursor.match("INCLUDE"):
         part = cursor.identifier()
+        if part == "header" and cursor.is_string():
+            part += f".{cursor.string()}"
         found[f"include.{part}"] = cursor.identifier() if cursor.match("AS") else part
     if cursor.match("FORMAT"):
         found["format"] = cursor.word().lower()
@@ -260,6 +277,7 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
     append_only, conflict, version, query = False, None, None, None
     found: dict[str, str] = {}
+    secrets: dict[str, st.TableName] = {}
     while cursor.token is not None and query is None:
         if cursor.match("APPEND", "ONLY"):
             append_only = True
@@ -268,16 +286,16 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
         elif cursor.match("WITH", "VERSION", "COLUMN"):
             version = cursor.names()[0] if cursor.is_symbol("(") else cursor.identifier()
         elif cursor.match("WITH"):
-            found.update(options(cursor))
+            found.update(options(cursor, secrets))
         elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
-            _format(cursor, found)
+            _format(cursor, found, secrets)
         elif cursor.match("AS"):
             query = read_query(cursor)
         else:
             cursor.fail()
     return st.CreateTable(
         name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
-        query, temporary,
+        query, temporary, secrets,
     )  # fmt: skip
 
 
@@ -294,7 +312,8 @@ def _create_source(cursor: Cursor) -> st.Statement:
             _format(cursor, found, secrets)
         else:
             cursor.fail()
-    return st.CreateSource(name, tuple(body.columns), found, body.watermark, body.primary_key, exists, secrets)
+    columns = tuple(replace(c, type="string") if c.type == JSONB else c for c in body.columns)  # as the text that comes
+    return st.CreateSource(name, columns, found, body.watermark, body.primary_key, exists, secrets)
 
 
 def _create_sink(cursor: Cursor) -> st.Statement:

@@ -14,6 +14,7 @@ from headrace.sql.binder.way import bound_text
 from headrace.sql.binder.world import NOTHING, Routine, World
 from headrace.sql.dialect import Headrace
 from headrace.sql.functions import called, check_known, put_functions
+from headrace.sql.law import check_older
 from headrace.sql.normalize import fold_names, iter_tables, normalize, strip_catalog, table_name
 from headrace.sql.statements import TableName
 from headrace.sql.transpile import Schema, is_proctime, to_spark_sql
@@ -94,6 +95,7 @@ class Query:
         if self.refused is not None:
             raise self.refused
         tree = self._tree.copy()
+        check_older(tree)
         check_known(tree, routines or {})
         return to_spark_sql(put_functions(tree, routines) if routines else tree, rename, schema)
 

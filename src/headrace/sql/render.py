@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.jsonb.document import TEXT as JSONB_TEXT
+from headrace.common.span import DAYS, MICROS, MONTHS
+from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.time_of_day import FIELD as TIME_FIELD
+from headrace.common.time_of_day import SPARK_TYPE as TIME
+from headrace.common.time_of_day import text_of as time_text
+from headrace.sql.intervals import interval_text as span_text
 
 UNCONSTRAINED_NUMERIC = "decimal(38,10)"
 """The Spark type of `numeric` without precision; its values are written without trailing zeros."""
@@ -47,12 +55,28 @@ def _as_string(array: pa.Array) -> pa.Array:
     return array.cast(pa.string())
 
 
+def _jsonb_text(array: pa.Array) -> pa.Array:
+    return pc.struct_field(array, JSONB_TEXT)
+
+
 _FAST: dict[str, Callable[[pa.Array], pa.Array]] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "date", "string"), _as_string),
     "boolean": lambda array: pc.if_else(array, "t", "f"),
     "timestamp_ntz": _timestamp_text,
     "timestamp": _timestamptz_text,
+    JSONB: _jsonb_text,
 }
+
+
+def plain_table(table: pa.Table, types: Sequence[str]) -> pa.Table:
+    """A table for those who know Arrow's types alone: documents, intervals and times as their texts."""
+    for i, kind in enumerate(types):
+        if kind in (JSONB, SPAN, TIME):
+            texts = pa.array(
+                [None if v is None else v.decode() for v in render_text(table.column(i), kind)], pa.string()
+            )
+            table = table.set_column(i, table.schema.field(i).name, texts)
+    return table
 
 
 def float_text(value: float, single: bool = False) -> str:
@@ -112,7 +136,7 @@ def _renderer(type: str) -> Callable[[Any], str]:
         return lambda value: numeric_text(value, type)
     if type.startswith("array<"):
         return _array_renderer(type[len("array<") : -1])
-    if type.startswith("struct<"):
+    if type.startswith("struct<") and type not in _SCALAR:
         inner = type[len("struct<") : -1]
         kinds = [tuple(split_top_level(part.strip(), ":")) for part in split_top_level(inner)] if inner else []
         fields = [(name.strip("`"), _renderer(kind.strip())) for name, kind in kinds]
@@ -132,6 +156,9 @@ _SCALAR: dict[str, Callable[[Any], str]] = {
     "date": lambda value: value.isoformat(),
     "timestamp": timestamp_text,
     "timestamp_ntz": timestamp_text,
+    JSONB: lambda value: str(value[JSONB_TEXT]),
+    TIME: lambda value: time_text(value[TIME_FIELD]),
+    SPAN: lambda value: span_text(value[MONTHS], value[DAYS], value[MICROS]),
 }
 
 

@@ -90,6 +90,8 @@ class CreateTable(Statement, writes=True):
     watermark: Watermark | None = None
     query: Query | None = None
     temporary: bool = False
+    secrets: Mapping[str, TableName] = field(default_factory=dict)
+    """As in `CreateSource`, of a table with a connector."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.sql.render import UNCONSTRAINED_NUMERIC, render_text
 
 __all__ = ["PgType", "UNCONSTRAINED_NUMERIC", "pg_type", "pg_type_text", "render_text", "spark_type_of_oid", "typmod"]
@@ -36,11 +39,14 @@ _SCALARS: dict[str, PgType] = {
     "timestamp": PgType("timestamptz", 1184, 8),
     "decimal": PgType("numeric", 1700, -1),
     "interval": PgType("interval", 1186, 16),
+    JSONB: PgType("jsonb", 3802, -1),
+    SPAN: PgType("interval", 1186, 16),
+    TIME: PgType("time", 1083, 8),
 }
 _ARRAY_OIDS = {
     "bool": 1000, "bytea": 1001, "int2": 1005, "int4": 1007, "text": 1009, "int8": 1016, "float4": 1021,
     "float8": 1022, "timestamp": 1115, "date": 1182, "timestamptz": 1185, "interval": 1187, "numeric": 1231,
-    "json": 199, "record": 2287,
+    "json": 199, "record": 2287, "jsonb": 3807, "time": 1183,
 }  # fmt: skip
 _JSON = PgType("json", 114, -1)
 _RECORD = PgType("record", 2249, -1)
@@ -52,7 +58,7 @@ _SPELLED = {
 _BY_OID: dict[int, str] = {
     **{kind.oid: name for name, kind in _SCALARS.items() if name not in ("tinyint", "void", "decimal", "interval")},
     18: "string", 19: "string", 26: "bigint", 114: "string", 1042: "string", 1043: "string", 2950: "string",
-    3802: "string", 1700: UNCONSTRAINED_NUMERIC,
+    1700: UNCONSTRAINED_NUMERIC,
 }  # fmt: skip
 _ARRAY_BY_OID = {
     oid: f"array<{UNCONSTRAINED_NUMERIC if name == 'numeric' else _BY_OID[kind.oid]}>"
@@ -82,6 +88,11 @@ def pg_type(spark_type: str) -> PgType:
     return _SCALARS["string"]
 
 
+def is_own(spark_type: str) -> bool:
+    """Whether there are values of a type in it that Spark has not, and holds as structs."""
+    return any(own in spark_type for own in (JSONB, SPAN, TIME))
+
+
 def _innermost(text: str) -> str:
     while text.startswith("array<"):
         text = text[len("array<") : -1]
@@ -106,7 +117,7 @@ def pg_type_text(spark_type: str) -> str:
     text = spark_type.strip()
     if text.startswith("array<"):
         return pg_type_text(text[len("array<") : -1]) + "[]"
-    if text.startswith("struct<"):
+    if text.startswith("struct<") and text not in _SCALARS:
         fields = [tuple(split_top_level(part.strip(), ":")) for part in split_top_level(text[len("struct<") : -1])]
         return "struct<" + ", ".join(f"{name.strip('`')} {pg_type_text(kind)}" for name, kind in fields) + ">"
     if text.startswith("map<"):

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
 
+from headrace.common import span, time_of_day
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb import document
 from headrace.errors import DatatypeMismatch, HeadraceError, InvalidDatetime, InvalidText, NumericOutOfRange
+from headrace.sql.intervals import interval_text, parse_interval
 from headrace.sql.types import pg_type_text
 
 _RANGES = {name: (-(1 << bits), (1 << bits) - 1) for name, bits in
@@ -44,6 +47,12 @@ def parse_text(text: str, type: str) -> Any:
         return _decimal(text, type)
     if type.startswith("array<"):
         return _array(text, type)
+    if type == document.SPARK_TYPE:
+        return _jsonb(text, type)
+    if type == time_of_day.SPARK_TYPE:
+        return time_of_day.stored(time_of_day.parse(text))
+    if type == span.SPARK_TYPE:
+        return span.stored(parse_interval(text))
     if type.startswith(("struct<", "map<", "interval")):
         raise DatatypeMismatch(f"a text literal cannot be stored as {pg_type_text(type)}")
     return _PARSERS[type](text, type) if type in _PARSERS else text
@@ -108,6 +117,13 @@ def fit_decimal(value: Decimal, type: str) -> Decimal:
             f"10^{precision - scale}.",
         )
     return rounded
+
+
+def _jsonb(text: str, type: str) -> dict[str, Any]:
+    try:
+        return document.stored(document.read(text))
+    except document.Wrong as wrong:
+        raise InvalidText(str(wrong), sqlstate=wrong.sqlstate) from None
 
 
 def _boolean(text: str, type: str) -> bool:
@@ -239,6 +255,8 @@ def _assign(value: Any, type: str) -> Any:
         return parse_text(str(value), type)
     if isinstance(value, list) and type.startswith("array<"):
         return [assign(item, type[len("array<") : -1]) for item in value]
+    if isinstance(value, dict) and type in (document.SPARK_TYPE, span.SPARK_TYPE, time_of_day.SPARK_TYPE):
+        return value
     if isinstance(value, tuple) and type.startswith("struct<"):
         kinds = [tuple(split_top_level(p.strip(), ":")) for p in split_top_level(type[len("struct<") : -1])]
         return {name.strip("`"): assign(v, kind) for v, (name, kind) in zip(value, kinds, strict=True)}
@@ -281,6 +299,12 @@ def to_text(value: Any) -> str:
     """A scalar as a cast to text writes it."""
     from headrace.sql.render import float_text, timestamp_text
 
+    if isinstance(value, dict) and document.TEXT in value:
+        return str(value[document.TEXT])
+    if isinstance(value, dict) and time_of_day.FIELD in value:
+        return time_of_day.text_of(value[time_of_day.FIELD])
+    if isinstance(value, dict) and span.MONTHS in value:
+        return interval_text(value[span.MONTHS], value[span.DAYS], value[span.MICROS])
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

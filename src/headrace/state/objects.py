@@ -9,7 +9,7 @@ import errno
 import mmap
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,17 +97,18 @@ class ObjectSink(SectionSink, Protocol):
 
 
 class ObjectBuffer:
-    """A small object in memory, for who needs its bytes as well; `put_unsynced` makes a file of it."""
+    """A small object in memory, or more of one from `at` on; `append_unsynced` writes it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, at: int = 0) -> None:
         self.path = path
         self.content = bytearray()
-        self._start = 0
+        self._at = at
+        self._start = at
 
     def begin(self) -> None:
         """Start a section, as `ObjectWriter` does."""
         self.content += bytes(-len(self.content) % ALIGNMENT)
-        self._start = len(self.content)
+        self._start = self._at + len(self.content)
 
     def write(self, data: Any) -> int:
         """Append bytes, or anything with the buffer protocol; returns their number."""
@@ -117,7 +118,7 @@ class ObjectBuffer:
 
     def end(self) -> Extent:
         """End the section; returns where it is."""
-        return Extent(self._start, len(self.content) - self._start)
+        return Extent(self._start, self._at + len(self.content) - self._start)
 
 
 class ObjectWriter:
@@ -209,26 +210,35 @@ class ObjectWriter:
             os.close(fd)
 
 
-def put_unsynced(root: str | os.PathLike[str], path: str, content: bytes) -> None:
-    """Make a small object that is not durable by itself, under a name that must be free.
+def append_unsynced(root: str | os.PathLike[str], path: str, content: bytes, at: int) -> None:
+    """Make a small object that is not durable by itself, or write what comes next in one: it is `at` bytes long.
 
-    For what somebody else has the bytes of: a power failure, or the end of this process within the call, may leave it
-    damaged, before anything refers to it or with `restore_object` to come. Changing the directory once, not three
-    times, spares the next forced write a good part of its work. Raises `DiskFull`, `StorageError`.
+    A new one has its name at once, which must be free. For what somebody else has the bytes of: a power failure, or the
+    end of this process within the call, may leave it damaged, before anything refers to it or with `restore_object` to
+    come. After an error nothing more may be added. Changing the directory once, not three times, spares the next
+    forced write a good part of its work, and adding to an object changes none. It is closed each time: whoever has
+    the same directory mounted elsewhere then finds all of it. Raises `DiskFull`, `StorageError`.
     """
     target = os.path.join(root, path)
     with storage_errors("writing", path):
-        fd = _open_new(target)
+        fd = os.open(target, os.O_WRONLY) if at else _open_new(target)
         try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
+            if at:
+                os.lseek(fd, at, os.SEEK_SET)
+            _write_all(fd, content)
         except BaseException:
-            with suppress(OSError):
-                os.unlink(target)
+            if not at:
+                with suppress(OSError):
+                    os.unlink(target)
             raise
         finally:
             os.close(fd)
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _open_new(file: str) -> int:
@@ -354,24 +364,30 @@ def sync_object(root: str | os.PathLike[str], path: str) -> None:
                 break
 
 
-def restore_object(root: str | os.PathLike[str], path: str, content: bytes) -> bool:
-    """Make an object what it was, and durable, if it was lost or damaged; returns whether it was.
+def restore_object(root: str | os.PathLike[str], path: str, pieces: Sequence[tuple[int, bytes]]) -> bool:
+    """Make pieces of an object, each at its place, what they were, and durable, if any was lost or damaged.
 
+    What else is in the object stays as it is. Returns whether anything was lost. To be called while nobody reads it.
     Raises `DiskFull`, `StorageError`.
     """
     target = Path(root) / path
     with storage_errors("restoring", path):
         try:
-            lost = target.read_bytes() != content
+            there = target.read_bytes()
         except FileNotFoundError:
-            lost = True
-        if lost:
-            target.unlink(missing_ok=True)
-    if lost:
-        with ObjectWriter(root, path) as out:
-            out.write(content)
-            out.commit()
-    return lost
+            there = b""
+        if all(there[at : at + len(content)] == content for at, content in pieces):
+            return False
+        make_directory(target.parent)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            for at, content in pieces:
+                os.lseek(fd, at, os.SEEK_SET)
+                _write_all(fd, content)
+        finally:
+            os.close(fd)
+    sync_object(root, path)
+    return True
 
 
 def list_objects(root: str | os.PathLike[str], prefix: str = "") -> Iterator[StoredObject]:

@@ -43,7 +43,7 @@ from headrace.state.kernels.bloom import KeyFilter, Probe, Words, filter_words
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.order import expand_ranges
 from headrace.state.kernels.sizes import overflows_named, row_bytes
-from headrace.state.objects import ObjectBuffer, SectionSink, put_unsynced
+from headrace.state.objects import ObjectBuffer, SectionSink, append_unsynced
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import ObjectStore, Root, store_of
 from headrace.state.watermark import time_range
@@ -56,6 +56,9 @@ INDEX_STRIDE = 256
 """Rows per entry of the sparse index; divides `RUN_BATCH_ROWS`. Few, so that a look-up touches few bytes between."""
 FILTER_MIN_ROWS = 4_096
 """Rows below which a run has no key filter: looking for the keys themselves costs no more."""
+
+SMALL_BYTES = 64 << 10
+"""Bytes of a batch up to which it is put together in memory."""
 
 _MAGIC = b"HEADRUN3"
 _MAGIC_STARTS = b"HEADRUN4"
@@ -96,15 +99,18 @@ def write_run(root: Root, path: str, sections: Iterable[Section], *, fsync: bool
     return refs
 
 
-def write_small_run(root: str | os.PathLike[str], path: str, section: Section) -> tuple[list[RunRef], bytes]:
+def write_small_run(
+    root: str | os.PathLike[str], path: str, section: Section, at: int = 0
+) -> tuple[list[RunRef], bytes]:  # fmt: skip
     """Write an object of one small section to a directory, not durable on return, and give its bytes, too.
 
-    Raises what `write_run` does.
+    Where the object has `at` bytes already, a multiple of `ALIGNMENT`, the section comes after them: see
+    `append_unsynced`. Raises what `write_run` does.
     """
-    made = ObjectBuffer(path)
+    made = ObjectBuffer(path, at)
     refs, content = _write_sections(made, [section]), bytes(made.content)
     if refs:
-        put_unsynced(root, path, content)
+        append_unsynced(root, path, content, at)
     return refs, content
 
 
@@ -206,12 +212,16 @@ class _SectionWriter:
     def finish(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> RunRef:
         """Write everything."""
         self._out.begin()
-        with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
-            for batch in chain([first], rest):
-                self._add(batch)
-                writer.write_batch(batch)
-                self._blocks.append((self._length, self._crc))
-                self._crc = 0
+        second = next(rest, None)
+        if second is None and first.nbytes <= SMALL_BYTES:
+            self._write_at_once(first)
+        else:
+            with pa.ipc.new_file(pa.PythonFile(self, mode="w"), first.schema) as writer:
+                for batch in chain([first], [] if second is None else [second], rest):
+                    self._add(batch)
+                    writer.write_batch(batch)
+                    self._blocks.append((self._length, self._crc))
+                    self._crc = 0
         body = self._length
         index = np.concatenate(self._index)
         keys = KeyFilter.encode(self._filters) if self._rows >= FILTER_MIN_ROWS else b""
@@ -238,6 +248,19 @@ class _SectionWriter:
             crc32=self._crc,
             **facts,
         )
+
+    def _write_at_once(self, batch: pa.RecordBatch) -> None:
+        """The same bytes with two writes: Arrow makes some twenty, and each of them costs as much as a small batch."""
+        made = pa.BufferOutputStream()
+        with pa.ipc.new_file(made, batch.schema) as writer:
+            self._add(batch)
+            writer.write_batch(batch)
+            end = made.tell()
+        content = memoryview(made.getvalue())
+        self.write(content[:end])
+        self._blocks.append((self._length, self._crc))
+        self._crc = 0
+        self.write(content[end:])
 
     def _facts(self, index: Ints) -> dict[str, Any]:
         low, high = self._epochs or (0, 0)

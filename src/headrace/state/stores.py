@@ -66,7 +66,7 @@ class StoreRoot:
     """An object that the server has put there: a process on another host has to see it before it does anything else,
     see `proof`. Empty if all processes run on one host."""
 
-    @property
+    @cached_property
     def is_local(self) -> bool:
         """Whether this is a directory."""
         return "://" not in self.url or self.url.startswith("file://")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.outcome import Outcome
 from support import WAIT_S
 
@@ -70,3 +73,26 @@ def test_each_of_many_that_ask_while_it_is_settled_is_told_once() -> None:
         for thread in threads:
             thread.join(WAIT_S)
         assert sorted(told) == sorted([*range(20), *range(20)])
+
+
+def test_what_is_held_is_let_go_of_in_turn_and_once_whatever_fails() -> None:
+    told: list[str] = []
+    held = Holds()
+
+    @contextmanager
+    def block() -> Iterator[str]:
+        yield "inside"
+        told.append("block")
+
+    def fail() -> None:
+        told.append("fails")
+        raise ValueError("no")
+
+    held.callback(told.append, "first")
+    assert held.enter_context(block()) == "inside"
+    held.callback(fail)
+    held.callback(told.append, "last")
+    with pytest.raises(ValueError, match="no"):
+        held.close()
+    held.close()
+    assert told == ["last", "fails", "block", "first"]

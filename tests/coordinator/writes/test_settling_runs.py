@@ -46,9 +46,10 @@ def test_what_a_power_failure_takes_is_made_again(tmp_path: Path, damage: str) -
     t = first.numbers("t")
     for i in range(3):
         first.put(t, (i, i))
+        first.writer.small_runs.forget(t)  # so that each has an object of its own, as earlier versions gave it
     root = Path(first.core.root)
     objects = [root / p for p in paths(first)]
-    assert len(held(first)) == len(objects) == 3
+    assert len(held(first)) == len(set(objects)) == 3
     first.close()
     for at in objects[:2]:
         content = at.read_bytes()
@@ -66,6 +67,7 @@ def test_restore_says_how_many_were_lost(db: Tables) -> None:
     t = db.numbers("t")
     db.put(t, (1, 1))
     assert restore(db.catalog, db.core.root) == 0 and not held(db)
+    db.writer.small_runs.forget(t)
     db.put(t, (2, 2))
     delete_object(db.core.root, next(p for i, p in zip(db.catalog.state.runs, paths(db)) if i in held(db)))
     assert restore(db.catalog, db.core.root) == 1
@@ -86,6 +88,7 @@ def test_what_has_been_merged_meanwhile_stays_away(db: Tables, clock: ManualCloc
     """Its object is gone, its record, too: neither comes back."""
     t = db.numbers("t")
     db.put(t, (1, 1))
+    db.writer.small_runs.forget(t)
     db.put(t, (2, 2))
     records = [r for r in db.catalog.state.runs.values() if r.content_b64]
     db.catalog.transact([Delete("run", records[0].id)])

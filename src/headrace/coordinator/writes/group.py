@@ -127,7 +127,11 @@ class TableGroup:
         if not changed and not effect.added:
             return
         self.rows.add(effect)
-        self.touched.add([net.k for net in changed.values()], len(changed))
+        if len(changed) == 1:  # what nearly all of them do
+            (net,) = changed.values()
+            self.touched.keys.add(net.k)
+        else:
+            self.touched.add([net.k for net in changed.values()], len(changed))
         if effect.added:
             self.touched.everything = True
 
@@ -180,9 +184,7 @@ class TableGroup:
 
 def row_delta(layout: RowLayout, changes: RowChanges) -> pa.RecordBatch:
     """Changes of rows in the layout of the state, consolidated."""
-    pairs = list(changes.weighted())
-    batch = layout.batch([row for row, _ in pairs], [weight for _, weight in pairs], changes.hashes())
-    return consolidate(batch, layout.schema)
+    return consolidate(layout.batch(*changes.weighted()), layout.schema)
 
 
 def with_hashes(batch: pa.RecordBatch, keys: Ints) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.catalog.records import run_id
 from headrace.state.schema import RunRef
 
 KEYS_KEPT = 200_000
@@ -46,7 +47,7 @@ class WriteHistory:
         self._keys: dict[int, dict[int, int]] = {}
         """Table -> `__k` -> the epoch of the last change of a row with that key."""
         self._fresh: dict[int, dict[str, int]] = {}
-        """Table -> path of a run -> the lowest epoch of a change in it; all keys in it were known when it was noted."""
+        """Table -> id of a run -> the lowest epoch of a change in it; all keys in it were known when it was noted."""
         self._older: dict[int, tuple[Sequence[RunRef], int, list[RunRef]]] = {}
         """Table -> what `older` was asked last, as of which unknown change, and what it said."""
         self._order: deque[tuple[int, int, tuple[int, ...]]] = deque()
@@ -55,7 +56,7 @@ class WriteHistory:
     def note(self, table_id: int, epoch: int, hashes: Iterable[int] | None, runs: Iterable[str] = ()) -> None:
         """A table has changed at an epoch, above all before: rows with these `__k`, or None if that is not known.
 
-        `runs` are the paths of the runs that hold the change and nothing else.
+        `runs` are the ids of the runs that hold the change and nothing else.
         """
         self._last[table_id] = max(epoch, self._last.get(table_id, 0))
         keys = None if hashes is None else tuple(hashes)
@@ -84,9 +85,9 @@ class WriteHistory:
             of.pop(table_id, None)  # type: ignore[attr-defined]
 
     def merged(self, table_id: int, runs: Iterable[str], into: Iterable[str]) -> None:
-        """Runs of a table have been merged into others, which hold nothing else."""
+        """Runs of a table, by their ids, have been merged into others, which hold nothing else."""
         fresh = self._fresh.get(table_id, {})
-        lowest = min((fresh.pop(path, 0) for path in runs), default=0)
+        lowest = min((fresh.pop(run, 0) for run in runs), default=0)
         if lowest:
             fresh.update(dict.fromkeys(into, lowest))
 
@@ -97,7 +98,7 @@ class WriteHistory:
         if last is not None and last[0] is refs and last[1] == unknown:
             return last[2]  # of what has come since, these runs hold nothing
         fresh = self._fresh.get(table_id, {})
-        found = [r for r in refs if fresh.get(r.path, 0) <= unknown]
+        found = [r for r in refs if fresh.get(run_id(r), 0) <= unknown]
         self._older[table_id] = refs, unknown, found
         return found
 

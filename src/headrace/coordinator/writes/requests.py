@@ -218,7 +218,7 @@ def _apply_change(table: TableGroup, change: TableChange) -> WriteResult:
 
 def _apply_part(table: TableGroup, part: Part) -> WriteResult:
     if isinstance(part, RowChanges):
-        table.add_rows(Effect(dict(part.changed), list(part.added)))
+        table.add_rows(Effect(part.changed, part.added))  # which are copied, entry by entry
     elif isinstance(part, Written):
         table.add_runs(part.runs)
         return WriteResult(0, part.inserted, part.deleted)

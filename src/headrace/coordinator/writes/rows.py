@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -75,24 +75,28 @@ class RowChanges:
         if effect.added:
             self.added += effect.added
 
-    def weighted(self) -> Iterator[tuple[Row, int]]:
-        """The change as rows with weights, which have to be consolidated; first those by key, ordered by `__k`."""
-        for _, old, new in sorted(self.changed.values(), key=_K):
+    def weighted(self) -> tuple[list[Row], list[int], list[int] | None]:
+        """The change as rows with weights, which have to be consolidated; first those by key, ordered by `__k`.
+
+        With the `__k` of each row; None where it is not known of all.
+        """
+        rows: list[Row] = []
+        weights: list[int] = []
+        hashes: list[int] = []
+        for k, old, new in sorted(self.changed.values(), key=_K):
             # What is equal is for the state to say: to Python 0.0 and -0.0 are, and what it left out would be lost.
             if old is not new:
                 if old is not None:
-                    yield old, -1
+                    rows.append(old)
+                    weights.append(-1)
+                    hashes.append(k)
                 if new is not None:
-                    yield new, 1
-        for row in self.added:
-            yield row, 1
-
-    def hashes(self) -> list[int] | None:
-        """The `__k` of each row of `weighted`; None where it is not known of all."""
-        if self.added:
-            return None
-        nets = sorted(self.changed.values(), key=_K)
-        return [k for k, old, new in nets if old is not new for row in (old, new) if row is not None]
+                    rows.append(new)
+                    weights.append(1)
+                    hashes.append(k)
+        if not self.added:
+            return rows, weights, hashes
+        return rows + self.added, weights + [1] * len(self.added), None
 
     def __len__(self) -> int:
         return len(self.changed) + len(self.added)

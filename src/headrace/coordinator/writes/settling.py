@@ -1,9 +1,9 @@
 """Small runs of tables whose bytes lie in the catalog's transaction, until their objects are durable by themselves.
 
-A write then forces the disk once: with the catalog's transaction. The object is written, too, for all that read runs,
-but left to the operating system. After a power failure it may be missing or damaged, and is made again from the catalog
-before anything is read; in the meantime it is forced to the disk, many at a time, and the catalog lets go of its copy.
-Most are merged before that.
+A write then forces the disk once: with the catalog's transaction. The run is written to an object, too, for all that
+read runs, but left to the operating system (`small_runs.py`). After a power failure that may be missing or damaged, and
+is made again from the catalog before anything is read; in the meantime it is forced to the disk, many runs at a time,
+and the catalog lets go of its copies. Most are merged before that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headrace.state.objects import restore_object, sync_object
 from headrace.state.stores import StoreRoot
 
 CONTENT_BYTES = 32 << 10
-"""Size of an object up to which its bytes go into the catalog."""
+"""Size of a run up to which its bytes go into the catalog."""
 HELD_BYTES = 16 << 20
-"""Bytes of all such objects together, from which on further ones are forced to the disk at once."""
+"""Bytes of all such runs together, from which on further ones are forced to the disk at once."""
 SETTLE_AFTER_MS = 5_000
 """Age from which on they are forced to the disk."""
 SETTLED_AT_ONCE = 1_000
-"""Objects of which one transaction tells that they are durable."""
+"""Runs of which one transaction tells that they are durable."""
 
 
 class Settling:
@@ -40,17 +40,17 @@ class Settling:
 
     @property
     def has_room(self) -> bool:
-        """Whether a small object need not be forced to the disk: the catalog takes its bytes."""
+        """Whether a small run need not be forced to the disk: the catalog takes its bytes."""
         settings = self._core.settings
         return self._enabled and settings.run_fsync and self._held_bytes < HELD_BYTES
 
     def held(self, content: bytes) -> str:
-        """The bytes of an object that holds nothing but one run, as the catalog keeps them."""
+        """The bytes of a run as the catalog keeps them."""
         self._held_bytes += len(content)
         return base64.b64encode(content).decode()
 
     def pass_once(self) -> int:
-        """Force to the disk what has not been merged for a while; returns how many objects. Raises `StorageError`."""
+        """Force to the disk what has not been merged for a while; returns how many runs. Raises `StorageError`."""
         core = self._core
         if not self._enabled:
             return 0
@@ -67,14 +67,21 @@ class Settling:
 
 def _settle(catalog: Catalog, root: StoreRoot, records: Iterable[RunRecord]) -> None:
     settled = []
-    for record in records:
+    for path, of in _by_path(records).items():
         try:
-            sync_object(root, record.ref.path)
+            sync_object(root, path)
         except CorruptObject:
             continue  # merged and gone since
-        settled.append(SettleRun(record.id))
+        settled += [SettleRun(record.id) for record in of]
     if settled:
         catalog.transact(settled)
+
+
+def _by_path(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        found.setdefault(record.ref.path, []).append(record)
+    return found
 
 
 def restore(catalog: Catalog, root: StoreRoot) -> int:
@@ -86,7 +93,10 @@ def restore(catalog: Catalog, root: StoreRoot) -> int:
         return 0
     with catalog.reading() as state:
         held = [r for r in state.runs.values() if r.content_b64 is not None]
-    lost = sum(restore_object(root, r.ref.path, base64.b64decode(r.content_b64 or "")) for r in held)
+    lost = 0
+    for path, records in _by_path(held).items():
+        pieces = [(r.ref.offset, base64.b64decode(r.content_b64 or "")) for r in records]
+        lost += restore_object(root, path, pieces)
     if held:
         _settle(catalog, root, held)
     return lost

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.writes.group import find_rows
+from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader
 from headrace.coordinator.writes.rows import Found
 from headrace.errors import CorruptObject
@@ -45,7 +46,7 @@ class Versions:
         self._lock = threading.Lock()
         self._current: dict[int, Version] = {}
 
-    def hold(self, relation: Relation, held: ExitStack) -> tuple[RunRef, ...]:
+    def hold(self, relation: Relation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
         """A table's newest runs, kept from vacuum until the stack ends."""
         version = self._unchanged(relation) or self._newest(relation)
         held.callback(self._release, relation.id, version)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -15,6 +14,7 @@ from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import find_rows, row_delta, with_hashes
 from headrace.coordinator.writes.history import ReadSet
+from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Deferred, Part, TransactionCommit, WriteResult, Written
@@ -153,7 +153,7 @@ class WriteTransaction:
         self._writer = writer
         self._gate = gate
         self._own: dict[int, _Own] = {}
-        self._held = ExitStack()
+        self._held = Holds()
         self.reads = ReadSet()
         self.epoch: int | None = None
         """The epoch of its snapshot; None before its first look at anything."""
@@ -302,7 +302,7 @@ class WriteTransaction:
         if own is None:
             self.fix()
             refs = self._writer.pinned(relation, self._held)
-            own = self._own[table_id] = _Own(relation, self._writer.layout(table_id), refs)
+            own = self._own[table_id] = _Own(relation, self._writer.layout_of(relation), refs)
         return own
 
     def _fetch(self, own: _Own, keys: Ints, changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

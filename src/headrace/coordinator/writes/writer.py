@@ -25,15 +25,17 @@ from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, WriteHistory
+from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Context, Request, WriteResult, serialization_failure
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import Found
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
+from headrace.coordinator.writes.small_runs import SmallRuns
 from headrace.coordinator.writes.stored import StoredRows, Versions
 from headrace.errors import Fenced, HeadraceError, ShuttingDown, UndefinedTable, WrongObjectType
-from headrace.state.run import Section, write_run, write_small_run
+from headrace.state.run import Section, write_run
 from headrace.state.schema import RunRef
 
 GROUP_REQUESTS = 1_000
@@ -71,6 +73,7 @@ class Writer:
         self._versions = Versions(core)
         self._stored = StoredRows(core)
         self.settling = Settling(core)
+        self.small_runs = SmallRuns(core)
         self._dropped: dict[int, str] = {}
         """The names of tables that were dropped lately, for those that still want to write to them."""
         self._layouts: dict[int, tuple[Relation, RowLayout]] = {}
@@ -245,10 +248,14 @@ class Writer:
             while len(self._dropped) > DROPPED_KNOWN:
                 del self._dropped[next(iter(self._dropped))]
         self._stored.forget(table_id)
+        self.small_runs.forget(table_id)
 
     def layout(self, table_id: int) -> RowLayout:
         """How a table's rows are laid out. Raises `UndefinedTable`, `WrongObjectType`."""
-        relation = self.table(table_id)
+        return self.layout_of(self.table(table_id))
+
+    def layout_of(self, relation: Relation) -> RowLayout:
+        """The same of a table that `table` has found."""
         with self._lock:
             return self._layout(relation)
 
@@ -292,17 +299,24 @@ class Writer:
         table_id = relation.id
         with self._lock:
             found, missing = self._rows.get(table_id, keys)
-        looked_up: dict[Key, Found] = {}
-        if missing:
-            # As of the snapshot: the catalog knows of a commit a moment before the history does.
-            looked_up = self.looked_up(table_id, layout, refs, missing, since)
-            found |= looked_up
+            if not missing:
+                self._require_unchanged(relation, found, since)
+                return found
+        # As of the snapshot: the catalog knows of a commit a moment before the history does.
+        looked_up = self.looked_up(table_id, layout, refs, missing, since)
+        found |= looked_up
         with self._lock:
-            if any(self._history.key_changed(table_id, found[key].k, since) for key in keys):
-                raise serialization_failure(relation.name)
-            if looked_up:
-                self._rows.put(table_id, looked_up)
+            self._require_unchanged(relation, found, since)
+            self._rows.put(table_id, looked_up)
         return found
+
+    def _require_unchanged(self, relation: Relation, found: Mapping[Key, Found], since: int) -> None:
+        """Raise `SerializationFailure` if one of these rows has changed after an epoch. The caller holds the lock."""
+        if not self._history.changed(relation.id, since):
+            return
+        for row in found.values():
+            if self._history.key_changed(relation.id, row.k, since):
+                raise serialization_failure(relation.name)
 
     def looked_up(
         self, i: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], as_of: int | None = None
@@ -322,9 +336,9 @@ class Writer:
     def merged(self, table_id: int, refs: Iterable[RunRef], into: Iterable[RunRef]) -> None:
         """Runs of a table have been merged into others."""
         with self._lock:
-            self._history.merged(table_id, [r.path for r in refs], [r.path for r in into])
+            self._history.merged(table_id, map(run_id, refs), map(run_id, into))
 
-    def pinned(self, relation: Relation, held: ExitStack) -> tuple[RunRef, ...]:
+    def pinned(self, relation: Relation, held: ExitStack | Holds) -> tuple[RunRef, ...]:
         """A table's newest runs, kept from vacuum until the stack ends."""
         return self._versions.hold(relation, held)
 
@@ -332,6 +346,7 @@ class Writer:
         """Let go of pins and open runs that nobody needs at present."""
         self._versions.tidy()
         self._stored.tidy()
+        self.small_runs.tidy()
 
     # ---- one group; the caller leads
 
@@ -383,7 +398,7 @@ class _GroupCommit:
         self._unreadable: dict[int, HeadraceError] = {}
         """Why the rows of a table could not be looked up."""
         self._contents: dict[str, str] = {}
-        """The bytes of objects that are not forced to the disk, by the ids of their runs."""
+        """The bytes of runs that are not forced to the disk, by their ids."""
 
     def run(self, requests: Sequence[Request]) -> None:
         """Apply all requests, write what they come to, commit it, tell everybody."""
@@ -447,7 +462,9 @@ class _GroupCommit:
         wanted: dict[int, dict[Key, None]] = {}
         for request in requests:
             for table_id, keys in request.looked_up.items():
-                wanted.setdefault(table_id, {}).update(dict.fromkeys(keys))
+                distinct = wanted.setdefault(table_id, {})
+                for key in keys:
+                    distinct[key] = None
         writer = self._writer
         for table_id, distinct in wanted.items():
             try:
@@ -490,14 +507,14 @@ class _GroupCommit:
         core = self._core
         refs = [replace(ref, epoch_lo=epoch, epoch_hi=epoch) for ref in table.runs]
         if delta.num_rows:
-            prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
-            self._held.enter_context(core.pins.writing(prefix))
             section = Section(table.relation.state_table, table.schema, [delta], epoch)
             settling = self._writer.settling
             if delta.nbytes <= CONTENT_BYTES and settling.has_room:
-                new, content = write_small_run(core.root, f"{prefix}.run", section)
+                new, content = self._writer.small_runs.write(table.relation.id, section, epoch, self._held)
                 self._contents |= {run_id(ref): settling.held(content) for ref in new}
             else:
+                prefix = f"{table.relation.id}/{epoch:016x}-{uuid.uuid4().hex[:12]}"
+                self._held.enter_context(core.pins.writing(prefix))
                 new = write_run(core.root, f"{prefix}.run", [section], fsync=core.settings.run_fsync)
             refs += new
         return refs
@@ -545,7 +562,7 @@ class _GroupCommit:
                 if refs is None:
                     writer._history.note(i, epoch, None)
                 else:
-                    writer._history.note(i, epoch, table.hashes(delta), [r.path for r in refs[i]])
+                    writer._history.note(i, epoch, table.hashes(delta), map(run_id, refs[i]))
                 self._refresh_cache(table, delta, refs is not None)
 
     def _refresh_cache(self, table: TableGroup, delta: pa.RecordBatch, sure: bool) -> None:

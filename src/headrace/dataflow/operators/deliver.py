@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +13,13 @@ import pyarrow.compute as pc
 from headrace.common.columns import Column
 from headrace.common.faults import fault_point
 from headrace.connectors.confidential import hiding
-from headrace.connectors.sinks import WEIGHT_COLUMN, SinkPosition, drops_retractions, open_sink
+from headrace.connectors.sinks import (
+    WEIGHT_COLUMN,
+    SinkPosition,
+    drops_retractions,
+    leaves_out_snapshot,
+    open_sink,
+)
 from headrace.dataflow.operators.task import Labelled, Task, Unkeyed
 
 OPERATOR = "sink"
@@ -28,16 +36,22 @@ class DeliverStage(Labelled, Unkeyed):
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the task's slice of the epoch."""
-        position = SinkPosition(task.params.from_epoch, task.params.to_epoch, task.partition, task.params.attempt)
-        secrets = task.params.sink_secrets
+        params = task.params
+        position = SinkPosition(params.delivery, params.from_epoch, params.to_epoch, task.partition, params.attempt)
+        secrets = params.sink_secrets
         options = {**dict(self.options), **secrets}
         if drops_retractions(options):
             batches = (batch.filter(pc.greater(batch.column(WEIGHT_COLUMN), 0)) for batch in batches)
         with hiding([*secrets.values()]):
             sink = open_sink(options, self.columns)
-            fault_point("sink.commit.before")
-            task.rows_out = sink.write(position, map(self._change, batches))
-            fault_point("sink.commit.after")
+            changes = (self._change(batch) for batch in batches if batch.num_rows)
+            if leaves_out_snapshot(options) and params.snapshot:
+                deque(changes, 0)  # to the end: what keeps state has to see all of it
+            first = next(changes, None)
+            if first is not None:
+                fault_point("sink.commit.before")
+                task.rows_out = sink.write(position, chain([first], changes))
+                fault_point("sink.commit.after")
         yield from ()
 
     def _change(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -179,6 +179,12 @@ def _narrowed(a: Value, kind: pa.DataType) -> Value:
     return pc.cast(a, kind)
 
 
+def _finite(a: Value) -> Value:
+    if not pc.all(pc.is_finite(a)).as_py():
+        raise Doubt("a result that is no finite number")
+    return a
+
+
 def _ratio(a: Value, b: Value) -> Value:
     if pc.any(pc.equal(b, 0.0)).as_py():
         raise Doubt("a division by zero")
@@ -340,6 +346,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "not": pc.invert,
     "is_null": pc.is_null,
     "is_valid": pc.is_valid,
+    "finite": _finite,
     "is_in": _is_in,
     "case": _case,
     "coalesce": pc.coalesce,

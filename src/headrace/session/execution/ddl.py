@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB
+from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
-from headrace.connectors.base import check_secret_options, infer_columns, open_source
+from headrace.connectors.base import added_columns, check_secret_options, infer_columns, open_source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.sinks import drops_retractions
 from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.options import on_error
+from headrace.coordinator.options import GROUP, on_error
 from headrace.errors import (
     DatatypeMismatch,
     DependentObjectsExist,
@@ -36,15 +38,16 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import grants, routines, secrets, sharing, unaligned
+from headrace.session.execution import fed, grants, routines, secrets, sharing, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
-from headrace.session.parts import is_part, parts_of
+from headrace.session.parts import PART, is_part, parts_of
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
+from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -55,6 +58,8 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     found = taken(session, statement.name, statement.if_not_exists, "CREATE TABLE")
     if found is not None:
         return found
+    if statement.options.get("connector"):
+        return _create_fed_table(session, statement)
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
@@ -94,7 +99,7 @@ def _refuse_table_features(statement: st.CreateTable) -> None:
     if statement.temporary:
         raise NotSupported("temporary tables", hint="create a table and drop it afterwards")
     if statement.options:
-        raise NotSupported("a table with a connector", hint="use CREATE SOURCE and a materialized view over it")
+        raise NotSupported("options of a table without a connector")
     if statement.version_column is not None or statement.on_conflict == "do update if not null":
         raise NotSupported("this ON CONFLICT behaviour", hint="use ON CONFLICT OVERWRITE or ON CONFLICT IGNORE")
     if statement.watermark is not None and not statement.append_only:
@@ -117,6 +122,16 @@ def _declared(columns: Iterable[st.ColumnDef]) -> tuple[Column, ...]:
     return found
 
 
+def _unlike(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    names = [c.name for c in columns]
+    doubled = next((n for n in names if names.count(n) > 1), None)
+    if doubled is not None:
+        raise StatementError(
+            f'column "{doubled}" specified more than once', sqlstate="42701", hint="INCLUDE ... AS name"
+        )
+    return columns
+
+
 def _columns(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
     found = list(columns)
     if names is not None and len(names) > len(found):
@@ -133,18 +148,61 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     found = taken(session, statement.name, statement.if_not_exists, "CREATE SOURCE")
     if found is not None:
         return found
-    if any(c.generated is not None for c in statement.columns):
+    _define_source(session, statement, statement.name, statement.columns, dict(statement.options), {})
+    return Result("CREATE SOURCE")
+
+
+def _define_source(
+    session: Session, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
+    options: dict[str, str], payload: Mapping[str, object],
+) -> ObjectRecord:  # fmt: skip
+    if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
-    options, named = dict(statement.options), secrets.named(session, statement)
+    named = secrets.named(session, statement)
     _check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = session.database.coordinator.secrets(named)
-    columns = _declared(statement.columns) or tuple(infer_columns(options, values))
+    columns = _declared(declared) or tuple(infer_columns(options, values))
+    columns = _unlike((*columns, *added_columns(options)))
     open_source(options, columns, values).start_offsets()
-    payload, needed = _watermark(statement.watermark, columns), secrets.dependencies(named)
-    record = _record(session, "source", statement.name, columns, statement.text, (), options, needed, payload)
-    session.database.coordinator.create_relation(replace(record, secrets=named))
-    return Result("CREATE SOURCE")
+    payload = {**payload, **_watermark(statement.watermark, columns)}
+    needed = secrets.dependencies(named)
+    record = _record(session, "source", name, columns, statement.text, (), options, needed, payload)
+    record = replace(record, secrets=named)
+    return replace(record, id=session.database.coordinator.create_relation(record))
+
+
+def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
+    """A table with a connector: a source that is not listed, and a view that keeps its rows, by key if there is one."""
+    if statement.query is not None or statement.temporary or statement.on_conflict or statement.version_column:
+        raise NotSupported("AS, TEMPORARY, ON CONFLICT or a version column of a table with a connector")
+    if any(c.default is not None for c in statement.columns):
+        raise NotSupported("DEFAULT in a table with a connector", hint="compute it in a view")
+    if statement.watermark is not None:
+        raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
+    options, key = dict(statement.options), statement.primary_key
+    of_job = {name: value for name, value in options.items() if name in ("checkpoint_group", "parallelism")}
+    options = {name: value for name, value in options.items() if name not in of_job}
+    declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
+    if key:
+        options |= {f"include.{part}": name for part, name in fed.COLUMNS.items()}
+    elif options.get("format", "plain") != "plain":
+        raise NotSupported(
+            f"FORMAT {options['format'].upper()} without a primary key", hint="declare the columns that tell rows apart"
+        )
+    hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
+    part = {PART: statement.name.name}
+    source = _define_source(session, statement, hidden, declared or statement.columns, options, part)
+    try:
+        fed.check_key(key, source.columns)
+        text = fed.query_of(source, key)
+        payload: dict[str, object] = {"spark_sql": text, fed.KEY: list(key)}
+        create_planned(session, statement.name, text, payload, statement.text, of_job, (source.id,))
+    except BaseException:
+        with suppress(HeadraceError):
+            session.database.coordinator.drop([source.id])
+        raise
+    return Result("CREATE TABLE")
 
 
 _HARMLESS = ("datagen", "nexmark", "blackhole")
@@ -235,7 +293,7 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
     if found is not None:
         return found
     bound = sink_query(session, statement)
-    text, options = planned_text(bound, None), dict(statement.options)
+    text, options = planned_text(bound, None), sinks.spelled(statement.options)
     _check_reach(session, options, "pg_write_server_files", "create a sink that writes outside of the database")
     payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
     named = secrets.named(session, statement)
@@ -260,6 +318,12 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     unknown = next((n for n in given if n not in names), None)
     if unknown is not None:
         raise UndefinedColumn(f'column "{unknown}" does not exist in "{statement.table}"')
+    kinds = {c.name: c.type for c in target.columns}
+    loose = next((kinds[n] for n in statement.columns if kinds[n] in (JSONB, SPAN)), None)
+    if loose is not None:
+        raise NotSupported(
+            f"an index on a column of type {pg_type_text(loose)}", hint="index a column with what is looked for"
+        )
     if len(set(statement.columns)) < len(statement.columns):
         raise StatementError("a column appears twice in the index", sqlstate="42701")
     if tuple(statement.distributed_by) != statement.columns[: len(statement.distributed_by)]:
@@ -280,6 +344,18 @@ def sink_query(session: Session, statement: st.CreateSink) -> Bound:
         parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
         query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
     return Bound(session.localized(query), session.names())
+
+
+def _check_delivery(plan: ViewPlan) -> None:
+    assert plan.sink is not None
+    if not sinks.delivers(plan.sink):
+        return
+    if plan.sink.get(GROUP, "own") != "own":
+        raise NotSupported(
+            f"option {GROUP} of this sink", hint="it has a group of its own, so that its target delays nobody"
+        )
+    if not plan.upstreams:
+        raise NotSupported("a sink of a query that reads nothing", hint="it has no changes that could be delivered")
 
 
 def _check_append_only(plan: ViewPlan) -> None:
@@ -325,11 +401,14 @@ def create_planned(
             return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
         if kind == "sink":
             plan = plan.into(options)
-            _try_sink(session, options, plan, confidential)
+            _check_delivery(plan)
             _check_append_only(plan)
+            _try_sink(session, options, plan, confidential)
         return plan
 
     group = session.variables.get("default_checkpoint_group")
+    if kind == "sink" and sinks.delivers(options):
+        group = "own"
     own = {"checkpoint_group": group, **options} if group else options
     with sharing.arranged(session, planned, options) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
@@ -347,7 +426,7 @@ def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, name
     values = session.database.coordinator.secrets(named)
     opened = {} if values is None else dict(values())
     with hiding([*opened.values()]):
-        sinks.open_sink({**options, **opened}, plan.columns)
+        sinks.open_sink({**options, **opened}, plan.columns).reach()
 
 
 def _wait(session: Session, view_id: int) -> None:
@@ -540,7 +619,8 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     if statement.action == "set":
         coordinator.alter_job(record.id, options=dict(statement.options))
         return Result(tag, notices=_left_behind(session, record))
-    parts = parts_of(session.database.catalog.state, [record.id])
+    jobs = session.database.catalog.state.jobs
+    parts = [p for p in parts_of(session.database.catalog.state, [record.id]) if p.id in jobs]
     for each in [record, *parts]:
         coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(tag)

@@ -17,6 +17,7 @@ from sqlglot import exp
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.writes.layout import Key
+from headrace.dataflow.kernels import register
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.queries import KernelQuery, kernel_query
 from headrace.plan.bridge import Bridge
@@ -72,6 +73,7 @@ class KernelPlans:
             bridge = self._bridge
             if bridge is None:
                 bridge = self._bridge = Bridge(self._spark)
+                register([bridge.spark])
             leaf = None if table is None else self._leaf(bridge, table)
             frame = bridge.spark.sql(wrap(columns_of(bridge.spark.sql(text)), text))
             found = kernel_query(bridge, bridge.optimized_by_default(frame), leaf)

@@ -47,7 +47,8 @@ _BTREE = 403
 _LONG_NAMES = {
     "bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real",
     "float8": "double precision", "varchar": "character varying", "bpchar": "character",
-    "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone",
+    "time": "time without time zone", "timestamp": "timestamp without time zone",
+    "timestamptz": "timestamp with time zone",
 }  # fmt: skip
 
 

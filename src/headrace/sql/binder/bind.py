@@ -17,6 +17,7 @@ from headrace.sql.binder.first_rows import first_of_each, with_ties
 from headrace.sql.binder.grouping import check_grouped, group_value, grouping_of
 from headrace.sql.binder.names import output_name
 from headrace.sql.binder.ordering import bound_limit, order_keys
+from headrace.sql.binder.own import canonical, comparable, one_of_equals
 from headrace.sql.binder.reading import NotBound, check, declare, inner, kind_of, refuse
 from headrace.sql.binder.recursion import declare_pending, recursive_query
 from headrace.sql.binder.relations import Relations
@@ -121,8 +122,6 @@ class Binder:
         found = self.query(self._parsed.tree, None)
         if not found.names:
             refuse("a query without columns")
-        if any(kind.name == "interval" and kind.spark != t.INTERVAL.spark for kind in found.types):
-            refuse("an interval of months as a result (its text is)")
         return found
 
     def query(self, node: Any, outer: Scope | None) -> Query:
@@ -202,6 +201,7 @@ class Binder:
             tuple(o.name for o in outputs), tuple(o.value.type for o in outputs), order, limit, offset, tuple(outputs),
             source, where, grouped[0], grouped[1], having, distinct,
         )  # fmt: skip
+        select = one_of_equals(select)
         if first:
             return self._first_of_each(select, first)
         return with_ties(self, select) if message.limit_option == pb.LIMIT_OPTION_WITH_TIES else select
@@ -210,7 +210,7 @@ class Binder:
         """The expressions of DISTINCT ON, and whether there is a plain DISTINCT."""
         nodes = [node for node in message.distinct_clause if node.WhichOneof("node") is not None]
         keys = [group_value(self, node, outputs, scope) for node in nodes]
-        return keys, bool(message.distinct_clause) and not nodes
+        return [comparable(key) for key in keys], bool(message.distinct_clause) and not nodes
 
     def _first_of_each(self, select: Select, keys: list[Expr]) -> Query:
         if any(key.value not in keys for key in select.order[: len(keys)]):
@@ -277,10 +277,23 @@ class Binder:
             raise Wrong(f"each {operator} query must have the same number of columns", "42601", None)
         types = self._common_types(left, right, operator)
         sides = [_as_types(q, types) for q in (left, right)]
+        if not message.all or operator != "UNION":
+            sides = [self._canonical(side) for side in sides]
         order = self._output_order(message, left.names, types)
         limit, offset = bound_limit(self, message)
         words = f"{operator} ALL" if message.all else operator
         return SetOperation(left.names, tuple(types), order, limit, offset, words, *sides)
+
+    def _canonical(self, query: Query) -> Query:
+        """The rows of one side as they are compared with those of the other one."""
+        if all(kind.name not in t.LOOSE for kind in query.types):
+            return query
+        names = tuple(f"c{i}" for i in range(len(query.types)))
+        number = self.next_id()
+        columns = [Column(k, number, n, n) for k, n in zip(query.types, names, strict=True)]
+        outputs = tuple(Output(n, canonical(c)) for n, c in zip(query.names, columns, strict=True))
+        source = Derived(number, query, names, False)
+        return Select(query.names, query.types, (), None, None, outputs, source, None, (), "", None, False)
 
     def branch(self, message: Any, scope: Scope) -> Query:
         """One side of a set operation."""

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS, AggregateEntry
+from headrace.sql.binder.catalogue.documents import AGGREGATES as DOCUMENTS
+from headrace.sql.binder.catalogue.documents import aggregated as document_of
+from headrace.sql.binder.catalogue.spans import scaled
 from headrace.sql.binder.coerce import coerce, sortable
 from headrace.sql.binder.overloads import FORBIDDEN, arguments_for, chosen, undefined
+from headrace.sql.binder.own import canonical, comparable
 from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.routines import routine_call
 from headrace.sql.binder.rows import SETS
@@ -56,7 +60,7 @@ def call_function(at: Expressions, message: Any) -> Expr:
         raise Wrong(f"window function {name} requires an OVER clause", "42809", message.location)
     if message.agg_within_group:
         return _ordered_set(at, name, message)
-    if name in AGGREGATES or message.agg_star:
+    if name in AGGREGATES or name in DOCUMENTS or message.agg_star:
         return _aggregate(at, name, message)
     for field in ("agg_order", "agg_filter", "agg_distinct"):
         if field in {f.name for f, _ in message.ListFields()}:
@@ -148,8 +152,17 @@ def _made(
         if name != "count":
             raise Wrong(f"function {name}() does not exist", "42883", message.location)
         return Aggregate(t.INT8, "count(1)", (), False, (), where)
+    if name in DOCUMENTS:
+        return document_of(name, arguments, order, where, message)
+    if name == "avg" and len(arguments) == 1 and arguments[0].type.name == "interval":
+        summed, count = (_made(n, arguments, order, where, message) for n in ("sum", "count"))
+        return scaled("/")([summed, coerce(count, t.FLOAT8, "implicit")])
     entry, ready = _entry(AGGREGATES, name, arguments, message)
     distinct = bool(message.agg_distinct)
+    if distinct and name == "sum" and ready[0].type.name in t.LOOSE:
+        refuse(f"sum(DISTINCT) of {ready[0].type}", message)
+    if distinct:
+        ready = [canonical(r) for r in ready]
     if order and distinct and any(key.value not in arguments for key in order):
         raise Wrong(
             "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list",
@@ -208,6 +221,8 @@ def _of_sorted(name: str, share: Expr, key: SortKey, where: Expr | None) -> Expr
     kind = key.value.type
     if kind.category in "?P" or kind.is_array:
         refuse(f"{name} of this type")
+    if kind.name in t.LOOSE:
+        refuse(f"{name} of {kind}")
     if name == "mode":
         order = " ORDER BY {0} DESC" if key.descending else " ORDER BY {0}"
         return Aggregate(kind, f"mode() WITHIN GROUP ({order.strip()})", (key.value,), False, (), where)
@@ -224,8 +239,11 @@ def sort_keys(at: Expressions, clause: Any) -> tuple[SortKey, ...]:
 declare("SortBy", "node sortby_dir sortby_nulls")
 
 
-def sort_key(value: Expr, item: Any, output: int | None = None) -> SortKey:
-    """A key with PostgreSQL's defaults: nulls are larger than everything."""
+def sort_key(value: Expr, item: Any, output: int | None = None, distinct: bool = False) -> SortKey:
+    """A key with PostgreSQL's defaults: nulls are larger than everything.
+
+    `distinct` says that it is an output of which equal values are the same.
+    """
     found = inner(item)
     descending = found.sortby_dir == 3
     if found.sortby_dir == 4:
@@ -234,7 +252,11 @@ def sort_key(value: Expr, item: Any, output: int | None = None) -> SortKey:
     if value.type.is_array or value.type.category in "?P":
         if not value.type.is_array:
             refuse(f"an order of values of {value.type}", item)
+        if value.type.element is not None and value.type.element.name in t.LOOSE:
+            refuse(f"an order of values of {value.type}", item)
         return SortKey(sortable(value), descending, nulls_first)
+    if value.type.name in (*t.LOOSE, "time") and not distinct:
+        return SortKey(comparable(value), descending, nulls_first)
     return SortKey(value, descending, nulls_first, output)
 
 
@@ -249,7 +271,7 @@ def _windowed(at: Expressions, name: str, message: Any) -> Expr:
         refuse("DISTINCT or ORDER BY in a window function", message)
     where = at.condition(message.agg_filter, "FILTER") if message.HasField("agg_filter") else None
     partition, order, frame = _window(at, name, message)
-    if name in AGGREGATES or message.agg_star:
+    if name in AGGREGATES or name in DOCUMENTS or message.agg_star:
         made = _made(name, arguments, (), where, message)
         return _over(made, partition, order, frame)
     if where is not None:
@@ -276,7 +298,7 @@ def _window(at: Expressions, name: str, message: Any) -> tuple[tuple[Expr, ...],
         definition = named
     elif definition.refname:
         refuse("a window that extends another one", message)
-    partition = tuple(at.known(p) for p in definition.partition_clause)
+    partition = tuple(comparable(at.known(p)) for p in definition.partition_clause)
     order = sort_keys(at, definition.order_clause)
     return partition, order, _frame(at, definition, order)
 

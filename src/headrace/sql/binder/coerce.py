@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
+from headrace.common import time_of_day
+from headrace.common.jsonb import document
 from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
+from headrace.sql.binder import clock, spans
 from headrace.sql.binder import types as t
+from headrace.sql.binder.floats import checked
+from headrace.sql.binder.own import calls_kernel, kernel
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr, Parameter, fill
 from headrace.sql.binder.types import Context, Type
@@ -66,9 +71,10 @@ def literal(text: str | None, target: Type) -> Constant:
     if target.name == "varchar":
         return Constant(target, text if target.size is None else text[: target.size])
     if target.name == "interval":
-        months, days, micros = parse_interval(text)
-        spark = "interval" if months and (days or micros) else "interval month" if months else t.INTERVAL.spark
-        return Constant(Type("interval", spark, "T", True), text)
+        parse_interval(text)
+        return Constant(t.INTERVAL, text)
+    if target.name == "time":
+        return Constant(target, time_of_day.text_of(time_of_day.parse(text)))
     if target == t.NUMERIC:
         parse_text(text, "decimal(38,10)")
         return Constant(_fitting(text), text.strip())
@@ -110,6 +116,10 @@ def _converted(expr: Expr, target: Type) -> Expr:
     source, kind = expr.type, target.name
     if isinstance(expr, Constant) and expr.text is not None and _is_spelled_alike(source, target):
         return literal(expr.text, target)
+    if source.name == "jsonb" and kind not in t.TEXTS:
+        return _of_document(expr, target)
+    if "time" in (source.name, kind) and kind not in t.TEXTS:
+        return _of_day(expr, target)
     if kind == "numeric":
         wanted = _narrow(target, expr)
         if isinstance(expr, Constant) and expr.text is not None and source.name in t.INTEGERS:
@@ -127,6 +137,8 @@ def _converted(expr: Expr, target: Type) -> Expr:
         return _read(expr, target)
     if source.element is not None and target.element is not None:
         return _elements(expr, target)
+    if source.name == "float8" and kind == "float4":
+        return checked(expr, plain(expr, target))
     return plain(expr, target)
 
 
@@ -139,6 +151,8 @@ def _is_spelled_alike(source: Type, target: Type) -> bool:
 def _elements(expr: Expr, target: Type) -> Expr:
     assert expr.type.element is not None and target.element is not None
     element = _converted(Call(expr.type.element, "`__i`", ()), target.element)
+    if calls_kernel(element):
+        raise NotBound(f"a cast of arrays to {target}")
     return Call(t.array_of(element.type), f"TRANSFORM({{0}}, `__i` -> {_form_of(element)})", (expr,))
 
 
@@ -149,10 +163,29 @@ def _form_of(expr: Expr) -> str:
     return fill(expr.form, tuple(_form_of(a) for a in expr.arguments))
 
 
+def _of_document(expr: Expr, target: Type) -> Expr:
+    """A cast of a jsonb to a number or a boolean."""
+    if target.name == "bool":
+        return kernel(target, "boolean", (expr,))
+    text = kernel(t.TEXT, "number", (expr, Constant(t.TEXT, str(target))))
+    return Call(target, f"CAST({{0}} AS {target.spark.upper()})", (text,))
+
+
+def _of_day(expr: Expr, target: Type) -> Expr:
+    """A cast to or from a time of the day."""
+    source = expr.type
+    forms = {"timestamp": clock.OF_TIMESTAMP, "timestamptz": clock.OF_TIMESTAMP, "interval": clock.OF_INTERVAL}
+    if target.name == "interval":
+        return Call(t.INTERVAL, clock.TO_INTERVAL, (expr,))
+    return Call(target, forms.get(source.name, clock.OF_TEXT), (expr,))
+
+
 def _read(expr: Expr, target: Type) -> Expr:
     """Text at run time, read as a value."""
     if target.name == "bool":
         return Call(target, _BOOLEAN_TEXT, (expr,))
+    if target.name == "jsonb":
+        return kernel(target, "read", (expr,))
     if target.name in (*t.INTEGERS, *t.FLOATS, "numeric", "date", "timestamp", "timestamptz"):
         return Call(target, f"CAST(TRIM({{0}}) AS {target.spark.upper()})", (expr,))
     raise NotBound(f"text read as {target}")
@@ -176,25 +209,6 @@ def sortable(expr: Expr) -> Expr:
 def _spelled(text: str) -> str:
     """A string literal of Spark's."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-_CLOCK = "EXTRACT(HOUR FROM {0}) <> 0 OR EXTRACT(MINUTE FROM {0}) <> 0 OR EXTRACT(SECOND FROM {0}) <> 0"
-_SPAN_TEXT = (
-    "CASE WHEN {0} IS NOT NULL THEN concat_ws(' ', CASE WHEN EXTRACT(DAY FROM {0}) <> 0 THEN concat("
-    "CAST(EXTRACT(DAY FROM {0}) AS STRING), CASE WHEN EXTRACT(DAY FROM {0}) = 1 THEN ' day' ELSE ' days' END) END, "
-    "CASE WHEN " + _CLOCK + " OR EXTRACT(DAY FROM {0}) = 0 THEN concat(CASE WHEN {0} < INTERVAL '0' DAY AND ("
-    + _CLOCK + ") THEN '-' ELSE '' END, lpad(CAST(abs(EXTRACT(HOUR FROM {0})) AS STRING), 2, '0'), ':', "
-    "lpad(CAST(abs(EXTRACT(MINUTE FROM {0})) AS STRING), 2, '0'), ':', regexp_replace("
-    "lpad(CAST(abs(EXTRACT(SECOND FROM {0})) AS STRING), 9, '0'), " + _spelled(r"\.?0+$") + ", '')) END) END"
-)  # fmt: skip
-_MONTHS_TEXT = (
-    "CASE WHEN {0} IS NULL THEN NULL WHEN EXTRACT(YEAR FROM {0}) = 0 AND EXTRACT(MONTH FROM {0}) = 0 THEN '00:00:00' "
-    "ELSE concat_ws(' ', CASE WHEN EXTRACT(YEAR FROM {0}) <> 0 THEN concat(CAST(EXTRACT(YEAR FROM {0}) AS STRING), "
-    "CASE WHEN EXTRACT(YEAR FROM {0}) = 1 THEN ' year' ELSE ' years' END) END, "
-    "CASE WHEN EXTRACT(MONTH FROM {0}) <> 0 THEN concat(CAST(EXTRACT(MONTH FROM {0}) AS STRING), "
-    "CASE WHEN EXTRACT(MONTH FROM {0}) = 1 THEN ' mon' ELSE ' mons' END) END) END"
-)
-"""The texts of intervals of days and times, and of those of years and months."""
 
 
 _MARKS = _spelled(r'(["\\])')
@@ -224,11 +238,7 @@ def _text_form(source: Type) -> str:
     if source.name == "record":
         return _record_text(source)
     if source.name == "interval":
-        if source.spark == t.INTERVAL.spark:
-            return _SPAN_TEXT
-        if source.spark == "interval":
-            raise NotBound("an interval of months and days as text")
-        return _MONTHS_TEXT
+        return spans.TEXT
     if source.name == "numeric":
         cast = "CAST({0} AS STRING)"
         open_ended = source == t.NUMERIC
@@ -248,6 +258,10 @@ def _text_form(source: Type) -> str:
         )
     if source.name in (*t.INTEGERS, "bool", "date", "timestamp"):
         return "CAST({0} AS STRING)"
+    if source.name == "time":
+        return clock.TEXT
+    if source.name == "jsonb":
+        return f"{{0}}.{document.TEXT}"
     raise NotBound(f"{source} as text")
 
 

@@ -10,8 +10,10 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue.operators import OPERATORS
 from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.overloads import operator
+from headrace.sql.binder.own import calls_kernel
 from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Wrong
+from headrace.sql.binder.spans import let
 from headrace.sql.binder.tree import Call, Constant, Expr, conjunction
 
 if TYPE_CHECKING:
@@ -107,6 +109,18 @@ def any_all(at: Expressions, message: Any) -> Expr:
     if right.type.element is None:
         raise Wrong("op ANY/ALL (array) requires array on right side", "42809", place(message))
     item = Call(right.type.element, "`__item`", ())
-    compared = at.operate(at.symbol(message), left, item, message)
     function = "exists" if message.kind == pb.AEXPR_OP_ANY else "forall"
-    return Call(t.BOOL, f"{function}({{0}}, `__item` -> {{1}})", (right, compared))
+    if not calls_kernel(left):
+        compared = at.operate(at.symbol(message), left, item, message)
+        _require_plain(compared, message)
+        return Call(t.BOOL, f"{function}({{0}}, `__item` -> {{1}})", (right, compared))
+    compared = at.operate(at.symbol(message), Call(left.type, "`__both`.x", ()), item, message)
+    _require_plain(compared, message)
+    found = f"{function}(`__both`.a, `__item` -> {{2}})"
+    return Call(t.BOOL, let("__both", "named_struct('a', {0}, 'x', {1})", found), (right, left, compared))
+
+
+def _require_plain(compared: Expr, message: Any) -> None:
+    """Spark computes no kernel for each element of an array."""
+    if calls_kernel(compared):
+        refuse("this operator between a value and each element of an array", message)

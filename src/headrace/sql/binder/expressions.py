@@ -21,6 +21,7 @@ from headrace.sql.binder.coerce import coerce, common_type, literal, to_common
 from headrace.sql.binder.json_paths import json_text
 from headrace.sql.binder.logic import boolean_test, logic, null_test
 from headrace.sql.binder.overloads import apply, operator
+from headrace.sql.binder.own import extreme
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.records import field_of, record
 from headrace.sql.binder.rows import rows_of
@@ -176,6 +177,9 @@ class Expressions:
             if found is not None:
                 return found
             if self.scope.has(names[0]):
+                item = self.scope.item(names[0], None, message.location)
+                if item.scalar:
+                    return item.columns[0][1]
                 refuse("a whole row as a value", message)
             raise Missing(f'column "{names[0]}" does not exist', message.location)
         if len(names) == 4 and names[0] == DATABASE:
@@ -219,10 +223,17 @@ class Expressions:
             return self._prefixed(symbol, message)
         if kind_of(message.lexpr) == "RowExpr" and kind_of(message.rexpr) == "RowExpr":
             return comparisons.rows(self, symbol, message)
-        if symbol == "->>":
+        if symbol == "->>" and self._document(message).type.name in (*t.TEXTS, "unknown"):
             return json_text(self, message)
         left, right = self.bind(message.lexpr), self.bind(message.rexpr)
         return self.operate(symbol, left, right, message)
+
+    def _document(self, message: Any) -> Expr:
+        """What a chain of `->` begins with."""
+        node = message.lexpr
+        while kind_of(node) == "A_Expr" and node.a_expr.name and strings(node.a_expr.name)[-1] == "->":
+            node = node.a_expr.lexpr
+        return self.bind(node)
 
     def operate(self, symbol: str, left: Expr, right: Expr, message: Any) -> Expr:
         """An operator between two values."""
@@ -260,7 +271,7 @@ class Expressions:
         simple = all(not v.children() for v in values) and len(values) > 1
         if simple:
             unified = to_common((left, *values), "IN")
-            if unified[0].type == left.type:
+            if unified[0].type == left.type and left.type.name not in t.LOOSE:
                 holes = ", ".join(f"{{{i + 1}}}" for i in range(len(values)))
                 return [Call(t.BOOL, f"({{0}} IN ({holes}))", unified)]
         return [self.operate("=", left, value, message) for value in values]
@@ -299,6 +310,8 @@ class Expressions:
         if target.is_array and function != "coalesce":
             refuse("an order of arrays", message)
         values = tuple(self.converted(e, target, message) for e in bound)
+        if target.name in t.LOOSE and function != "coalesce":
+            return extreme(function, values)
         return Call(target, f"{function}({', '.join(f'{{{i}}}' for i in range(len(values)))})", values)
 
     # ---- casts, arrays, calls
@@ -312,6 +325,9 @@ class Expressions:
             if kind_of(part) != "A_Indices":
                 refuse("a star behind a value", message)
             element = found.type.element
+            if found.type.name == "jsonb" and not inner(part).is_slice:
+                found = self.operate("->", found, self.bind(inner(part).uidx), message)
+                continue
             if element is None:
                 raise Wrong(f"cannot subscript type {found.type} because it does not support subscripting", "42804",
                             place(message))  # fmt: skip
@@ -336,7 +352,9 @@ class Expressions:
         bits = [f"CAST(grouping({{{i}}}) AS INT) * {2 ** (len(found) - 1 - i)}" for i in range(len(found))]
         return Aggregate(t.INT4, f"({' + '.join(bits)}){{w}}", found, False, (), None)
 
-    def _value_function(self, message: Any) -> Expr:
+    def _session_value(self, message: Any) -> Expr:
+        if message.op == pb.SVFOP_LOCALTIME and message.typmod in (0, -1):
+            return self.converted(Call(t.TIMESTAMPTZ, "current_timestamp()", ()), t.TIME, message, "explicit")
         return value_function(self.binder.world, message)
 
     def _function(self, message: Any) -> Expr:
@@ -377,7 +395,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "TypeCast": cast,
     "A_ArrayExpr": array,
     "A_Indirection": Expressions._indirection,
-    "SQLValueFunction": Expressions._value_function,
+    "SQLValueFunction": Expressions._session_value,
     "FuncCall": Expressions._function,
     "SubLink": Expressions._sublink,
     "CollateClause": Expressions._collated,

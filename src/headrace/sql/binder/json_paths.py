@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def is_json(type_name: Any) -> bool:
-    """Whether a type's name is `json` or `jsonb`."""
-    return bool(type_name.names) and type_name.names[-1].string.sval in ("json", "jsonb")
+    """Whether a type's name is `json`, which is kept as text."""
+    return bool(type_name.names) and type_name.names[-1].string.sval == "json"
 
 
 def json_literal(found: Expr, message: Any) -> Expr:
-    """A document that is written out: `json` keeps its text; `jsonb` would not, and is left to `->>` alone."""
+    """A document that is written out: `json` keeps its text."""
     if not isinstance(found, Constant) or message.type_name.array_bounds:
         refuse("a cast to json of what is no literal", message)
     if found.text is not None:

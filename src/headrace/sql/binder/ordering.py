@@ -31,7 +31,9 @@ def order_keys(
         if number is None and distinct:
             message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list"
             raise Wrong(message, "42P10", inner(item).location)
-        found.append(sort_key(value, item, number))
+        if at is None and value.type.name in t.LOOSE and len(clause) > 1:
+            refuse(f"an order by {value.type} and more over a set operation", node)
+        found.append(sort_key(value, item, number, distinct or at is None))
     return tuple(found)
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.coerce import literal, to_common
+from headrace.sql.binder.coerce import to_common
 from headrace.sql.binder.expressions import Expressions, conjunction
+from headrace.sql.binder.own import over_both
 from headrace.sql.binder.reading import NotBound, declare, inner, kind_of, refuse, strings
 from headrace.sql.binder.routines import table_call
 from headrace.sql.binder.rows import has_columns as _has_columns
 from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Item, Pending, Scope, Wrong, duplicate
+from headrace.sql.binder.spans import DAYTIME, of_daytime
 from headrace.sql.binder.tree import (
     Call,
     Called,
@@ -33,7 +36,7 @@ from headrace.sql.binder.tree import (
 )  # fmt: skip
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
-from headrace.sql.intervals import parse_interval
+from headrace.sql.intervals import parse_interval, spark_interval
 from headrace.sql.statements import DATABASE, TableName
 
 if TYPE_CHECKING:
@@ -109,7 +112,7 @@ class Relations:
         found = self.binder.columns(name, location)
         number = self.binder.next_id()
         shown = alias.aliasname if alias is not None else name.name
-        columns = [(n, Column(k, number, n, f"{shown}.{n}")) for n, k in found]
+        columns = [(n, _current(Column(k, number, n, f"{shown}.{n}"))) for n, k in found]
         schema = None if alias is not None else (name.schema or "public")
         item = Item(shown, schema, tuple(_renamed(columns, alias, shown)))
         return Scan(number, name, self.binder.is_looked_up(location)), [item]
@@ -181,6 +184,8 @@ class Relations:
             condition = Expressions(self.binder, inside, "JOIN conditions").condition(message.quals, "JOIN/ON")
             if side is not None:
                 return Join(f"LEFT {side} JOIN", left, right, condition), left_items
+            if kind != "INNER JOIN" and over_both(condition, left_items):
+                refuse("a function of jsonb over both sides of an outer join in its condition", message)
         elif kind == "INNER JOIN":
             kind = "CROSS JOIN"
         return Join(kind, left, right, condition), items
@@ -257,8 +262,8 @@ class Relations:
         if not isinstance(gap, Constant) or gap.text is None or gap.type.name not in ("interval", "unknown"):
             refuse("a gap of SESSION that is no interval literal", call)
         names = tuple(key.name for key in keys if isinstance(key, Column))
-        return self._with_bounds(Sessions(self.binder.next_id(), source, time, literal(gap.text, t.INTERVAL), names),
-                                 item, message, "session")  # fmt: skip
+        width = Call(DAYTIME, spark_interval(gap.text), ())
+        return self._with_bounds(Sessions(self.binder.next_id(), source, time, width, names), item, message, "session")
 
     def _with_bounds(
         self, made: Windowed | Sessions, item: Item, message: Any, name: str
@@ -314,6 +319,8 @@ class Relations:
         rows = rows_of(name, arguments, call)
         columns = rows.columns(number, shown, name, bool(message.ordinality))
         item = Item(shown, None, tuple(_renamed(columns, alias, shown)))
+        if rows.names and len(rows.kinds) == 1:
+            return rows.relation(number, bool(message.ordinality), lateral), [replace(item, scalar=True)]
         if alias is not None and not alias.colnames and len(rows.kinds) == 1:
             item = Item(shown, None, ((shown, columns[0][1]), *columns[1:]))
         return rows.relation(number, bool(message.ordinality), lateral), [item]
@@ -328,6 +335,11 @@ class Relations:
             for n, spark in routine.columns
         ]
         return Called(number, value, lateral), [Item(shown, None, tuple(_renamed(columns, alias, shown)))]
+
+
+def _current(column: Column) -> Expr:
+    """A column as its type is held now: a view from before may have Spark's own intervals."""
+    return of_daytime(column) if column.type == DAYTIME else column
 
 
 def _width(found: Expr, call: Any) -> str:

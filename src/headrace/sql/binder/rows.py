@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder.catalogue import documents
 from headrace.sql.binder.coerce import coerce
+from headrace.sql.binder.overloads import undefined
 from headrace.sql.binder.reading import refuse
+from headrace.sql.binder.resolve import Signature
 from headrace.sql.binder.tree import Call, Column, Constant, Expr, Produced
 from headrace.sql.binder.types import Type
-from headrace.sql.intervals import parse_interval
+from headrace.sql.intervals import parse_interval, spark_interval
 
-SETS: Final = frozenset(("generate_series", "unnest", "string_to_table"))
+SETS: Final = frozenset(("generate_series", "unnest", "string_to_table")) | documents.SETS
 """Functions that return sets."""
 _ROWS: Final = Type("rows", "?", "?")
 
@@ -24,6 +27,8 @@ class Rows:
 
     arrays: tuple[Expr, ...]
     kinds: tuple[Type, ...]
+    names: tuple[str, ...] = ()
+    """What its columns are called, where that is not what the function is called."""
 
     def relation(self, number: int, ordinality: bool, lateral: bool) -> Produced:
         """The relation of the rows."""
@@ -38,7 +43,7 @@ class Rows:
             value: Expr = Column(kind, number, "value", f"{shown}.{name}")
             if len(self.kinds) > 1:
                 value = Call(kind, f"{{0}}.`{i}`", (Column(_ROWS, number, "value", shown),))
-            found.append((name, value))
+            found.append((self.names[i] if self.names else name, value))
         if ordinality:
             place = Column(t.INT4, number, "place", f"{shown}.ordinality")
             found.append(("ordinality", Call(t.INT8, "(CAST({0} AS BIGINT) + 1L)", (place,))))
@@ -77,6 +82,8 @@ def rows_of(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
         if not arrays:
             refuse("unnest of nothing", call)
         return Rows(tuple(arrays), tuple(kinds))
+    if name in documents.SETS:
+        return _of_document(name, arguments, call)
     if name == "generate_series":
         array = _series(list(arguments), call)
     elif name == "string_to_table" and len(arguments) == 2:
@@ -87,6 +94,15 @@ def rows_of(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
         refuse(f"{name} in FROM", call)
     assert array.type.element is not None
     return Rows((array,), (array.type.element,))
+
+
+def _of_document(name: str, arguments: Sequence[Expr], call: Any) -> Rows:
+    given = [a.type for a in arguments]
+    if len(arguments) != 1 or given[0].name not in ("jsonb", "unknown"):
+        undefined(name, given, [Signature(("jsonb",))], call)
+    arrays = documents.lists_of(name, coerce(arguments[0], t.JSONB, "implicit"))
+    kinds = tuple(a.type.element for a in arrays if a.type.element is not None)
+    return Rows(arrays, kinds, documents.column_names(name))
 
 
 def _series(arguments: list[Expr], call: Any) -> Expr:
@@ -136,10 +152,11 @@ def _moments(arguments: list[Expr], call: Any) -> Expr:
     size = days * 86_400_000_000 + micros
     if (months and size) or not (months or size):
         refuse("a series by this step", call)
+    by = spark_interval(step.text)
     array = t.array_of(kind)
     sign = "<=" if (months or size) > 0 else ">="
-    form = "sequence({0}, {1}, {2})"
+    form = f"sequence({{0}}, {{1}}, {by})"
     if months:
-        form = _BY_MONTHS.replace("{n}", str(abs(months))).replace("{sign}", sign)
+        form = _BY_MONTHS.replace("{n}", str(abs(months))).replace("{sign}", sign).replace("{2}", by)
     guarded = f"CASE WHEN {{0}} {sign} {{1}} THEN {form} ELSE CAST(array() AS {array.spark}) END"
-    return Call(array, guarded, (first, last, step))
+    return Call(array, guarded, (first, last))

@@ -22,6 +22,8 @@ class Item:
     columns: tuple[tuple[str, Expr], ...]
     named: bool = True
     open: bool = True
+    scalar: bool = False
+    """Whether it is a function of one value, for which its name stands, too."""
 
     def closed(self) -> Item:
         """The same inside of a join: only its name is left."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from headrace.common.jsonb.document import KEY, TEXT
+from headrace.common.time_of_day import FIELD, parse
+from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.relations import unique_names
@@ -39,7 +42,6 @@ from headrace.sql.binder.tree import (
     fill,
 )  # fmt: skip
 from headrace.sql.binder.types import Type
-from headrace.sql.intervals import spark_interval
 from headrace.sql.ordering import array_comparator
 from headrace.sql.statements import LOOKUP_SUFFIX, TableName
 from headrace.sql.values import parse_text, to_text
@@ -287,8 +289,13 @@ def constant(expr: Constant) -> str:
         return _PLAIN[kind.name](text)
     if kind.name == "int4" and not text.startswith("-"):
         return text
+    if kind.name == "time":
+        return f"named_struct('{FIELD}', {parse(text)}L)"
     if kind.name == "interval":
-        return spark_interval(text)
+        return spans.constant(text)
+    if kind.name == "jsonb":
+        value = parse_text(text, kind.spark)
+        return f"named_struct('{KEY}', X'{value[KEY].hex()}', '{TEXT}', {string(value[TEXT])})"
     if kind.name == "bytea":
         return f"X'{parse_text(text, 'binary').hex()}'"
     if kind.element is not None:

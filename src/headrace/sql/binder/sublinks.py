@@ -11,7 +11,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.listed import array_of_query, over_rows
 from headrace.sql.binder.reading import inner, kind_of, refuse, strings
 from headrace.sql.binder.scope import Wrong
-from headrace.sql.binder.tree import Call, Expr, Nested, Query, conjunction
+from headrace.sql.binder.tree import Call, Expr, Nested, Query, conjunction, fill
 
 if TYPE_CHECKING:
     from headrace.sql.binder.expressions import Expressions
@@ -69,10 +69,10 @@ def _in_query(at: Expressions, message: Any, query: Query, test: bool) -> Expr:
     value, wanted = compared.arguments
     if wanted != item and not (isinstance(wanted, Call) and wanted.arguments == (item,)):
         return _compared_with_query(at, message, query)
-    cast = wanted.type.spark if wanted != item else ""
-    form = "({0} IN (SELECT " + (f"CAST(`c` AS {cast})" if cast else "`c`") + " FROM ({q}) AS `_s`(`c`)))"
+    column = fill(wanted.form, ["`c`"]) if wanted != item and isinstance(wanted, Call) else "`c`"
+    form = f"({{0}} IN (SELECT {column} FROM ({{q}}) AS `_s`(`c`)))"
     if not test:
-        form = _three_valued(cast)
+        form = _three_valued(column)
     return Nested(t.BOOL, form, query, (value,))
 
 
@@ -81,15 +81,14 @@ def _row_in_query(at: Expressions, message: Any, query: Query, test: bool) -> Ex
     if len(items) != len(query.types):
         raise Wrong("subquery has too few columns", "42601", message.location)
     values = [at.bind(i) for i in items]
-    if not test or any(v.type != k for v, k in zip(values, query.types, strict=True)):
+    if not test or any(v.type.name in t.LOOSE or v.type != k for v, k in zip(values, query.types, strict=True)):
         return _compared_with_query(at, message, query)
     holes = ", ".join(f"{{{i}}}" for i in range(len(values)))
     return Nested(t.BOOL, f"(({holes}) IN ({{q}}))", query, tuple(values))
 
 
-def _three_valued(cast: str) -> str:
+def _three_valued(column: str) -> str:
     """`x IN (query)` as a value: null where a null could be the one that is looked for."""
-    column = f"CAST(`c` AS {cast})" if cast else "`c`"
     rows = "FROM ({q}) AS `_s`(`c`)"
     return (
         f"CASE WHEN {{0}} IN (SELECT {column} {rows} WHERE `c` IS NOT NULL) THEN TRUE "

@@ -8,6 +8,9 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from headrace.common.columns import split_top_level
+from headrace.common.jsonb.document import SPARK_TYPE as JSONB_SPARK
+from headrace.common.span import SPARK_TYPE as SPAN_SPARK
+from headrace.common.time_of_day import SPARK_TYPE as TIME_SPARK
 
 Context = Literal["implicit", "assignment", "explicit"]
 """Where a cast stands: in an expression, in a value that is stored, or written as a cast."""
@@ -40,7 +43,7 @@ class Type:
 SPELLED: Final = {
     "bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real",
     "float8": "double precision", "timestamp": "timestamp without time zone", "varchar": "character varying",
-    "timestamptz": "timestamp with time zone",
+    "timestamptz": "timestamp with time zone", "time": "time without time zone",
 }  # fmt: skip
 """Types that messages call by another name."""
 
@@ -57,7 +60,9 @@ BYTEA: Final = Type("bytea", "binary", "U")
 DATE: Final = Type("date", "date", "D")
 TIMESTAMP: Final = Type("timestamp", "timestamp_ntz", "D")
 TIMESTAMPTZ: Final = Type("timestamptz", "timestamp", "D", True)
-INTERVAL: Final = Type("interval", "interval day to second", "T", True)
+JSONB: Final = Type("jsonb", JSONB_SPARK, "U")
+TIME: Final = Type("time", TIME_SPARK, "D")
+INTERVAL: Final = Type("interval", SPAN_SPARK, "T", True)
 UNKNOWN: Final = Type("unknown", "void", "X")
 """The type of a string literal, a null or a parameter before its context decides."""
 
@@ -78,6 +83,8 @@ SCALARS: Final = {
         TIMESTAMP,
         TIMESTAMPTZ,
         INTERVAL,
+        JSONB,
+        TIME,
     )
 }
 INTEGERS: Final = ("int2", "int4", "int8")
@@ -86,9 +93,12 @@ TEXTS: Final = ("text", "varchar")
 _OF_SPARK: Final = {
     "boolean": BOOL, "tinyint": INT2, "smallint": INT2, "int": INT4, "bigint": INT8, "float": FLOAT4, "double": FLOAT8,
     "string": TEXT, "binary": BYTEA, "date": DATE, "timestamp_ntz": TIMESTAMP, "timestamp": TIMESTAMPTZ,
-    "interval day to second": INTERVAL,
+    "interval day to second": Type("interval", "interval day to second", "T", True),
+    SPAN_SPARK: INTERVAL, TIME_SPARK: TIME, JSONB_SPARK: JSONB,
 }  # fmt: skip
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+LOOSE: Final = ("jsonb", "interval")
+"""Types of which values can be equal that are not the same: `1.0` and `1`, a day and 24 hours."""
 DIGITS: Final = 38
 """Most digits of a decimal of Spark's."""
 
@@ -146,6 +156,7 @@ _IMPLICIT: Final = {
     "text": "varchar",
     "date": "timestamp timestamptz",
     "timestamp": "timestamptz",
+    "time": "interval",
 }
 _ASSIGNMENT: Final = {
     "int4": "int2",
@@ -153,10 +164,11 @@ _ASSIGNMENT: Final = {
     "numeric": "int2 int4 int8",
     "float4": "int2 int4 int8 numeric",
     "float8": "int2 int4 int8 numeric float4",
-    "timestamp": "date",
-    "timestamptz": "date timestamp",
+    "timestamp": "date time",
+    "timestamptz": "date timestamp time",
+    "interval": "time",
 }
-_EXPLICIT: Final = {"bool": "int4", "int4": "bool"}
+_EXPLICIT: Final = {"bool": "int4", "int4": "bool", "jsonb": "bool int2 int4 int8 float4 float8 numeric"}
 
 
 def can_cast(source: Type, target: Type, context: Context) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.entries import result_type, signature
 from headrace.sql.binder.resolve import Signature
+from headrace.sql.binder.spans import TOTAL, struct
 from headrace.sql.binder.tree import Expr
 from headrace.sql.binder.types import Type
 
@@ -53,8 +55,11 @@ _SORTABLE: Final = (
     "date",
     "timestamp",
     "timestamptz",
-    "interval",
 )
+_PARTS: Final = tuple(f"sum({{0}}.{name}) {{w}}" for name in (MONTHS, DAYS, MICROS))
+_SUM_OF_SPANS: Final = f"CASE WHEN {_PARTS[0]} IS NOT NULL THEN {struct(*_PARTS)} END"
+_SPAN_IN_ORDER: Final = f"CASE WHEN {{0}} IS NOT NULL THEN named_struct('k', {TOTAL}, 'v', {{0}}) END"
+"""Of intervals that are equal always the same one is found."""
 _AGGREGATES: Final[list[AggregateEntry]] = [
     _entry("count", "any", "int8", "count({d}{0})"),
     _entry("sum", "int2", "int8", "sum({d}{0})"),
@@ -67,6 +72,9 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
     AggregateEntry("avg", signature("numeric"), "avg({d}{0})", _average_of_numeric),
     *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in t.INTEGERS),
     *(_entry(name, k, "*", f"{name}({{0}})") for name in ("min", "max") for k in _SORTABLE),
+    *(_entry(n, "interval", "*", f"({n}({_SPAN_IN_ORDER}){{w}}).v") for n in ("min", "max")),
+    *(_entry(n, "time", "*", f"{n}({{0}})") for n in ("min", "max")),
+    _entry("sum", "interval", "interval", _SUM_OF_SPANS),
     _entry("bool_and", "bool", "bool", "bool_and({0})"),
     _entry("every", "bool", "bool", "bool_and({0})"),
     _entry("bool_or", "bool", "bool", "bool_or({0})"),

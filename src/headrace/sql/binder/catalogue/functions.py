@@ -8,10 +8,11 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import numbers, patterns, templates
+from headrace.sql.binder.catalogue import clock, documents, numbers, patterns, spans, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
 from headrace.sql.binder.coerce import as_text, plain
+from headrace.sql.binder.floats import checked
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
 
@@ -91,7 +92,6 @@ asin(float8) -> float8 : CASE WHEN abs({0}) > 1D AND NOT isnan({0}) THEN OUT_OF_
 acos(float8) -> float8 : CASE WHEN abs({0}) > 1D AND NOT isnan({0}) THEN OUT_OF_RANGE ELSE acos({0}) END
 atan(float8) -> float8 : atan({0})
 atan2(float8, float8) -> float8 : atan2({0}, {1})
-degrees(float8) -> float8 : degrees({0})
 radians(float8) -> float8 : radians({0})
 pi() -> float8 : pi()
 sinh(float8) -> float8 : sinh({0})
@@ -225,6 +225,10 @@ def string_to_array(arguments: Sequence[Expr]) -> Expr:
     return Call(kind, form, (arguments[0], pattern))
 
 
+def _degrees(arguments: Sequence[Expr]) -> Expr:
+    return checked(arguments[0], Call(t.FLOAT8, "degrees({0})", tuple(arguments)))
+
+
 def _build() -> Catalogue:
     found = [
         *entries(_TEXT.replace("INITCAP", _INITCAP).replace("QUOTED", _QUOTED)),
@@ -232,12 +236,16 @@ def _build() -> Catalogue:
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
+    found += documents.functions()
+    found += spans.functions()
+    found += clock.functions()
     found += entries("random() -> float8 : random()", volatile=True)
     found += entries("gen_random_uuid() -> text : uuid()", volatile=True)
     found += [
         made("date", kind, lambda a: plain(a[0], t.DATE), "date") for kind in ("date", "timestamp", "timestamptz")
     ]
     found.append(made("div", "numeric, numeric", numbers.quotient, "numeric"))
+    found.append(made("degrees", "float8", _degrees, "float8"))
     found += [made(name, "float8", _logarithm(name), "float8") for name in ("ln", "log", "log10")]
     for name in ("substring", "substr"):
         found += entries(f"{name}(text, int4, int4) -> text : {_SUBSTRING}")
@@ -283,7 +291,7 @@ def _build() -> Catalogue:
     found += entries(
         "ceiling(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN abs({0}) < 9e15D THEN CAST(ceil({0}) AS DOUBLE) ELSE {0} END"
     )
-    for kind in ("date", "timestamp", "timestamptz", "interval"):
+    for kind in ("date", "time", "timestamp", "timestamptz", "interval"):
         found.append(made("date_part", f"text, {kind}", lambda a: plain(date_part(a), t.FLOAT8), "float8"))
         found.append(made(EXTRACT, f"text, {kind}", date_part, "numeric"))
     found += entries("to_timestamp(float8) -> timestamptz : timestamp_seconds({0})")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS
+from headrace.sql.binder.catalogue.documents import AGGREGATES as DOCUMENTS
 from headrace.sql.binder.catalogue.examples import OWN
 from headrace.sql.binder.catalogue.functions import FUNCTIONS
 
@@ -28,6 +29,9 @@ def listed() -> Iterator[Listed]:
         for entry in overloads:
             result = entry.result if entry.result.isalnum() else ""
             yield Listed(name, "f", entry.signature.arguments, result, name in _VOLATILE)
+    for name in sorted(DOCUMENTS):
+        count = 2 if "object" in name else 1
+        yield Listed(name, "a", ("any",) * count, "jsonb", False)
     for kind, known in (("a", AGGREGATES), ("w", WINDOWS)):
         for name, found in sorted(known.items()):
             for aggregate in found:

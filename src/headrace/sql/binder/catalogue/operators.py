@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import numbers
+from headrace.sql.binder.catalogue import clock, documents, numbers, spans
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
 from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain, sortable
+from headrace.sql.binder.floats import arithmetic
+from headrace.sql.binder.own import comparable
 from headrace.sql.binder.reading import NotBound
+from headrace.sql.binder.spans import as_daytime
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import SCALARS
 
@@ -61,15 +64,27 @@ def _float(symbol: str, kind: str) -> Any:
 
     def make(arguments: Sequence[Expr]) -> Expr:
         parts = tuple(a if a.type == target else plain(a, target) for a in arguments)
+        form = f"({{0}} {symbol} {{1}})"
         if symbol == "/" and kind == "float4":
-            wide = Call(t.FLOAT8, "({0} / {1})", tuple(plain(p, t.FLOAT8) for p in parts))
-            return plain(wide, target)
-        return Call(target, f"({{0}} {symbol} {{1}})", parts)
+            form = "CAST((CAST({0} AS DOUBLE) / CAST({1} AS DOUBLE)) AS FLOAT)"
+        return arithmetic(symbol, form, (parts[0], parts[1]))
 
     return make
 
 
-_COMPARED: Final = ("bool", "text", "bytea", "date", "timestamp", "timestamptz", "interval", "float4", "float8")
+_COMPARED: Final = (
+    "bool",
+    "jsonb",
+    "time",
+    "text",
+    "bytea",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "interval",
+    "float4",
+    "float8",
+)
 
 
 def _compare(symbol: str) -> list[Entry]:
@@ -96,7 +111,13 @@ def _comparison(symbol: str) -> Any:
 
 def alike(arguments: Sequence[Expr], symbol: str) -> tuple[Expr, ...]:
     """What is compared, as values of one type that holds both exactly."""
+    natural = [as_daytime(a) for a in arguments] if arguments[0].type.name == "interval" else []
+    if natural and all(natural):
+        return tuple(n for n in natural if n is not None)
+    arguments = [comparable(a) for a in arguments]
     kinds = {a.type.name for a in arguments}
+    if any(a.type.element is not None and a.type.element.name in t.LOOSE for a in arguments):
+        raise NotBound(f"a comparison of arrays of type {arguments[0].type}")
     if kinds == {"numeric"}:
         target = common_digits(arguments)
         return tuple(coerce(a, target, "implicit") for a in arguments)
@@ -104,9 +125,6 @@ def alike(arguments: Sequence[Expr], symbol: str) -> tuple[Expr, ...]:
         raise NotBound("a comparison of arrays of different types")
     if any(a.type.is_array for a in arguments) and symbol not in ("=", "<>"):
         return tuple(sortable(a) for a in arguments)
-    spans = {a.type.spark for a in arguments if a.type.name == "interval"}
-    if "interval" in spans or len(spans) > 1:
-        raise NotBound("a comparison of intervals with months")
     if len(kinds) == 1:
         return tuple(arguments)
     target = max((a.type for a in arguments), key=lambda k: _RANK.get(k.name, -1))
@@ -115,26 +133,6 @@ def alike(arguments: Sequence[Expr], symbol: str) -> tuple[Expr, ...]:
 
 def _joined(arguments: Sequence[Expr]) -> Expr:
     return Call(t.TEXT, "concat({0}, {1})", tuple(as_text(a) for a in arguments))
-
-
-def _moved(symbol: str) -> Any:
-    """A time plus or minus an interval."""
-
-    def make(arguments: Sequence[Expr]) -> Expr:
-        time, span = arguments
-        if time.type.name == "interval":
-            time, span = span, time
-        if time.type.name == "date":
-            time = plain(time, t.TIMESTAMP)
-        return Call(time.type, f"({{0}} {symbol} {{1}})", (time, span))
-
-    return make
-
-
-def _difference(arguments: Sequence[Expr]) -> Expr:
-    target = t.TIMESTAMPTZ if any(a.type.name == "timestamptz" for a in arguments) else t.TIMESTAMP
-    parts = tuple(a if a.type == target else plain(a, target) for a in arguments)
-    return plain(Call(t.INTERVAL, "({0} - {1})", parts), t.INTERVAL)
 
 
 def _days(symbol: str) -> Any:
@@ -152,25 +150,6 @@ def _days(symbol: str) -> Any:
 
 
 _DATE_RANGE: Final = "headrace.errors.InvalidDatetime: date out of range"
-
-
-def _spans(symbol: str) -> Any:
-    def make(arguments: Sequence[Expr]) -> Expr:
-        if any(a.type.spark != t.INTERVAL.spark for a in arguments):
-            raise NotBound("a sum of intervals with months")
-        return Call(t.INTERVAL, f"({{0}} {symbol} {{1}})", tuple(arguments))
-
-    return make
-
-
-def _scaled(symbol: str) -> Any:
-    def make(arguments: Sequence[Expr]) -> Expr:
-        span, factor = arguments if arguments[0].type.name == "interval" else reversed(arguments)
-        if span.type.spark not in (t.INTERVAL.spark,):
-            raise NotBound("a product of an interval with months")
-        return Call(t.INTERVAL, f"({{0}} {symbol} {{1}})", (span, factor))
-
-    return make
 
 
 def _negative(arguments: Sequence[Expr]) -> Expr:
@@ -205,25 +184,22 @@ _BITS: Final = """
 
 
 def _build() -> Catalogue:
-    found = [*_arithmetic(), *entries(_TIMES), *entries(_BITS.replace("POWER", numbers.POWER))]
+    found = [
+        *_arithmetic(),
+        *entries(_TIMES),
+        *entries(_BITS.replace("POWER", numbers.POWER)),
+        *documents.operators(),
+        *spans.operators(),
+        *clock.operators(),
+    ]
     for symbol in ("=", "<>", "<", "<=", ">", ">="):
         found += _compare(symbol)
     found.append(made("||", "text, text", _joined, "text"))
     found.append(made("||", "text, anynonarray", _joined, "text"))
     found.append(made("||", "anynonarray, text", _joined, "text"))
-    for kind in ("date", "timestamp", "timestamptz"):
-        result = "timestamp" if kind == "date" else kind
-        found.append(made("+", f"{kind}, interval", _moved("+"), result))
-        found.append(made("+", f"interval, {kind}", _moved("+"), result))
-        found.append(made("-", f"{kind}, interval", _moved("-"), result))
     found.append(made("+", "date, int4", _days("+"), "date"))
     found.append(made("+", "int4, date", _days("+"), "date"))
     found.append(made("-", "date, int4", _days("-"), "date"))
-    found.append(made("-", "timestamp, timestamp", _difference, "interval"))
-    found.append(made("-", "timestamptz, timestamptz", _difference, "interval"))
-    found += [made(s, "interval, interval", _spans(s), "interval") for s in ("+", "-")]
-    found += [made(s, "interval, float8", _scaled(s), "interval") for s in ("*", "/")]
-    found.append(made("*", "float8, interval", _scaled("*"), "interval"))
     return catalogue(found)
 
 
@@ -231,7 +207,8 @@ OPERATORS: Final = _build()
 """Operators between two arguments."""
 PREFIXES: Final = catalogue(
     [
-        *(made("-", k, _negative, k) for k in (*t.INTEGERS, *t.FLOATS, "numeric", "interval")),
+        *(made("-", k, _negative, k) for k in (*t.INTEGERS, *t.FLOATS, "numeric")),
+        made("-", "interval", spans.negative, "interval"),
         *(made("+", k, lambda a: a[0], k) for k in (*t.INTEGERS, *t.FLOATS, "numeric")),
         *entries("~(int4) -> int4 : (~ {0})\n~(int8) -> int8 : (~ {0})\n@(float8) -> float8 : abs({0})"),
     ]

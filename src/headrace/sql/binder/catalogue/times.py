@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
+from headrace.sql.binder.catalogue import clock, spans
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
@@ -70,7 +71,9 @@ def date_part(arguments: Sequence[Expr]) -> Expr:
     """`extract`: a numeric."""
     field, value = _unit(arguments[0]), arguments[1]
     if value.type.name == "interval":
-        return _of_interval(field, value)
+        return spans.part(field, value)
+    if value.type.name == "time":
+        return clock.part(field, value)
     if value.type.name == "date" and field in _CLOCK:
         raise StatementError(f'unit "{field}" not supported for type date', sqlstate="0A000")
     if value.type.name == "date":
@@ -103,24 +106,6 @@ def _field(field: str, value: Expr) -> str:
         size = 100 if field == "century" else 1000
         return f"CAST(({year} + {size - 1}) div {size} AS INT)"
     raise StatementError(f'unit "{field}" not recognized for type {value.type}', sqlstate="22023")
-
-
-def _of_interval(field: str, value: Expr) -> Expr:
-    if value.type.spark != t.INTERVAL.spark:
-        raise NotBound("a part of an interval with months")
-    parts = {"day": "DAY", "hour": "HOUR", "minute": "MINUTE"}
-    if field in parts:
-        return plain(Call(t.INT4, f"CAST(EXTRACT({parts[field]} FROM {{0}}) AS INT)", (value,)), t.decimal(10, 0))
-    if field == "second":
-        return Call(t.decimal(8, 6), "EXTRACT(SECOND FROM {0})", (value,))
-    if field == "epoch":
-        form = (
-            "(CAST(EXTRACT(DAY FROM {0}) AS DECIMAL(10,0)) * CAST(86400 AS DECIMAL(5,0)) "
-            "+ CAST(EXTRACT(HOUR FROM {0}) AS DECIMAL(3,0)) * CAST(3600 AS DECIMAL(4,0)) "
-            "+ CAST(EXTRACT(MINUTE FROM {0}) AS DECIMAL(3,0)) * CAST(60 AS DECIMAL(2,0)) + EXTRACT(SECOND FROM {0}))"
-        )
-        return plain(Call(t.decimal(26, 6), form, (value,)), t.decimal(26, 6))
-    raise NotBound(f"{field} of an interval")
 
 
 _ERAS: Final = {

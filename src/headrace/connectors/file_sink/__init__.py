@@ -1,0 +1,1 @@
+"""Files that a sink writes: one for each epoch that has rows."""

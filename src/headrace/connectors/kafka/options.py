@@ -1,0 +1,93 @@
+"""The options of the connector `kafka`, and the configuration of its clients that they make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.errors import HeadraceError, InvalidParameter
+
+ANSWER_S = 10.0
+"""How long a broker has for an answer."""
+PAUSE_S = 0.2
+EARLIEST, LATEST, TIMESTAMP, OFFSETS = "earliest", "latest", "timestamp", "offsets"
+
+_BROKER = (Option("topic", "The topic.", required=True),)
+_PROPERTIES = (
+    "Passed on to librdkafka: `properties.bootstrap.server` (needed), `properties.security.protocol`, "
+    "`properties.sasl.mechanism`, `properties.ssl.ca.location` and whatever else it knows."
+)
+
+SOURCE = Declared(
+    (
+        *_BROKER,
+        Option("format", "Of records: `FORMAT PLAIN`, `UPSERT` or `DEBEZIUM`.", default="plain",
+               choices=("plain", "upsert", "debezium")),
+        Option("encode", "Of values: `ENCODE JSON`, `ENCODE BYTES`.", default="json", choices=("json", "bytes")),
+        Option("scan.startup.mode", "Where a partition begins that is there when the source is first read.",
+               default=EARLIEST, choices=(EARLIEST, LATEST, TIMESTAMP, OFFSETS)),
+        Option("scan.startup.timestamp.millis", "Of the mode `timestamp`: milliseconds since 1970.", "number"),
+        Option("scan.startup.offsets", "Of the mode `offsets`, such as `0:1200,1:1350`; others begin at their start."),
+    ),
+    "properties.", _PROPERTIES, secret_prefix=True,
+)  # fmt: skip
+
+SINK = Declared(
+    (
+        *_BROKER,
+        Option("format", "`FORMAT PLAIN` (rows that are added), `UPSERT` (no value is a deletion) or `DEBEZIUM`.",
+               default="plain", choices=("plain", "upsert", "debezium")),
+        Option("encode", "Of keys and values: `ENCODE JSON`.", default="json", choices=("json",)),
+    ),
+    "properties.", _PROPERTIES, secret_prefix=True,
+)  # fmt: skip
+
+_OWN = {
+    "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "isolation.level",
+    "enable.partition.eof", "transactional.id", "enable.idempotence", "acks",
+}  # fmt: skip
+"""What a user cannot set, since exactly once stands on it."""
+_SPELLINGS = {"bootstrap.server": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
+
+T = TypeVar("T")
+
+
+def properties(declared: Declared, options: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration of a client. Raises `InvalidParameter`."""
+    found: dict[str, Any] = {_SPELLINGS.get(n, n): value for n, value in declared.passed_on(options).items()}
+    if "bootstrap.servers" not in found:
+        raise InvalidParameter(
+            "option properties.bootstrap.server is required for connector kafka", hint="host:port,host:port"
+        )
+    for name in sorted(_OWN & set(found)):
+        raise InvalidParameter(f"option properties.{name} cannot be set: headrace does so itself")
+    return {"client.id": "headrace", "log_level": 0, "socket.timeout.ms": round(ANSWER_S * 1000), **found}
+
+
+def asked(what: str, error: type[HeadraceError], call: Callable[[], T]) -> T:
+    """What a call of the client returns; its errors as `error`, those of its configuration as `InvalidParameter`."""
+    kafka = needed_module("confluent_kafka", "kafka")
+    until_s = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            return call()
+        except kafka.KafkaException as failure:
+            found = failure.args[0] if failure.args else failure
+            if not _passes(kafka, found) or time.monotonic() > until_s:
+                raise _told(kafka, what, error, found) from failure
+            time.sleep(PAUSE_S)
+
+
+def _passes(kafka: Any, found: Any) -> bool:
+    """Whether a failure is one of a broker that is still finding out what it is there for."""
+    error = kafka.KafkaError
+    passing = (error.NOT_COORDINATOR, error.COORDINATOR_NOT_AVAILABLE, error.COORDINATOR_LOAD_IN_PROGRESS)
+    return isinstance(found, error) and found.code() in passing
+
+
+def _told(kafka: Any, what: str, error: type[HeadraceError], found: Any) -> HeadraceError:
+    if isinstance(found, kafka.KafkaError) and found.code() == kafka.KafkaError._INVALID_ARG:
+        return InvalidParameter(f"{what}: {found.str()}", hint="see librdkafka's CONFIGURATION.md")
+    return error(f"{what}: {found.str() if isinstance(found, kafka.KafkaError) else found}")

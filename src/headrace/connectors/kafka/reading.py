@@ -1,0 +1,107 @@
+"""Reading ranges of offsets, in Spark's workers: one consumer for each process, which outlives tasks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.connectors.declared import needed_module
+from headrace.connectors.kafka.options import asked
+from headrace.errors import SourceError
+
+BATCH = 10_000
+"""Records that are made rows together."""
+SILENT_S = 60.0
+"""How long no record may come before a task gives up: the epoch is tried again."""
+_lock = threading.Lock()
+_free: dict[tuple[int, str, str], list[Any]] = {}
+"""Process, configuration -> its consumers that nobody uses."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A topic, and how to reach it."""
+
+    topic: str
+    config: Mapping[str, Any]
+    name: str
+    """For people."""
+
+
+def read_range(reading: Reading, partition: int, low: int, high: int) -> Iterator[list[Any]]:
+    """The records of a partition with low <= offset < high, in order. Raises `SourceError`."""
+    kafka = needed_module("confluent_kafka", "kafka")
+    consumer, ok = _taken(reading), False
+    try:
+        asked(reading.name, SourceError, lambda: consumer.assign([kafka.TopicPartition(reading.topic, partition, low)]))
+        yield from _records(kafka, reading, consumer, partition, high)
+        asked(reading.name, SourceError, consumer.unassign)
+        ok = True
+    finally:
+        _give_back(reading, consumer, ok)
+
+
+def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, high: int) -> Iterator[list[Any]]:
+    until_s = time.monotonic() + SILENT_S
+    done = False
+    while not done:
+        found = asked(reading.name, SourceError, lambda: consumer.consume(BATCH, 0.5))
+        good: list[Any] = []
+        for message in found:
+            error = message.error()
+            if error is not None:
+                done = done or _ended(kafka, reading, partition, message, error, high)
+            elif message.offset() < high:
+                good.append(message)
+            # What the range ends with may be no records at all: then one behind it says so.
+            done = done or (error is None and message.offset() >= high - 1)
+        if good:
+            until_s = time.monotonic() + SILENT_S
+            yield good
+        elif not done and time.monotonic() > until_s:
+            raise SourceError(f"{reading.name} has sent nothing of topic {reading.topic} for {SILENT_S:.0f} s")
+
+
+def _ended(kafka: Any, reading: Reading, partition: int, message: Any, error: Any, high: int) -> bool:
+    """Whether an event says that the range is at its end. Raises `SourceError` for one that is a failure."""
+    what = f"partition {partition} of topic {reading.topic}"
+    if error.code() == kafka.KafkaError._PARTITION_EOF:
+        return bool(message.offset() is not None and message.offset() >= high)
+    if error.code() in (kafka.KafkaError._AUTO_OFFSET_RESET, kafka.KafkaError.OFFSET_OUT_OF_RANGE):
+        raise SourceError(
+            f"{what} does not have the records any more that are to be read: {error.str()}",
+            hint="they were deleted by the topic's retention; drop the source and create it again to go on without",
+        )
+    if error.code() in (kafka.KafkaError._ALL_BROKERS_DOWN, kafka.KafkaError._TRANSPORT) and not error.fatal():
+        return False
+    raise SourceError(f"{what} cannot be read: {error.str()}")
+
+
+def _key(reading: Reading) -> tuple[int, str, str]:
+    return os.getpid(), reading.topic, repr(sorted(reading.config.items()))
+
+
+def _taken(reading: Reading) -> Any:
+    with _lock:
+        free = _free.get(_key(reading))
+        if free:
+            return free.pop()
+    kafka = needed_module("confluent_kafka", "kafka")
+    config = {
+        **reading.config, "group.id": "headrace", "enable.auto.commit": False, "enable.auto.offset.store": False,
+        "auto.offset.reset": "error", "isolation.level": "read_committed", "enable.partition.eof": True,
+        "queued.max.messages.kbytes": 16_384,
+    }  # fmt: skip
+    return asked(reading.name, SourceError, lambda: kafka.Consumer(config))
+
+
+def _give_back(reading: Reading, consumer: Any, ok: bool) -> None:
+    if ok:
+        with _lock:
+            _free.setdefault(_key(reading), []).append(consumer)
+    else:
+        consumer.close()

@@ -1,0 +1,119 @@
+"""Kafka's records as rows: values decoded, and what `INCLUDE` asks for beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.base import ReadBatch, RowError
+from headrace.connectors.file_formats import json_rows, object_rows
+from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, debezium, upserted
+from headrace.connectors.policy import Parsed, apply_policy, sample
+from headrace.errors import InvalidParameter, NotSupported
+
+_PREFIX, _HEADER = "include.", "include.header."
+OPERATION = "operation"
+_PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "key": ("binary", lambda m: m.key()),
+    "partition": ("string", lambda m: str(m.partition())),
+    "offset": ("string", lambda m: str(m.offset())),
+    "timestamp": ("timestamp", lambda m: m.timestamp()[1] * 1000 if m.timestamp()[0] else None),
+    "header": ("array<struct<key:string,value:binary>>", lambda m: _headers(m)),
+    "position": ("bigint", lambda m: m.offset()),
+    OPERATION: ("string", lambda m: None),
+}
+Part = tuple[Column, Callable[[Any], Any]]
+"""A column, and what makes its value of a record."""
+
+
+def included(options: Mapping[str, str]) -> list[Part]:
+    """The columns of `INCLUDE`, in order. Raises `InvalidParameter`."""
+    found: list[Part] = []
+    for option, name in options.items():
+        if option.startswith(_HEADER):
+            found.append((Column(name, "binary"), _header(option.removeprefix(_HEADER))))
+        elif option.startswith(_PREFIX):
+            part = option.removeprefix(_PREFIX)
+            if part not in _PARTS:
+                raise InvalidParameter(f"INCLUDE {part} of a kafka source", hint=f"one of {', '.join(sorted(_PARTS))}")
+            found.append((Column(name, _PARTS[part][0]), _PARTS[part][1]))
+    return found
+
+
+def _headers(message: Any) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in message.headers() or []]
+
+
+def _header(key: str) -> Callable[[Any], Any]:
+    """The last header of a key, as Kafka itself understands several of one."""
+    return lambda m: next((value for k, value in reversed(m.headers() or []) if k == key), None)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What rows are made of records."""
+
+    topic: str
+    format: str
+    encode: str
+    columns: tuple[Column, ...]
+    parts: tuple[Part, ...]
+    operation: str | None
+    """The column that says what a record does to its key."""
+
+    @classmethod
+    def of(cls, topic: str, format: str, encode: str, columns: Sequence[Column], options: Mapping[str, str]) -> Shape:
+        """Raises `InvalidParameter`, `NotSupported` for columns that do not fit."""
+        by_name = {part[0].name: part for part in included(options)}
+        parts = tuple(by_name[c.name] for c in columns if c.name in by_name)
+        own = [c for c in columns if c.name not in by_name]
+        if encode == "bytes" and ([c.type for c in own] != ["binary"] or format != "plain"):
+            raise NotSupported("ENCODE BYTES into any columns but one of type bytea, with FORMAT PLAIN")
+        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION))
+
+    def rows(self, messages: Sequence[Any], partition: int, on_error: str) -> ReadBatch:
+        """The rows of records of one partition. Raises `SourceError` as `on_error` says."""
+        beside = {part[0].name: part[1] for part in self.parts}
+        own = [c for c in self.columns if c.name not in beside]
+        messages, batch, faults, operations = self._decoded(messages, own)
+        made = dict(zip(batch.schema.names, batch.columns))
+        schema = arrow_schema([Column(c.name, c.type) for c in self.columns])
+        for field in schema:
+            if field.name == self.operation:
+                made[field.name] = pa.array(operations, field.type)
+            elif field.name in beside:
+                made[field.name] = pa.array([beside[field.name](m) for m in messages], field.type)
+        positions = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+        split = f"{self.topic}[{partition}]"
+        errors = [
+            (row, RowError(split, int(positions[row]), column, sample(value), message))
+            for row, column, value, message in faults
+        ]
+        rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
+        return apply_policy(Parsed(rows, positions, [split], None, errors), self.columns, on_error)
+
+    def _decoded(
+        self, messages: Sequence[Any], own: Sequence[Column]
+    ) -> tuple[Sequence[Any], pa.RecordBatch, list[Fault], list[str]]:
+        """The records that are rows, their values, what is wrong with these, and what each does to its key."""
+        if self.encode == "bytes":
+            array = pa.array([m.value() for m in messages], pa.binary())
+            batch = pa.RecordBatch.from_arrays([array], names=[own[0].name])
+            return messages, batch, [], [UPSERT] * len(messages)
+        if self.format != "debezium":
+            values = [upserted(m) if self.format == "upsert" else m.value() or b"{}" for m in messages]
+            batch, faults = json_rows(values, own)
+            deletes = self.format == "upsert"
+            operations = [DELETE if deletes and m.value() is None else UPSERT for m in messages]
+            return messages, batch, faults, operations
+        kept = [m for m in messages if m.value() is not None]  # what is none follows a deletion, for compaction
+        changes = [debezium(m.value()) for m in kept]
+        rows: list[Row] = [row for row, _, _ in changes]
+        batch, faults = object_rows(rows, own)
+        faults += [(i, None, value, wrong) for i, (_, _, (value, wrong)) in enumerate(changes) if wrong]
+        return kept, batch, faults, [operation for _, operation, _ in changes]

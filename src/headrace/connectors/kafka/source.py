@@ -1,0 +1,239 @@
+"""The `kafka` source: a partition is a split, an offset a position.
+
+What is bound reaches up to the *last stable offset*: below it every transaction of a producer is decided, so what a
+range holds does not change any more, whoever reads it and however often; aborted records are not in it, nor are what
+compaction has removed and the brokers' own marks. A binding says of each partition where it began and where it is now,
+so whoever reads from the beginning begins at the same record, too.
+
+A binding names the topic by its id: one that was deleted and made again under its name is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.common.columns import Column
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.declared import needed_module
+from headrace.connectors.kafka.options import (
+    ANSWER_S,
+    LATEST,
+    OFFSETS,
+    SOURCE,
+    TIMESTAMP,
+    asked,
+    properties,
+)
+from headrace.connectors.kafka.reading import Reading, read_range
+from headrace.connectors.kafka.records import Shape, included
+from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.errors import InvalidParameter, SourceError
+
+TOPIC = "topic"
+"""Beside the partitions, in offsets: the id of the topic."""
+
+
+class KafkaSource(Source):
+    """See the module."""
+
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """Any property of the client."""
+        return SOURCE.takes_secret(option)
+
+    @classmethod
+    def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """Bytes are one column; nobody knows those of JSON."""
+        if options.get("encode") == "bytes":
+            return [Column("data", "binary")]
+        raise InvalidParameter(
+            "a kafka source of JSON needs its columns", hint="declare them: CREATE SOURCE s (a int, ...)"
+        )
+
+    @classmethod
+    def added_columns(cls, options: Mapping[str, str]) -> list[Column]:
+        """Those of `INCLUDE`."""
+        return [column for column, _ in included(options)]
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        plain = {name: value for name, value in options.items() if not name.startswith("include.")}
+        values = SOURCE.read(plain, COMMON_OPTIONS)
+        self._reader = OptionReader(options)
+        self._max_rows = self._reader.integer("max_rows_per_epoch", 1)
+        self._topic: str = values["topic"]
+        self._mode: str = values["scan.startup.mode"]
+        self._at_ms: int | None = values["scan.startup.timestamp.millis"]
+        self._at = _startup_offsets(values["scan.startup.offsets"])
+        if (self._mode == TIMESTAMP) != (self._at_ms is not None):
+            raise InvalidParameter(f"scan.startup.mode '{TIMESTAMP}' and scan.startup.timestamp.millis go together")
+        if (self._mode == OFFSETS) != bool(self._at):
+            raise InvalidParameter(f"scan.startup.mode '{OFFSETS}' and scan.startup.offsets go together")
+        self._config = properties(SOURCE, options)
+        self._shape = Shape.of(self._topic, values["format"], values["encode"], columns, options)
+        self._on_error = self._reader.on_error()
+        self._admin: Any = None
+
+    # ---- binding, in the server
+
+    def start_offsets(self) -> Offsets:
+        """Before the first record: where that is, the first binding says. Raises `SourceError` for no such topic."""
+        self._describe()
+        return {}
+
+    def latest_offsets(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
+        """See `Source`."""
+        topic, partitions = self._describe()
+        if after and after.get(TOPIC) != topic:
+            raise SourceError(
+                f"the topic {self._topic} is not the one that has been read: it was deleted and made again",
+                hint="drop the source and create it again",
+            )
+        gone = sorted(set(_partitions(after)) - set(partitions))
+        if gone:
+            raise SourceError(f"partition {gone[0]} of topic {self._topic} is gone")
+        earliest, latest = self._offsets("earliest", partitions), self._offsets("latest", partitions)
+        began = self._beginnings(after, partitions, earliest, latest)
+        for p in partitions:
+            self._check(p, began[p][1], earliest[p], latest[p])
+        room = _shared({p: latest[p] - began[p][1] for p in partitions}, limit.rows(self._max_rows))
+        offsets: Offsets = {str(p): [began[p][0], began[p][1] + room[p]] for p in partitions}
+        behind = any(began[p][1] + room[p] < latest[p] for p in partitions)
+        return Binding({TOPIC: topic, **offsets}, sum(room.values()), False, None, behind)
+
+    def _beginnings(
+        self, after: Offsets, partitions: Sequence[int], earliest: Mapping[int, int], latest: Mapping[int, int]
+    ) -> dict[int, tuple[int, int]]:
+        """Of each partition, where it began and how far it is; a partition that came later is read from its start."""
+        known = _partitions(after)
+        found = {p: (known[p] if p in known else (earliest[p], earliest[p])) for p in partitions}
+        if after:
+            return found
+        if self._mode == LATEST:
+            return {p: (latest[p], latest[p]) for p in partitions}
+        if self._mode == TIMESTAMP:
+            at = self._offsets(self._at_ms, partitions)
+            first = {p: at[p] if at[p] >= 0 else latest[p] for p in partitions}
+            return {p: (min(first[p], latest[p]), min(first[p], latest[p])) for p in partitions}
+        for p, start in self._at.items():
+            if p not in found or not earliest[p] <= start <= latest[p]:
+                raise SourceError(
+                    f"scan.startup.offsets: partition {p} of topic {self._topic} does not have offset {start}",
+                    detail=f"it has {earliest.get(p)} to {latest.get(p)}",
+                )
+            found[p] = (start, start)
+        return found
+
+    def _check(self, partition: int, position: int, earliest: int, latest: int) -> None:
+        if position < earliest:
+            raise SourceError(
+                f"the topic {self._topic} has lost offsets {position} to {earliest - 1} of partition {partition}: "
+                "they have not been read",
+                hint="they were deleted by the topic's retention; drop the source and create it again to go on without",
+            )
+        if position > latest:
+            raise SourceError(
+                f"partition {partition} of topic {self._topic} ends at offset {latest}, and has been read up to "
+                f"{position}",
+                hint="the brokers have lost records; drop the source and create it again",
+            )
+
+    def _client(self) -> Any:
+        if self._admin is None:
+            needed_module("confluent_kafka", "kafka")
+            admin = needed_module("confluent_kafka.admin", "kafka")
+            self._admin = asked(self._name, SourceError, lambda: admin.AdminClient(self._config))
+        return self._admin
+
+    @property
+    def _name(self) -> str:
+        return f"Kafka at {self._config['bootstrap.servers']}"
+
+    def _describe(self) -> tuple[str, list[int]]:
+        """The topic's id and its partitions."""
+        kafka = needed_module("confluent_kafka", "kafka")
+        names = kafka.TopicCollection([self._topic])
+        client = self._client()
+        asking = asked(self._name, SourceError, lambda: client.describe_topics(names, request_timeout=ANSWER_S))
+        found = asked(
+            f"topic {self._topic} of {self._name}", SourceError, lambda: asking[self._topic].result(ANSWER_S + 5)
+        )
+        return str(found.topic_id), sorted(p.id for p in found.partitions)
+
+    def _offsets(self, which: str | int | None, partitions: Sequence[int]) -> dict[int, int]:
+        """An offset of each partition: the first, the last stable one, or the first at or after a time."""
+        kafka, admin = needed_module("confluent_kafka", "kafka"), needed_module("confluent_kafka.admin", "kafka")
+        spec = admin.OffsetSpec
+        wanted = {"earliest": spec.earliest, "latest": spec.latest}.get(str(which), lambda: spec.for_timestamp(which))()
+        client = self._client()
+        asking = asked(
+            self._name, SourceError,
+            lambda: client.list_offsets(
+                {kafka.TopicPartition(self._topic, p): wanted for p in partitions},
+                isolation_level=kafka.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S,
+            ),
+        )  # fmt: skip
+        what = f"the offsets of topic {self._topic}"
+        answers = asked(what, SourceError, lambda: {t.partition: f.result(ANSWER_S + 5) for t, f in asking.items()})
+        return {p: int(answer.offset) for p, answer in answers.items()}
+
+    # ---- reading
+
+    def rows_between(self, from_: Offsets, to: Offsets) -> int | None:
+        """See `Source`."""
+        return sum(high - low for _, low, high in _ranges(from_, to))
+
+    def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
+        """See `Source`."""
+        ranges = _ranges(from_, to)
+        share = -(-sum(high - low for _, low, high in ranges) // max(parallelism, 1))
+        tasks: list[ReadTask] = []
+        room = 0
+        for partition, low, high in ranges:
+            while low < high:
+                if room == 0:
+                    tasks.append({"ranges": []})
+                    room = share
+                taken = min(room, high - low)
+                tasks[-1]["ranges"].append([partition, low, low + taken])
+                low, room = low + taken, room - taken
+        return tasks
+
+    def read(self, task: ReadTask) -> Iterator[ReadBatch]:
+        """See `Source`."""
+        reading = Reading(self._topic, self._config, self._name)
+        for partition, low, high in task["ranges"]:
+            for records in read_range(reading, partition, low, high):
+                yield self._shape.rows(records, partition, self._on_error)
+
+
+def _partitions(offsets: Offsets) -> dict[int, tuple[int, int]]:
+    return {int(split): (at[0], at[1]) for split, at in offsets.items() if split != TOPIC}
+
+
+def _ranges(from_: Offsets, to: Offsets) -> list[tuple[int, int, int]]:
+    """(partition, first, end) of what lies between two offsets."""
+    before = _partitions(from_)
+    found = ((p, before[p][1] if p in before else first, high) for p, (first, high) in _partitions(to).items())
+    return sorted((p, low, high) for p, low, high in found if low < high)
+
+
+def _shared(there: Mapping[int, int], limit: int | None) -> dict[int, int]:
+    """How many records of each partition to take, so that it is at most `limit` in all: small ones in full."""
+    if limit is None:
+        return dict(there)
+    found, left = dict[int, int](), limit
+    for n, (p, count) in enumerate(sorted(there.items(), key=lambda item: item[1])):
+        found[p] = min(count, -(-left // (len(there) - n)))
+        left -= found[p]
+    return found
+
+
+def _startup_offsets(text: str | None) -> dict[int, int]:
+    if not text:
+        return {}
+    try:
+        return {int(p): int(at) for p, at in (part.split(":") for part in text.split(","))}
+    except ValueError:
+        raise InvalidParameter("option scan.startup.offsets must be partition:offset,..., not " + repr(text)) from None

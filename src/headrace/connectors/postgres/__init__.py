@@ -1,0 +1,1 @@
+"""PostgreSQL, and what speaks its protocol: a sink that writes tables."""

@@ -1,0 +1,148 @@
+"""The `postgres` sink: an epoch is one transaction of the target, which notes the epoch's number, too.
+
+Rows go by COPY: straight into the table where rows are only added, else into a temporary table, where the server itself
+works out what is left of them. The line of the sink in `headrace_deliveries` is locked first: whoever else is about to
+deliver for it waits there, and then sees what has been delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.common.columns import Column
+from headrace.connectors.postgres.options import SINK, connection
+from headrace.connectors.postgres.rows import FORMAT, copied
+from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition, already_delivered, key_of
+from headrace.errors import InvalidParameter, SinkError
+
+DELIVERIES = "headrace_deliveries"
+"""The table, in the schema of the target, with the newest epoch that each sink has delivered."""
+
+
+class PostgresSink(Sink):
+    """See the module."""
+
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """The password."""
+        return SINK.takes_secret(option)
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        self._values = SINK.read(options, SINK_OPTIONS)
+        self._key = key_of(options, columns)
+        self._upserts = options.get("type", "upsert") == "upsert"
+        schema = quoted(self._values["schema"])
+        self._table = f"{schema}.{quoted(self._values['table'])}"
+        self._deliveries = f"{schema}.{DELIVERIES}"
+
+    def reach(self) -> None:
+        """See `Sink`."""
+        with connection(self._values) as c:
+            known = dict(c.execute(_COLUMNS, [self._table]).fetchall())
+            if not known:
+                raise InvalidParameter(f"there is no table {self._table} in PostgreSQL", hint="create it there first")
+            for column in self.columns:
+                if column.name not in known:
+                    raise InvalidParameter(f'the table {self._table} in PostgreSQL has no column "{column.name}"')
+            if self._upserts and sorted(self._key) not in [sorted(r[0]) for r in c.execute(_KEYS, [self._table])]:
+                raise InvalidParameter(
+                    f"the table {self._table} in PostgreSQL has no primary key or unique index of "
+                    f"{', '.join(self._key)}",
+                    hint="an upsert needs one to find the rows that it replaces",
+                )
+            c.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._deliveries} (sink text PRIMARY KEY, epoch bigint NOT NULL, "
+                "delivered_at timestamptz NOT NULL DEFAULT now())"
+            )
+            c.commit()
+
+    def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
+        """See `Sink`."""
+        with connection(self._values) as c:
+            c.execute(f"INSERT INTO {self._deliveries} VALUES (%s, 0) ON CONFLICT DO NOTHING", [position.delivery])
+            found = c.execute(
+                f"SELECT epoch FROM {self._deliveries} WHERE sink = %s FOR UPDATE", [position.delivery]
+            ).fetchone()
+            if already_delivered(position, found[0], self._table):
+                return 0
+            changes = self._upsert(c, batches) if self._upserts else self._append(c, batches)
+            c.execute(
+                f"UPDATE {self._deliveries} SET epoch = %s, delivered_at = now() WHERE sink = %s",
+                [position.epoch, position.delivery],
+            )
+            c.commit()
+            return changes
+
+    @property
+    def _names(self) -> list[str]:
+        return [quoted(c.name) for c in self.columns]
+
+    def _append(self, c: Any, batches: Iterable[pa.RecordBatch]) -> int:
+        rows = (batch.take(np.repeat(np.arange(batch.num_rows), batch.column(WEIGHT_COLUMN))) for batch in batches)
+        return _copy(c, self._table, self._names, (r.select(range(len(self.columns))) for r in rows))
+
+    def _upsert(self, c: Any, batches: Iterable[pa.RecordBatch]) -> int:
+        names, key = ", ".join(self._names), [quoted(k) for k in self._key]
+        types = dict(c.execute(_COLUMNS, [self._table]).fetchall())
+        # What has no equality cannot cancel out: json does as jsonb.
+        stage = ", ".join(f"{quoted(n.name)} {types[n.name].replace('json', 'jsonb', types[n.name] == 'json')}"
+                          for n in self.columns)  # fmt: skip
+        c.execute(f"CREATE TEMPORARY TABLE headrace_taken ({stage}, {WEIGHT_COLUMN} bigint) ON COMMIT DROP")
+        changes = _copy(c, "headrace_taken", [*self._names, WEIGHT_COLUMN], batches)
+        c.execute(
+            f"CREATE TEMPORARY TABLE headrace_net ON COMMIT DROP AS SELECT {names}, sum({WEIGHT_COLUMN}) AS __w "
+            f"FROM headrace_taken GROUP BY {names} HAVING sum({WEIGHT_COLUMN}) <> 0; ANALYZE headrace_net"
+        )
+        self._check_key(c, key)
+        same = " AND ".join(f"t.{k} = n.{k}" for k in key)
+        c.execute(
+            f"DELETE FROM {self._table} t USING headrace_net n WHERE n.__w < 0 AND {same} AND NOT EXISTS "
+            f"(SELECT FROM headrace_net p WHERE p.__w > 0 AND {same.replace('t.', 'p.')})"
+        )
+        rest = ", ".join(f"{n} = excluded.{n}" for n in self._names if n not in key)
+        c.execute(
+            f"INSERT INTO {self._table} ({names}) SELECT {names} FROM headrace_net WHERE __w > 0 "
+            f"ON CONFLICT ({', '.join(key)}) DO {f'UPDATE SET {rest}' if rest else 'NOTHING'}"
+        )
+        return changes
+
+    def _check_key(self, c: Any, key: Sequence[str]) -> None:
+        names = ", ".join(key)
+        found = c.execute(
+            f"SELECT {names} FROM headrace_net WHERE __w > 0 GROUP BY {names} HAVING sum(__w) > 1 "
+            f"OR {' OR '.join(f'{k} IS NULL' for k in key)} LIMIT 1"
+        ).fetchone()
+        if found is not None:
+            values = ", ".join(map(repr, found))
+            raise SinkError(
+                f"the option primary_key ({', '.join(self._key)}) does not tell the rows of the sink apart: "
+                f"{values} is NULL or stands for several",
+                hint="create the sink with the columns that do, or with type append-only",
+            )
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _copy(c: Any, table: str, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
+    count = 0
+    with c.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN {FORMAT}") as copy:
+        for batch in batches:
+            copy.write(copied(batch))
+            count += batch.num_rows
+    return count
+
+
+_COLUMNS = """SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+              WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
+_KEYS = """SELECT array_agg(attname::text)
+           FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)
+           WHERE indrelid = to_regclass(%s) AND indisunique AND indpred IS NULL AND indexprs IS NULL
+           GROUP BY indexrelid"""

@@ -1,0 +1,79 @@
+"""Documents: what is read is written as PostgreSQL writes it, and keys compare as it compares."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.common.jsonb import document
+from headrace.common.jsonb.document import Wrong
+from headrace.common.jsonb.kernels import compute, over_columns
+
+DOCUMENTS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3)
+    | st.text('ab\x01é"\\', max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ('{"bb": 1.50, "a":[1,2e3,{"x":null,"x":"\\u00e9\\n"}], "c":true}',
+         '{"a": [1, 2000, {"x": "é\\n"}], "c": true, "bb": 1.50}'),
+        ("-0.0", "0.0"), ("1.5e-3", "0.0015"), ("0e5", "0"), (' "\\u0001\\/" ', '"\\u0001/"'), ("[]", "[]"),
+    ],
+)  # fmt: skip
+def test_a_text_is_written_as_postgresql_does(given: str, shown: str) -> None:
+    assert document.written(document.read(given)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [("{", "22P02"), ("NaN", "22P02"), ("[1,]", "22P02"), ("01", "22P02"),
+     ('"\\u0000"', "22P05"), ('"\\ud800"', "22P02"),
+     ("1e200000", "22003"), ("[" * 100_000, "54001"),
+     ("", "22P02")],
+)  # fmt: skip
+def test_what_is_no_document_is_refused(text: str, sqlstate: str) -> None:
+    with pytest.raises(Wrong) as found:
+        document.read(text)
+    assert found.value.sqlstate == sqlstate
+
+
+@settings(deadline=None)
+@given(DOCUMENTS)
+def test_what_is_written_reads_back_the_same(found: object) -> None:
+    text = document.written(found)
+    assert document.written(document.read(text)) == text
+    assert document.key(document.read(text)) == document.key(document.known(text))
+
+
+def test_keys_are_in_the_order_of_documents() -> None:
+    texts = ["[]", "null", '""', '"a"', '"b"', "-10", "-9.99", "-0.5", "0", "0.001", "1", "1.5", "9", "10", "1e3",
+             "false", "true", "[1]", '["a", 1]', "[0, 5]",
+             "{}", '{"a": 1}', '{"b": 0}', '{"a": 1, "b": 2}']  # fmt: skip
+    keys = [document.key(document.read(text)) for text in texts]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+
+
+def test_equal_documents_have_one_key_and_one_that_stands_for_them() -> None:
+    left, right = (document.read(text) for text in ('{"a": 1.0, "b": [100, 0.0]}', '{"b": [1e2, 0], "a": 1}'))
+    assert document.key(left) == document.key(right)
+    assert document.written(document.without_scale(left)) == document.written(document.without_scale(right))
+
+
+def test_a_kernel_says_what_is_wrong_instead_of_failing() -> None:
+    assert compute("int4", "length", ('{"a": 1}',)) == (
+        None, "headrace.errors.DataError: [22023] cannot get array length of a non-array",
+    )  # fmt: skip
+    found = over_columns(
+        "text", (pa.array(["field_text"] * 3), pa.array(['{"a": 1.0}', None, "{}"]), pa.array(["a"] * 3))
+    )
+    assert found.to_pylist() == [{"v": "1.0", "e": None}, {"v": None, "e": None}, {"v": None, "e": None}]

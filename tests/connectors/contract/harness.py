@@ -1,0 +1,120 @@
+"""Targets of sinks as the contract sees them: how a sink is opened, what is there, and what can go wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from headrace.common.columns import Column
+from headrace.connectors.sinks import Sink, SinkPosition, open_sink
+from kafka import Kafka
+from postgres import HOST, Postgres
+
+COLUMNS = (Column("id", "int"), Column("v", "string"))
+Row = tuple[int, str | None]
+_numbers = itertools.count(1)
+
+
+def changes(*rows: tuple[int, str | None, int]) -> Iterator[pa.RecordBatch]:
+    """Batches of (id, v, weight)."""
+    for row in rows:
+        arrays = [pa.array([row[0]], pa.int32()), pa.array([row[1]], pa.string()), pa.array([row[2]], pa.int64())]
+        yield pa.RecordBatch.from_arrays(arrays, names=["id", "v", "__w"])
+
+
+class Target(ABC):
+    """One target, new for each test."""
+
+    upserts = True
+
+    def __init__(self) -> None:
+        self.delivery = f"contract-{next(_numbers)}"
+
+    @abstractmethod
+    def options(self) -> Mapping[str, str]:
+        """Of a sink into it."""
+
+    @abstractmethod
+    def rows(self) -> Counter[Row]:
+        """What readers of committed rows find."""
+
+    def sink(self) -> Sink:
+        """A new one, as every attempt has."""
+        kind = {"type": "upsert", "primary_key": "id"} if self.upserts else {"type": "append-only"}
+        return open_sink({**kind, **self.options()}, COLUMNS)
+
+    def deliver(self, from_epoch: int, epoch: int, rows: Iterable[pa.RecordBatch], attempt: str = "a") -> int:
+        """One attempt."""
+        return self.sink().write(SinkPosition(self.delivery, from_epoch, epoch, 0, attempt), iter(rows))
+
+
+class PostgresTarget(Target):
+    """A table."""
+
+    def __init__(self, server: Postgres, upserts: bool = True) -> None:
+        super().__init__()
+        self.server, self.upserts = server, upserts
+        self.table = f"target_{next(_numbers)}"
+        server.execute(f"CREATE TABLE {self.table} (id int {'PRIMARY KEY' if upserts else ''}, v text)")
+
+    def options(self) -> Mapping[str, str]:
+        place = {"host": HOST, "port": str(self.server.port), "user": "root", "database": self.server.dbname}
+        return {"connector": "postgres", **place, "table": self.table}
+
+    def rows(self) -> Counter[Row]:
+        with self.server.connect() as connection:
+            return Counter(connection.execute(f"SELECT id, v FROM {self.table}").fetchall())
+
+
+class FilesTarget(Target):
+    """A directory."""
+
+    upserts = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder / "out"
+
+    def options(self) -> Mapping[str, str]:
+        return {"connector": "files", "path": str(self.folder)}
+
+    def rows(self) -> Counter[Row]:
+        found = [pyarrow.parquet.read_table(p).to_pylist() for p in sorted(self.folder.glob("*.parquet"))]
+        return Counter((row["id"], row["v"]) for rows in found for row in rows)
+
+
+class KafkaTarget(Target):
+    """A topic; one of upserts is read as the table that it stands for."""
+
+    def __init__(self, server: Kafka, format: str) -> None:
+        super().__init__()
+        self.server, self.format, self.upserts = server, format, format != "plain"
+        self.topic = server.topic(f"target-{next(_numbers)}", 3)
+
+    def options(self) -> Mapping[str, str]:
+        return {
+            "connector": "kafka", "topic": self.topic, "properties.bootstrap.server": self.server.servers,
+            "format": self.format, "encode": "json",
+        }  # fmt: skip
+
+    def rows(self) -> Counter[Row]:
+        values = [
+            (m.key(), None if m.value() is None else json.loads(m.value())) for m in self.server.records(self.topic)
+        ]
+        if self.format == "plain":
+            return Counter((value["id"], value["v"]) for _, value in values)
+        table: dict[Any, Any] = {}
+        for key, value in values:
+            if self.format == "debezium":
+                before, value = value["payload"]["before"], value["payload"]["after"]
+                assert table.get(key) == before, "a change begins with what was there"
+            table[key] = value
+        return Counter((row["id"], row["v"]) for row in table.values() if row is not None)

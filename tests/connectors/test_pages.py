@@ -1,0 +1,34 @@
+"""The manual's pages on connectors: their tables of options are those of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.connectors.declared import Declared
+from headrace.connectors.file_sink import sink as file_sink
+from headrace.connectors.kafka import options as kafka
+from headrace.connectors.postgres import options as postgres
+
+PAGES = Path(__file__).parents[2] / "docs" / "connectors"
+
+
+@pytest.mark.parametrize(
+    ("page", "mark", "declared"),
+    [
+        ("postgres", "options", postgres.SINK),
+        ("files", "options", file_sink.SINK),
+        ("kafka", "source options", kafka.SOURCE),
+        ("kafka", "sink options", kafka.SINK),
+    ],
+)
+def test_options_are_those_of_the_code(page: str, mark: str, declared: Declared) -> None:
+    text = (PAGES / f"{page}.md").read_text()
+    _, found, rest = text.partition(f"<!-- {mark} -->\n")
+    assert found and rest.lstrip("\n").startswith(declared.table() + "\n"), declared.table()
+
+
+def test_each_connector_has_a_page() -> None:
+    listed = (PAGES / "README.md").read_text()
+    assert all(f"({page.name})" in listed for page in PAGES.glob("*.md") if page.name != "README.md")

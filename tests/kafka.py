@@ -1,0 +1,223 @@
+"""A Kafka broker of its own for a test: one process in KRaft mode, on a scratch directory.
+
+`python tests/kafka.py` fetches its jars from Maven Central to where the tests look for them; where Maven or its
+registry is not there, it says so, and the tests that need a broker are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support import eventually
+
+VERSION = "4.0.0"
+HOST = "127.0.0.1"
+FETCH_S = 600
+HEAP = "-Xmx256m"
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>headrace</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><dependencies><dependency>
+<groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
+</dependency></dependencies></project>"""
+
+
+class NoKafka(Exception):
+    """There is no Kafka on this machine that could be started."""
+
+
+def jars() -> Path:
+    """The directory with Kafka's jars."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("HEADRACE_KAFKA_JARS") or cache / "headrace" / f"kafka-{VERSION}")
+
+
+def fetch() -> None:
+    """Fetch the jars if they are not there. Raises NoKafka."""
+    target = jars()
+    if target.is_dir():
+        return
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NoKafka("no Maven is installed, by which Kafka's jars are fetched; on Debian: apt-get install maven")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        (Path(scratch) / "pom.xml").write_text(_POM)
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+        command = [maven, "-q", "-B", goal, "-DincludeScope=runtime", f"-DoutputDirectory={scratch}/jars"]
+        try:
+            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise NoKafka(f"Maven has not fetched Kafka's jars within {FETCH_S} s") from error
+        if done.returncode:
+            raise NoKafka(f"Maven cannot fetch Kafka's jars: {done.stdout[-2000:]}")
+        os.rename(f"{scratch}/jars", target)
+
+
+@dataclass
+class Kafka:
+    """A broker."""
+
+    port: int
+    root: Path
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which can talk to it and no more."""
+        return {**self.__dict__, "process": None}
+
+    @property
+    def servers(self) -> str:
+        """What clients are told as `bootstrap.servers`."""
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with (self.root / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command, "kafka.Kafka", str(self.root / "server.properties")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        eventually(self._answers, "Kafka to come up")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise NoKafka(f"Kafka has ended:\n{(self.root / 'log').read_text()[-4000:]}")
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, self.port)):
+                return False
+        try:
+            return bool(self.admin().list_topics(timeout=5).brokers)
+        except Exception:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def admin(self) -> Any:
+        """An AdminClient."""
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    def topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Make a topic; its name."""
+        from confluent_kafka.admin import NewTopic
+
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin = self.admin()
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        eventually(lambda: name in admin.list_topics(timeout=10).topics)
+        return name
+
+    def producer(self, **options: Any) -> Any:
+        """A Producer."""
+        from confluent_kafka import Producer
+
+        return Producer({"bootstrap.servers": self.servers, "linger.ms": 1, "log_level": 0, **options})
+
+    def send(self, topic: str, *values: bytes | str | None, key: bytes | str | None = None, **more: Any) -> None:
+        """Produce records, and wait until they are there."""
+        producer = self.producer()
+        for value in values:
+            producer.produce(topic, value, key, **more)
+        assert producer.flush(60) == 0
+
+    def records(self, topic: str) -> list[Any]:
+        """All committed records of a topic, partition by partition."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": "checker", "isolation.level": "read_committed",
+             "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
+        )  # fmt: skip
+        found: list[Any] = []
+        for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while (message := consumer.poll(30)) is not None:
+                if message.error() is not None:
+                    break
+                found.append(message)
+        consumer.close()
+        return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
+    """A new broker in a scratch directory, started, and removed at the end; raises NoKafka."""
+    if not jars().is_dir():
+        raise NoKafka(f"Kafka's jars are not in {jars()}: python tests/kafka.py fetches them")
+    root = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
+    port, controller = _free_port(), _free_port()
+    options = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(root / "data"),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+        "log.initial.task.delay.ms": "1000",
+        "log.retention.check.interval.ms": "1000",
+        "log.cleaner.backoff.ms": "500",
+        "log.cleaner.dedupe.buffer.size": "4000000",
+        "log.segment.delete.delay.ms": "0",
+        "socket.listen.backlog.size": "50",
+        **(settings or {}),
+    }
+    (root / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    java = [f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java", HEAP, "-XX:+UseSerialGC"]
+    command = [*java, "-cp", f"{jars()}/*"]
+    server = Kafka(port, root, command)
+    try:
+        layout = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(root / "server.properties")]
+        done = subprocess.run([*command, *layout], capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            raise NoKafka(f"Kafka's storage cannot be formatted: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _cluster_id() -> str:
+    import base64
+
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+if __name__ == "__main__":
+    try:
+        fetch()
+    except NoKafka as error:
+        print(f"no Kafka: the tests that need a broker are skipped ({error})", file=sys.stderr)

@@ -1,0 +1,127 @@
+"""The examples on the manual's pages on connectors do what the pages say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace.session.database import Database
+from kafka import Kafka
+from postgres import HOST, Postgres
+from support import eventually
+
+PAGES = Path(__file__).parents[2] / "docs" / "connectors"
+
+
+def example(page: str, number: int, replaced: Mapping[str, str]) -> str:
+    """The n-th example of a page, with the places of this test."""
+    found = re.findall(r"```sql\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)[number]
+    for old, new in replaced.items():
+        assert old in found, old
+        found = found.replace(old, new)
+    return str(found)
+
+
+def test_postgres(database: Database, postgres: Postgres) -> None:
+    shop = postgres.new_database("shop")
+    shop.execute("CREATE TABLE revenue (customer text PRIMARY KEY, total numeric(20,2))")
+    database.sql(example("postgres", 0, {"'localhost'": f"'{HOST}'", "5432": str(shop.port)}))
+    database.flush()
+    with shop.connect() as connection:
+        rows = connection.execute("SELECT customer, total::text FROM revenue ORDER BY 1").fetchall()
+    assert rows == [("ann", "11.50"), ("bob", "3.00")]
+
+
+def test_files(database: Database, tmp_path: Path) -> None:
+    names = {"clicks_out": "files_out", "TABLE clicks": "TABLE fc", "FROM clicks": "FROM fc", "INTO clicks": "INTO fc"}
+    database.sql(example("files", 0, {"/tmp/clicks": str(tmp_path), **names}))
+    database.flush()
+    (file,) = tmp_path.iterdir()
+    assert sorted(pyarrow.parquet.read_table(file).column("page").to_pylist()) == ["/", "/cart"]
+
+
+def test_kafka_source(database: Database, kafka: Kafka) -> None:
+    kafka.topic("clicks", 2)
+    kafka.send("clicks", '{"page": "/", "ms": 5}', '{"page": "/", "ms": 7}', '{"page": "/cart", "ms": 1}', key="ann")
+    database.sql(example("kafka", 0, {"localhost:9092": kafka.servers}))
+    wanted = [("/", 2, 7), ("/cart", 1, 1)]
+    eventually(lambda: database.sql("SELECT * FROM pages ORDER BY page").rows() == wanted)
+    kafka.send("clicks", '{"page": "/", "ms": 9}')
+    eventually(lambda: database.sql("SELECT n, slowest FROM pages WHERE page = '/'").rows() == [(3, 9)])
+    visitors = database.sql("SELECT visitor, count(*), count(at) FROM clicks GROUP BY visitor").rows()
+    assert sorted(visitors, key=str) == [(None, 1, 1), (b"ann", 3, 3)]
+
+
+def test_kafka_table(database: Database, kafka: Kafka) -> None:
+    kafka.topic("customers")
+    kafka.send(
+        "customers",
+        '{"before": null, "after": {"id": 1, "name": "ann"}, "op": "r"}',
+        '{"before": null, "after": {"id": 2, "name": "bob"}, "op": "c"}',
+        '{"before": {"id": 1, "name": "ann"}, "after": null, "op": "d"}',
+    )
+    database.sql(example("kafka", 1, {"localhost:9092": kafka.servers}))
+    eventually(lambda: database.sql("SELECT * FROM customers").rows() == [(2, "bob")])
+
+
+def test_kafka_sink(database: Database, kafka: Kafka) -> None:
+    kafka.topic("prices")
+    database.sql(example("kafka", 2, {"localhost:9092": kafka.servers}))
+    database.flush()
+    database.sql("UPDATE items SET price = 4 WHERE id = 1; DELETE FROM items WHERE id = 2")
+    database.flush()
+    found = {m.key(): m.value() for m in kafka.records("prices")}
+    assert found == {b'{"id":1}': b'{"id":1,"price":"4.00"}', b'{"id":2}': None}
+
+
+@pytest.mark.parametrize("format", ["upsert", "debezium"])
+def test_a_table_over_kafka_and_back(database: Database, kafka: Kafka, format: str) -> None:
+    """What one database delivers another takes in: here one table is both ends."""
+    topic = kafka.topic(f"there-{format}", 2)
+    of = f"connector = 'kafka', topic = '{topic}', properties.bootstrap.server = '{kafka.servers}'"
+    way, there, back = f"FORMAT {format.upper()} ENCODE JSON", f"there_{format}", f"back_{format}"
+    columns = "(id int PRIMARY KEY, name text NOT NULL, price numeric(10,2), at timestamptz)"
+    database.sql(f"CREATE TABLE {there} {columns}")
+    database.sql(f"INSERT INTO {there} SELECT i, 'n' || i, i, timestamptz '2024-01-01 00:00:00Z' "
+                 "FROM generate_series(1, 50) AS g(i)")  # fmt: skip
+    database.sql(f"CREATE SINK {there}_out FROM {there} WITH ({of}, primary_key = 'id') {way}")
+    database.sql(f"CREATE TABLE {back} {columns} WITH ({of}) {way}")
+    assert f"{back}$changes" not in [r[0] for r in database.sql("SHOW SOURCES").rows()]
+
+    def same() -> bool:
+        both = (
+            f"SELECT * FROM {there} EXCEPT SELECT * FROM {back}",
+            f"SELECT * FROM {back} EXCEPT SELECT * FROM {there}",
+        )
+        return not any(database.sql(sql).rows() for sql in both)
+
+    eventually(same)
+    database.sql(f"UPDATE {there} SET price = price * 2 WHERE id % 3 = 0; DELETE FROM {there} WHERE id % 5 = 0")
+    database.flush()
+    eventually(same)
+    assert len(database.sql(f"SELECT * FROM {back}").rows()) == 40
+    database.sql(f"DROP SINK {there}_out; DROP MATERIALIZED VIEW {back}")
+    assert not [r for r in database.catalog.state.objects_of("source") if r.name == f"{back}$changes"]
+
+
+def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
+    topic = kafka.topic("refused")
+    of = f"WITH (connector = 'kafka', topic = '{topic}', properties.bootstrap.server = '{kafka.servers}')"
+    for sql, text in (
+        (f"CREATE TABLE no (a int) {of} FORMAT UPSERT ENCODE JSON", "FORMAT UPSERT without a primary key"),
+        (f"CREATE TABLE no (a int, PRIMARY KEY (b)) {of} FORMAT UPSERT ENCODE JSON", '"b" named in key does not exist'),
+        (f"CREATE TABLE no (a int DEFAULT 1) {of}", "DEFAULT in a table with a connector"),
+    ):
+        with pytest.raises(HeadraceError, match=text):
+            database.sql(sql)
+    assert not [r for r in database.catalog.state.objects_of("source") if r.name.startswith("no")]
+    database.sql(f"CREATE TABLE appended (a int) {of} FORMAT PLAIN ENCODE JSON")
+    kafka.send(topic, '{"a": 1}', '{"a": 1}')
+    eventually(lambda: database.sql("SELECT a FROM appended").rows() == [(1,), (1,)])
+    with pytest.raises(HeadraceError):
+        database.sql("INSERT INTO appended VALUES (1)")

@@ -1,0 +1,218 @@
+"""Sinks that write outside: what is at the target after changes, refusals, failures and restarts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.config import Settings
+from headrace.errors import HeadraceError
+from headrace.session.database import Database, connect
+from postgres import HOST, Postgres
+from support import eventually
+
+APPEND = "type = 'append-only'"
+
+
+def refused(database: Database, sql: str) -> str:
+    with pytest.raises(HeadraceError) as caught:
+        database.sql(sql)
+    return f"{caught.value.sqlstate} {caught.value}"
+
+
+@pytest.fixture(scope="module")
+def target(postgres: Postgres) -> Iterator[Postgres]:
+    yield postgres.new_database("delivered")
+
+
+def into(target: Postgres, table: str, rest: str = "primary_key = 'id'") -> str:
+    return (
+        f"WITH (connector = 'postgres', host = '{HOST}', port = {target.port}, user = 'root', "
+        f"database = '{target.dbname}', table = '{table}', {rest})"
+    )
+
+
+def rows(target: Postgres, table: str) -> list[tuple[Any, ...]]:
+    with target.connect() as connection:
+        return connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+
+
+def error_of(database: Database, job: str) -> str:
+    found = database.sql(f"SELECT error FROM headrace_catalog.jobs WHERE name = '{job}'").rows()
+    return str(found[0][0] or "")
+
+
+def test_postgres_upsert(database: Database, target: Postgres) -> None:
+    target.execute("CREATE TABLE up (id int PRIMARY KEY, name text, total numeric(20,2), extra text DEFAULT 'own')")
+    database.sql("CREATE TABLE t (id int PRIMARY KEY, name text, total decimal(20,2))")
+    database.sql("INSERT INTO t VALUES (1, 'a', 1.5), (2, '', NULL), (3, NULL, 3)")
+    database.sql(f"CREATE SINK up FROM t {into(target, 'up')}")
+    assert [r[:3] for r in rows(target, "up")] == [(1, "a", 1.5), (2, "", None), (3, None, 3)]
+    target.execute("UPDATE up SET extra = 'kept' WHERE id = 1")
+    database.sql("UPDATE t SET name = 'it''s, \"b\"' WHERE id = 1")
+    database.sql("DELETE FROM t WHERE id = 2")
+    database.sql("INSERT INTO t VALUES (4, 'd', 4)")
+    database.flush()
+    assert rows(target, "up") == [(1, 'it\'s, "b"', 1.5, "kept"), (3, None, 3, "own"), (4, "d", 4, "own")]
+    (note,) = rows(target, "headrace_deliveries")
+    assert note[1] > 0
+
+
+def test_postgres_types(database: Database, target: Postgres) -> None:
+    columns = (
+        "id int, b boolean, s smallint, l bigint, r real, d double precision, t text, ts timestamp, tz timestamptz, "
+        "da date, by bytea, ar int[], ts_list text[]"
+    )
+    target.execute(f"CREATE TABLE every ({columns}, PRIMARY KEY (id))")
+    database.sql(f"CREATE TABLE every ({columns}, PRIMARY KEY (id))")
+    values = """(1, true, -3, 9223372036854775807, 1.5, 'NaN', 'é\\,"', timestamp '2024-02-29 12:00:00.000001',
+                timestamptz '2024-02-29 12:00:00+02', date '1999-01-01', '\\x00ff', ARRAY[1, NULL, 3],
+                ARRAY['a"b', ''])"""
+    database.sql(f"INSERT INTO every VALUES {values}")
+    database.sql("INSERT INTO every (id) VALUES (2)")
+    database.sql(f"CREATE SINK every_out FROM every {into(target, 'every')}")
+    with target.connect() as connection:
+        connection.execute("SET timezone = 'UTC'")
+        same = connection.execute(f"SELECT count(*) FROM every e, (VALUES {values}) v WHERE (e.*)::text = (v.*)::text")
+        assert same.fetchone() == (1,)
+    assert rows(target, "every")[1] == (2, *[None] * 12)
+
+
+def test_postgres_of_a_query(database: Database, target: Postgres) -> None:
+    target.execute("CREATE TABLE sums (k int PRIMARY KEY, n bigint, s bigint)")
+    database.sql("CREATE TABLE facts (k int, v int)")
+    database.sql("INSERT INTO facts SELECT i % 10, i FROM generate_series(1, 1000) AS g(i)")
+    database.sql(
+        "CREATE SINK sums AS SELECT k, count(*) AS n, sum(v) AS s FROM facts GROUP BY k "
+        + into(target, "sums", "type = 'upsert', primary_key = 'k'")
+    )
+    for _ in range(3):
+        database.sql("INSERT INTO facts VALUES (1, 1), (77, 5); DELETE FROM facts WHERE k = 3")
+        database.flush()
+        wanted = database.sql("SELECT k, count(*), sum(v) FROM facts GROUP BY k ORDER BY k").rows()
+        assert rows(target, "sums") == [tuple(r) for r in wanted]
+
+
+def test_postgres_append(database: Database, target: Postgres) -> None:
+    target.execute("CREATE TABLE log (a int, b text)", "CREATE TABLE late (a int, b text)")
+    database.sql("CREATE TABLE events (a int, b text) APPEND ONLY; INSERT INTO events VALUES (1, 'x'), (1, 'x')")
+    database.sql(f"CREATE SINK log FROM events {into(target, 'log', APPEND)}")
+    database.sql(f"CREATE SINK late FROM events {into(target, 'late', APPEND + ', snapshot = false')}")
+    database.sql("INSERT INTO events VALUES (2, 'y')")
+    database.flush()
+    assert rows(target, "log") == [(1, "x"), (1, "x"), (2, "y")]
+    assert rows(target, "late") == [(2, "y")]
+
+
+def test_postgres_refused(database: Database, target: Postgres) -> None:
+    database.sql("CREATE TABLE r (id int PRIMARY KEY, other int)")
+    target.execute("CREATE TABLE few (id int PRIMARY KEY)", "CREATE TABLE loose (id int, other int)")
+    assert "there is no table" in refused(database, f"CREATE SINK x FROM r {into(target, 'nowhere')}")
+    assert 'no column "other"' in refused(database, f"CREATE SINK x FROM r {into(target, 'few')}")
+    assert "no primary key or unique index of id" in refused(database, f"CREATE SINK x FROM r {into(target, 'loose')}")
+    assert "needs the option primary_key" in refused(
+        database, f"CREATE SINK x FROM r {into(target, 'few', 'schema = public')}"
+    )
+    assert 'there is no column "no"' in refused(
+        database, f"CREATE SINK x FROM r {into(target, 'few', 'primary_key = no')}"
+    )
+    assert "unknown option colour" in refused(database, f"CREATE SINK x FROM r {into(target, 'few', 'colour = red')}")
+    nobody = into(target, "few").replace(f"port = {target.port}", "port = 1")
+    assert refused(database, f"CREATE SINK x FROM r {nobody}").startswith("HR011")
+    group = into(target, "few", "primary_key = 'id', checkpoint_group = 'g'")
+    assert refused(database, f"CREATE SINK x FROM r {group}").startswith("0A000")
+    assert "x" not in {r[0] for r in database.sql("SHOW SINKS").rows()}
+
+
+def test_a_key_that_does_not_tell_rows_apart(database: Database, target: Postgres) -> None:
+    target.execute("CREATE TABLE vague (id int PRIMARY KEY, v int)")
+    database.sql("CREATE TABLE vague (id int, v int)")
+    database.sql(f"CREATE SINK vague_out FROM vague {into(target, 'vague')}")
+    database.sql("INSERT INTO vague VALUES (1, 1), (1, 2)")
+    eventually(lambda: "does not tell the rows of the sink apart" in error_of(database, "vague_out"))
+    database.sql("DELETE FROM vague WHERE v = 2")  # the epoch is settled: it is delivered as it was, or not at all
+    database.sql("DROP SINK vague_out")
+    assert rows(target, "vague") == []
+
+
+def test_a_target_that_is_down_delays_nobody(database: Database, target: Postgres) -> None:
+    target.execute("CREATE TABLE slow (id int PRIMARY KEY)")
+    database.sql("CREATE TABLE slow (id int PRIMARY KEY)")
+    database.sql(f"CREATE SINK slow_out FROM slow {into(target, 'slow')}")
+    database.sql("CREATE MATERIALIZED VIEW beside AS SELECT count(*) AS n FROM slow")
+    target.kill()
+    try:
+        database.sql("INSERT INTO slow VALUES (1)")
+        eventually(lambda: error_of(database, "slow_out"))
+        database.sql("INSERT INTO slow VALUES (2)")
+        eventually(lambda: database.sql("SELECT n FROM beside").rows() == [(2,)])
+        assert "PostgreSQL at" in error_of(database, "slow_out")
+    finally:
+        target.start()
+    eventually(lambda: rows(target, "slow") == [(1,), (2,)])
+    eventually(lambda: not error_of(database, "slow_out"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
+def test_files(database: Database, tmp_path: Path, kind: str) -> None:
+    out, name = tmp_path / "out", f"files_{kind}"
+    database.sql(
+        f"CREATE TABLE {name} (a int, b text, c decimal(10,2)) APPEND ONLY; INSERT INTO {name} VALUES (1, 'x', 1.5)"
+    )
+    with_ = f"WITH (connector = 'files', path = '{out}', type = 'append-only') FORMAT PLAIN ENCODE {kind.upper()}"
+    database.sql(f"CREATE SINK {name}_out FROM {name} {with_}")
+    database.sql(f"INSERT INTO {name} VALUES (2, NULL, NULL), (2, NULL, NULL)")
+    database.flush()
+    found = sorted(p for p in out.iterdir())
+    assert len(found) == 2 and all(p.suffix == f".{kind}" for p in found)
+    assert sorted(a for p in found for a in _firsts(p)) == [1, 2, 2]
+
+
+def _firsts(path: Path) -> list[int]:
+    if path.suffix == ".parquet":
+        return list(pyarrow.parquet.read_table(path).column("a").to_pylist())
+    if path.suffix == ".csv":
+        return list(pyarrow.csv.read_csv(path).column("a").to_pylist())
+    return [json.loads(line)["a"] for line in path.read_text().splitlines()]
+
+
+def test_files_are_refused(database: Database, tmp_path: Path) -> None:
+    database.sql("CREATE TABLE ft (a int)")
+    way = f"connector = 'files', path = '{tmp_path / 'x'}'"
+    assert refused(database, f"CREATE SINK x FROM ft WITH ({way})").startswith("0A000")
+    assert refused(database, f"CREATE SINK x FROM ft WITH ({way}, type = 'append-only')").startswith("0A000")
+    database.sql(
+        f"CREATE SINK forced FROM ft WITH ({way}) FORMAT PLAIN ENCODE JSON "
+        "(type = 'append-only', force_append_only = true)"
+    )
+    database.sql("INSERT INTO ft VALUES (1); DELETE FROM ft")
+    assert "absolute" in refused(
+        database,
+        "CREATE SINK x FROM ft WITH (connector = 'files', path = 'x', type = 'append-only', force_append_only = true)",
+    )
+
+
+def test_a_settled_epoch_is_taken_up_after_a_restart(spark: SparkSession, tmp_path: Path, target: Postgres) -> None:
+    """The target is away when a server ends: the next one delivers the same epoch, and then the rest."""
+    target.execute("CREATE TABLE again (id int PRIMARY KEY, v int)")
+    settings = Settings(data_dir=tmp_path, run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=100)
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        database.sql("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+        database.sql(f"CREATE SINK again FROM t {into(target, 'again')}")
+        target.execute("ALTER TABLE again RENAME TO away")
+        database.sql("INSERT INTO t VALUES (2, 2)")
+        eventually(lambda: error_of(database, "again"))
+        database.sql("UPDATE t SET v = 3 WHERE id = 2")
+    target.execute("ALTER TABLE away RENAME TO again")
+    with connect(tmp_path, spark=spark, settings=settings) as database:
+        eventually(lambda: rows(target, "again") == [(1, 1), (2, 3)])
+        database.sql("DELETE FROM t")
+        database.flush()
+        assert rows(target, "again") == []
