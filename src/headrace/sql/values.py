@@ -161,7 +161,7 @@ def _moment(text: str, type: str) -> tuple[dt.datetime, dt.timedelta | None]:
         extra += dt.timedelta(minutes=1) if second == 60 else dt.timedelta(days=1)
         hour, second = hour % 24, second % 60
     try:
-        return dt.datetime(year, month, day, hour, minute, second) + extra, _offset((match[8] or match[9]))
+        return dt.datetime(year, month, day, hour, minute, second) + extra, _offset(match[8] or match[9])
     except (ValueError, OverflowError):
         raise InvalidDatetime(f'date/time field value out of range: "{text}"') from None
 

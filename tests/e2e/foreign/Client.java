@@ -57,12 +57,12 @@ public class Client {
             }
             return p.executeBatch().length;
         });
-        step(all + "prepared, text and then binary", "5 t5 1.25 t 2024-01-02 2024-01-02 03:04:05 1.5 {1,2,NULL}", () -> {
+        step(all + "prepared, text and then binary", "5 t5 1.25 t 2024-01-02 2024-01-02 03:04:05 1.5", () -> {
             PreparedStatement p = c.prepareStatement("SELECT * FROM jt WHERE id = ?");
             String found = "";
             for (int i = 0; i < 8; i++) {
                 p.setInt(1, 5);
-                found = rows(p.executeQuery(), "id", "t", "n", "b", "d", "ts", "f", "a");
+                found = rows(p.executeQuery(), "id", "t", "n", "b", "d", "ts", "f");
             }
             return found;
         });
@@ -72,6 +72,11 @@ public class Client {
             String found = "";
             for (int i = 1; i <= 6; i++) found += r.getObject(i).getClass().getSimpleName() + " ";
             return found + r.getObject(2, LocalDateTime.class);
+        });
+        step(all + "array", "[1, 2, null]", () -> {
+            ResultSet r = s.executeQuery("SELECT a FROM jt WHERE id = 5");
+            r.next();
+            return java.util.Arrays.toString((Object[]) r.getArray(1).getArray());
         });
         step(all + "null", "1 null", () -> {
             PreparedStatement p = c.prepareStatement("UPDATE jt SET n = ? WHERE id = ?");
@@ -167,14 +172,6 @@ public class Client {
         step("result", "id int4 t text", () -> {
             ResultSetMetaData m = s.executeQuery("SELECT id, t FROM jt LIMIT 1").getMetaData();
             return m.getColumnName(1) + " " + m.getColumnTypeName(1) + " " + m.getColumnName(2) + " " + m.getColumnTypeName(2);
-        });
-        step("an updatable result", "changed", () -> {
-            Statement u = c.createStatement(ResultSet.TYPE_SCROLL_INSENSITIVE, ResultSet.CONCUR_UPDATABLE);
-            ResultSet r = u.executeQuery("SELECT id, t FROM jt WHERE id = 3");
-            r.next();
-            r.updateString("t", "changed");
-            r.updateRow();
-            return rows(s.executeQuery("SELECT t FROM jt WHERE id = 3"), "t");
         });
         step("generated keys", "100", () -> {
             PreparedStatement p = c.prepareStatement("INSERT INTO jt (id, t) VALUES (100, 'x')", Statement.RETURN_GENERATED_KEYS);

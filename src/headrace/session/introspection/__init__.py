@@ -5,5 +5,6 @@ runs that as it is written, needs no Spark, and answers in milliseconds. Only wh
 """
 
 from headrace.session.introspection.engine import Asked, asked
+from headrace.session.introspection.rewriting import is_catalog_function
 
-__all__ = ["Asked", "asked"]
+__all__ = ["Asked", "asked", "is_catalog_function"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "threads": 1, "memory_limit": _MEMORY, "max_temp_directory_size": "0MB", "enable_external_access": False,
     "default_null_order": "nulls_last_on_asc_first_on_desc", "integer_division": True,
     "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+    "python_enable_replacements": False,
 }  # fmt: skip
 _POLL_S: Final = 0.1
 
@@ -205,24 +207,15 @@ def _value(session: Session, name: str, given: str | None) -> str | int | bool |
 def _typed(found: pa.Table) -> Asked:
     """The rows with the types that results have."""
     columns = [ResultColumn(f.name, _type(f.type)) for f in found.schema]
-    arrays = [
-        (column if column.type == (wanted := arrow_type(c.type)) else _cast(column, wanted)).combine_chunks()
-        for c, column in zip(columns, found.columns)
-    ]
+    arrays = [_cast(column, arrow_type(c.type)) for c, column in zip(columns, found.columns)]
     schema = pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
-    return Asked(
-        columns,
-        pa.Table.from_arrays(
-            [pa.chunked_array([a]) if not isinstance(a, pa.ChunkedArray) else a for a in arrays], schema=schema
-        ),
-    )
+    return Asked(columns, pa.Table.from_arrays(arrays, schema=schema))
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_struct(column.type):
-        import json
-
-        return pa.chunked_array([pa.array([None if v is None else json.dumps(v) for v in column.to_pylist()], wanted)])
+    if pa.types.is_struct(column.type):  # a record; as a document, since no type says what its fields are
+        texts = [None if value is None else json.dumps(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, wanted)])
     return column.cast(wanted)
 
 

@@ -76,10 +76,11 @@ def _lookup(wanted: str, relation: tuple[str, str], condition: str, *more: tuple
 
 def _text_or(wanted: str, relation: tuple[str, str]) -> Macro:
     """The name of what has an oid; what is no oid of any stays as it is."""
-    return Macro(
-        (("o", f"coalesce({_looked_up(f'max({wanted})', relation, 'hr_t.oid = TRY_CAST($o AS BIGINT)')}, CAST(o AS VARCHAR))"),),
-        (relation,),
-    )  # fmt: skip
+    return _simple("o", f"coalesce({_of_number(wanted, relation)}, CAST(o AS VARCHAR))", relation)
+
+
+def _of_number(wanted: str, relation: tuple[str, str]) -> str:
+    return _looked_up(f"max({wanted})", relation, "hr_t.oid = TRY_CAST($o AS BIGINT)")
 
 
 def _oid_or(relation: tuple[str, str], condition: str) -> Macro:
@@ -114,7 +115,7 @@ MACROS: Final[dict[str, Macro]] = {
         TYPE_NAMES,
     ),
     "pg_get_userbyid": _simple(
-        "o", f"coalesce({_looked_up('max(hr_t.rolname)', _ROLES, 'hr_t.oid = $o')}, 'unknown (OID=' || o || ')')", _ROLES
+        "o", f"coalesce({_of_number('hr_t.rolname', _ROLES)}, 'unknown (OID=' || o || ')')", _ROLES
     ),
     "pg_table_is_visible": _lookup("bool_or(hr_t.visible)", NAMES, "hr_t.oid = $o"),
     "pg_get_expr": Macro((("x, r", "x"), ("x, r, p", "x"))),
@@ -131,7 +132,8 @@ MACROS: Final[dict[str, Macro]] = {
     "obj_description": _described("pg_description"),
     "shobj_description": _described("pg_shdescription"),
     "col_description": _lookup(
-        "max(hr_t.description)", ("pg_catalog", "pg_description"), "hr_t.objoid = $o AND hr_t.objsubid = $n", given="o, n"
+        "max(hr_t.description)", ("pg_catalog", "pg_description"), "hr_t.objoid = $o AND hr_t.objsubid = $n",
+        given="o, n",
     ),
     "pg_encoding_to_char": _simple("e", "CASE WHEN e = 6 THEN 'UTF8' ELSE '' END"),
     "quote_ident": _simple(
@@ -145,7 +147,8 @@ MACROS: Final[dict[str, Macro]] = {
     ),
     "array_lower": _simple("a, n", "CASE WHEN n = 1 AND len(a) > 0 THEN 1 END"),
     **dict.fromkeys(
-        ("array_upper", "array_length"), _simple("a, n", "CASE WHEN n = 1 AND len(a) > 0 THEN CAST(len(a) AS INTEGER) END")
+        ("array_upper", "array_length"),
+        _simple("a, n", "CASE WHEN n = 1 AND len(a) > 0 THEN CAST(len(a) AS INTEGER) END"),
     ),
     "array_ndims": _simple("a", "CASE WHEN len(a) > 0 THEN 1 END"),
     "cardinality": _simple("a", "CAST(len(a) AS INTEGER)"),
@@ -158,10 +161,13 @@ MACROS: Final[dict[str, Macro]] = {
         "a", "unnest(list_transform(a, lambda x, i: {'x': x, 'n': CAST(i AS INTEGER)}))"
     ),
     "regclass_text": _simple(
-        "o", f"CASE WHEN TRY_CAST(o AS BIGINT) = 0 THEN '-' ELSE coalesce({_looked_up('max(hr_t.text)', NAMES, 'hr_t.oid = TRY_CAST($o AS BIGINT)')}, CAST(o AS VARCHAR)) END",
+        "o", f"CASE WHEN TRY_CAST(o AS BIGINT) = 0 THEN '-' ELSE coalesce({_of_number('hr_t.text', NAMES)}, "
+        "CAST(o AS VARCHAR)) END",
         NAMES,
     ),
-    "regclass_oid": _oid_or(NAMES, "CAST($o AS VARCHAR) IN (hr_t.text, hr_t.qualified) OR (hr_t.visible AND hr_t.name = CAST($o AS VARCHAR))"),
+    "regclass_oid": _oid_or(
+        NAMES, "CAST($o AS VARCHAR) IN (hr_t.text, hr_t.qualified, CASE WHEN hr_t.visible THEN hr_t.name END)"
+    ),
     "regtype_text": _text_or("hr_t.name", TYPE_NAMES),
     "regtype_oid": _oid_or(TYPE_NAMES, "CAST($o AS VARCHAR) IN (hr_t.name, hr_t.short)"),
     "regnamespace_text": _text_or("hr_t.nspname", _NAMESPACE),
@@ -171,14 +177,16 @@ MACROS: Final[dict[str, Macro]] = {
     "regrole_oid": _oid_or(_ROLES, "hr_t.rolname = CAST($o AS VARCHAR)"),
     **dict.fromkeys(
         ("pg_type_is_visible", "pg_function_is_visible", "pg_operator_is_visible", "pg_opclass_is_visible",
-         "pg_collation_is_visible", "pg_statistics_obj_is_visible", "pg_conversion_is_visible", "pg_ts_config_is_visible",
+         "pg_collation_is_visible", "pg_statistics_obj_is_visible", "pg_conversion_is_visible",
+         "pg_ts_config_is_visible",
          "pg_ts_dict_is_visible", "pg_ts_parser_is_visible", "pg_ts_template_is_visible", "pg_opfamily_is_visible"),
         _constant("a IS NOT NULL", 1),
     ),
     **dict.fromkeys(
         ("pg_get_ruledef", "pg_get_triggerdef", "pg_get_partkeydef", "pg_get_partition_constraintdef",
          "pg_get_statisticsobjdef_columns", "pg_get_functiondef", "pg_get_function_sqlbody", "pg_get_serial_sequence",
-         "pg_tablespace_location", "pg_describe_object", "inet_server_addr", "inet_client_addr", "pg_get_statisticsobjdef",
+         "pg_tablespace_location", "pg_describe_object", "inet_server_addr", "inet_client_addr",
+         "pg_get_statisticsobjdef",
          "pg_get_function_arg_default"),
         _constant(_NO_TEXT, 0, 1, 2, 3),
     ),
@@ -210,7 +218,8 @@ _SAME: Final = (
 NATIVE: Final[dict[str, str]] = {
     **{name: name for name in _SAME.split()},
     "btrim": "trim",
-    "format": "printf", "every": "bool_and", "char_length": "length", "character_length": "length", "octet_length": "strlen",
+    "format": "printf", "every": "bool_and", "char_length": "length", "character_length": "length",
+    "octet_length": "strlen",
     "array_cat": "list_concat", "json_build_object": "json_object", "jsonb_build_object": "json_object",
     "json_agg": "json_group_array", "jsonb_agg": "json_group_array", "row_to_json": "to_json", "to_jsonb": "to_json",
     "json_object_agg": "json_group_object", "json_build_array": "json_array",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -49,10 +50,8 @@ def _definitions(session: Session) -> Rows:
 
 def _query_of(record: ObjectRecord) -> str:
     """The query in the statement that made a view."""
-    head, found, query = record.definition.partition(" AS ")
-    if not found:
-        head, found, query = record.definition.partition(" as ")
-    return query if found else record.definition
+    found = re.search(r"\bAS\b", record.definition, re.IGNORECASE)
+    return record.definition if found is None else record.definition[found.end() :]
 
 
 def _type_names(session: Session) -> Rows:
@@ -78,8 +77,8 @@ def _function_types(session: Session) -> Rows:
 def _rights(session: Session) -> Rows:
     state = session.rights.state
     for role in all_roles(state).values():
-        rights = Rights(state, role.name)
-        yield from _rights_of(session, role.name, rights)
+        if role.name not in PREDEFINED:
+            yield from _rights_of(session, role.name, Rights(state, role.name))
 
 
 def _rights_of(session: Session, role: str, rights: Rights) -> Iterator[dict[str, object]]:
@@ -131,18 +130,20 @@ def object_id(session: Session, kind: str, text: str) -> int:
         if found is None:
             raise UndefinedTable(f'relation "{text}" does not exist')
         return found.id
-    known = {
-        "regnamespace": lambda: postgres.namespaces(session),
-        "regrole": lambda: {role.name: oid for oid, role in all_roles(session.rights.state).items()},
-        "regtype": postgres.types_by_name,
-        "regproc": lambda: postgres.function_oids(session),
-        "regprocedure": lambda: postgres.function_oids(session),
-    }[kind]()
+    known = _oids_by_name(session, kind)
     name = parts[-1] if kind != "regtype" else text.strip().lower().removeprefix("pg_catalog.").strip('"')
     if name not in known:
         what = {"regnamespace": "schema", "regrole": "role", "regtype": "type"}.get(kind, "function")
         raise UndefinedObject(f'{what} "{text}" does not exist')
     return known[name]
+
+
+def _oids_by_name(session: Session, kind: str) -> dict[str, int]:
+    if kind == "regnamespace":
+        return postgres.namespaces(session)
+    if kind == "regrole":
+        return {role.name: oid for oid, role in all_roles(session.rights.state).items()}
+    return postgres.types_by_name() if kind == "regtype" else postgres.function_oids(session)
 
 
 def _parts(text: str) -> list[str]:

@@ -8,14 +8,15 @@ that are not known here are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postgast import deparse
 from postgast import pg_query_pb2 as pb
 
-from headrace.errors import InvalidText, NotSupported, UndefinedFunction, UndefinedTable
+from headrace.errors import NotSupported, UndefinedFunction, UndefinedTable
+from headrace.session.introspection import nodes
 from headrace.session.introspection.functions import MACROS, NATIVE, RIGHTS, macro_name, table_name
 from headrace.sql.binder.names import output_name
 from headrace.sql.postgres import Parsed, parse_statement
@@ -29,8 +30,8 @@ _TYPES: Final = {
     "cardinal_number": "int4", "yes_or_no": "varchar", "character_data": "varchar", "bpchar": "varchar",
     "regproc": "varchar", "jsonb": "json", "int2vector": "int2", "oidvector": "int8", "aclitem": "varchar",
     "pg_node_tree": "varchar",
-    **{n: n for n in ("text", "varchar", "int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date", "timestamp",
-                      "timestamptz", "time", "interval", "json", "uuid")},
+    **{n: n for n in ("text", "varchar", "int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date",
+                      "timestamp", "timestamptz", "time", "interval", "json", "uuid")},
 }  # fmt: skip
 _FUNCTIONS: Final = (
     "typinput",
@@ -43,8 +44,6 @@ _FUNCTIONS: Final = (
     "typsubscript",
 )
 """Columns with the names of functions, which PostgreSQL compares with 0 for none."""
-_ELEMENT: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,"]+)', re.DOTALL)
-"""An element of an array's literal: with quotes, or without."""
 _OBJECTS: Final = ("regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole")
 _OPERATORS: Final = frozenset("= <> != < > <= >= + - * / % || @> <@ && & | << >>".split())  # noqa: SIM905
 _MATCHES: Final = {"~": (False, ""), "~*": (False, "i"), "!~": (True, ""), "!~*": (True, "i")}
@@ -84,7 +83,7 @@ class Rewriter:
         """The query for DuckDB. Raises `NotSupported`, `UndefinedFunction`, `UndefinedTable`."""
         tree = pb.Node()
         tree.CopyFrom(self.parsed.tree)
-        self._named = {cte.ctename for cte in _messages(tree, pb.CommonTableExpr)}
+        self._named = {cte.ctename for cte in nodes.messages(tree, pb.CommonTableExpr)}
         self._name_outputs(tree)
         self._spell_vectors(tree.select_stmt)
         self._visit(tree)
@@ -114,16 +113,16 @@ class Rewriter:
         kind = node.WhichOneof("node")
         if kind == "range_function":
             self._function_relation(node)
-        elif kind == "type_cast" and _type_name(node) in ("oid", "int8", "int4"):
+        elif kind == "type_cast" and nodes.type_name(node) in ("oid", "int8", "int4"):
             inner = node.type_cast.arg
-            of = _type_name(inner) if inner.WhichOneof("node") == "type_cast" else ""
+            of = nodes.type_name(inner) if inner.WhichOneof("node") == "type_cast" else ""
             if of in _OBJECTS:
-                literal = _text_of(inner.type_cast.arg)
+                literal = nodes.text_of(inner.type_cast.arg)
                 if literal is not None and not literal.isdecimal():
-                    node.CopyFrom(_number(self.resolve(of, literal)))
+                    node.CopyFrom(nodes.number(self.resolve(of, literal)))
                 elif f"{of}_oid" in MACROS:
                     self._objects.append(f"{of}_oid")
-                    node.CopyFrom(_call(f"{of}_oid", inner.type_cast.arg))
+                    node.CopyFrom(nodes.call(f"{of}_oid", inner.type_cast.arg))
 
     def _rewrite(self, node: Any) -> None:
         kind = node.WhichOneof("node")
@@ -150,7 +149,7 @@ class Rewriter:
 
     def _name_outputs(self, tree: Any) -> None:
         """Name the outputs as PostgreSQL does, which the rewritten expressions would not be."""
-        for select in _messages(tree, pb.SelectStmt):
+        for select in nodes.messages(tree, pb.SelectStmt):
             for item in select.target_list:
                 target = item.res_target
                 star = target.val.WhichOneof("node") == "column_ref" and target.val.column_ref.fields[-1].HasField(
@@ -166,7 +165,7 @@ class Rewriter:
             if _is_vector(value):
                 array = pb.Node()
                 array.CopyFrom(value)
-                value.CopyFrom(_call("array_to_string", array, _literal(" ")))
+                value.CopyFrom(nodes.call("array_to_string", array, nodes.literal(" ")))
 
     # ---- relations and columns
 
@@ -195,7 +194,7 @@ class Rewriter:
         relation = node.range_function
         for item in relation.functions:
             call = item.list.items[0]
-            name = _function_name(call)
+            name = nodes.function_name(call)
             query = _ROWS.get(name)
             self._asks_for_words = self._asks_for_words or name == "pg_get_keywords"
             if query is None and name in _SESSION:
@@ -203,27 +202,27 @@ class Rewriter:
             if query is not None:
                 alias = pb.Alias(aliasname=name)
                 alias.CopyFrom(relation.alias if relation.HasField("alias") else alias)
-                subquery = _expression(query).sub_link.subselect
+                subquery = nodes.expression(query).sub_link.subselect
                 node.CopyFrom(pb.Node(range_subselect=pb.RangeSubselect(subquery=subquery, alias=alias)))
                 return
 
     def _series(self, select: Any) -> None:
         """In SELECT lists DuckDB's series are arrays, whose elements PostgreSQL has as rows."""
         for item in select.target_list:
-            for call in _messages(item, pb.FuncCall, within_queries=False):
+            for call in nodes.messages(item, pb.FuncCall, within_queries=False):
                 name = call.funcname[-1].string.sval
                 if name == "generate_subscripts":
                     array = pb.Node()
                     array.CopyFrom(call.args[0])
                     start = 0 if _is_vector(array) else 1
-                    made = _call("range", _number(start), _plus(_call("len", array), start))
+                    made = nodes.call("range", nodes.number(start), nodes.plus(nodes.call("len", array), start))
                 elif name == "generate_series":
                     made = pb.Node()
                     made.func_call.CopyFrom(call)
-                    _set(made.func_call.funcname, _name("generate_series"))
+                    nodes.put_in(made.func_call.funcname, nodes.identifier("generate_series"))
                 else:
                     continue
-                call.CopyFrom(_call("unnest", made).func_call)
+                call.CopyFrom(nodes.call("unnest", made).func_call)
 
     # ---- expressions
 
@@ -232,7 +231,7 @@ class Rewriter:
         schema = call.funcname[0].string.sval if len(call.funcname) > 1 else "pg_catalog"
         name = call.funcname[-1].string.sval
         if name in ("len", "range", "generate_series", "like_escape") and schema == "pg_catalog":
-            _set(call.funcname, _name(name))
+            nodes.put_in(call.funcname, nodes.identifier(name))
         elif name in ("current_setting", "set_config", *_SESSION) or name == "current_schemas":
             self._session_value(node, name)
         elif name in _RIGHTS:
@@ -250,21 +249,21 @@ class Rewriter:
         elif name in MACROS:
             self._macro(node, name)
         else:
-            _set(call.funcname, _name(NATIVE[name]))
+            nodes.put_in(call.funcname, nodes.identifier(NATIVE[name]))
 
     def _macro(self, node: Any, name: str) -> None:
         self.macros.add(name)
         self.tables.update(MACROS[name].reads)
-        _set(node.func_call.funcname, _name(macro_name(name)))
+        nodes.put_in(node.func_call.funcname, nodes.identifier(macro_name(name)))
 
     def _session_value(self, node: Any, name: str) -> None:
         arguments = node.func_call.args
         if name == "set_config":
             raise NotSupported("set_config in a query over the system catalogs", hint="Use SET.")
-        given = _text_of(arguments[0]) if arguments and name == "current_setting" else None
+        given = nodes.text_of(arguments[0]) if arguments and name == "current_setting" else None
         if name == "current_setting" and given is None:
             raise NotSupported("current_setting of what is no literal")
-        node.CopyFrom(_literal(self.value_of(name, given)))
+        node.CopyFrom(nodes.literal(self.value_of(name, given)))
 
     def _privilege(self, node: Any, name: str) -> None:
         """A superuser may do everything; of others a relation says what they may."""
@@ -272,12 +271,12 @@ class Rewriter:
         kind = _RIGHTS[name]
         whole = 3 if name != "has_column_privilege" else 4
         if len(arguments) == whole or (len(arguments) == 3 and kind == "role"):
-            if _text_of(arguments[0]) is None and not self._is_user(arguments[0]):
+            if nodes.text_of(arguments[0]) is None and not self._is_user(arguments[0]):
                 raise NotSupported(f"{name} of another role that is no literal")
-            user = _text_of(arguments.pop(0))
+            user = nodes.text_of(arguments.pop(0))
         else:
             user = None
-        wanted = _text_of(arguments[-1])
+        wanted = nodes.text_of(arguments[-1])
         if wanted is None:
             raise NotSupported(f"{name} of a privilege that is no literal")
         node.CopyFrom(self._held(kind, user, arguments[0], wanted))
@@ -288,22 +287,22 @@ class Rewriter:
     def _held(self, kind: str, user: str | None, subject: Any, wanted: str) -> Any:
         condition = self.holds(kind, wanted)
         if self.superuser and user is None:
-            return _expression("true")
+            return nodes.expression("true")
         if condition in ("true", "false"):
-            return _expression(condition)
+            return nodes.expression(condition)
         self.tables.add(RIGHTS)
         by_name = {"relation": "regclass_oid", "schema": "regnamespace_oid", "role": "regrole_oid"}.get(kind)
         found = pb.Node()
         found.CopyFrom(subject)
         if by_name is not None:
-            found = _call(by_name, subject)
+            found = nodes.call(by_name, subject)
             self._macro(found, by_name)
         role = self.value_of("current_user", None) if user is None else user
-        query = _expression(
+        query = nodes.expression(
             f"EXISTS (SELECT 1 FROM {table_name(*RIGHTS)} hr WHERE hr.role = $1 AND hr.class = $2 AND hr.oid = $3 AND "
             f"({condition}))"
         )
-        _put(query, {1: _literal(role), 2: _literal(kind), 3: found})
+        nodes.put_parameters(query, {1: nodes.literal(role), 2: nodes.literal(kind), 3: found})
         return query
 
     def _cast(self, node: Any) -> None:
@@ -312,62 +311,63 @@ class Rewriter:
         kind, is_array = names[-1], bool(cast.type_name.array_bounds)
         inner = pb.Node()
         inner.CopyFrom(cast.arg)
-        literal = _text_of(inner)
+        literal = nodes.text_of(inner)
         if kind in _OBJECTS and not is_array:
             if kind == "regproc" and literal is not None:
-                node.CopyFrom(_literal(literal.rsplit(".", 1)[-1]))  # the columns that hold one have its name
+                node.CopyFrom(nodes.literal(literal.rsplit(".", 1)[-1]))  # the columns that hold one have its name
             elif literal is not None and not literal.isdecimal():
-                node.CopyFrom(_number(self.resolve(kind, literal)))
+                node.CopyFrom(nodes.number(self.resolve(kind, literal)))
             elif kind in ("regprocedure",):
                 raise NotSupported("regprocedure of what is no literal")
             else:
-                node.CopyFrom(_call("x", inner))
+                node.CopyFrom(nodes.call("x", inner))
                 self._macro(node, f"{kind}_text")
             return
         if kind not in _TYPES or len(names) > 2 or (len(names) == 2 and names[0] not in SCHEMAS):
             raise NotSupported(f"a cast to {'.'.join(names)} in a query over the system catalogs")
         if literal is not None and (is_array or kind.endswith("vector")):
-            inner = _array(literal)
+            inner = nodes.array_of(literal)
         cast.arg.CopyFrom(inner)
         if kind == "numeric" and cast.type_name.typmods:
-            _set(cast.type_name.names, _name("numeric"))
+            nodes.put_in(cast.type_name.names, nodes.identifier("numeric"))
             return
         cast.type_name.ClearField("typmods")
-        _set(cast.type_name.names, _name(_TYPES[kind]))
+        nodes.put_in(cast.type_name.names, nodes.identifier(_TYPES[kind]))
         if kind.endswith("vector") and not is_array:
             cast.type_name.array_bounds.append(pb.Node(integer=pb.Integer(ival=-1)))
 
     def _operator(self, node: Any) -> None:
         expression = node.a_expr
         name = expression.name[-1].string.sval if expression.name else ""
-        _set(expression.name, _name(name))
+        nodes.put_in(expression.name, nodes.identifier(name))
         match = _MATCHES.get(name)
         if match is not None and expression.kind == pb.AEXPR_OP:
             negated, options = match
-            arguments = [expression.lexpr, expression.rexpr, *([_literal(options)] if options else [])]
-            made = _call("regexp_matches", *arguments)
+            arguments = [expression.lexpr, expression.rexpr, *([nodes.literal(options)] if options else [])]
+            made = nodes.call("regexp_matches", *arguments)
             negation = pb.Node(bool_expr=pb.BoolExpr(boolop=pb.NOT_EXPR, args=[made]))
             node.CopyFrom(negation if negated else made)
             return
         if expression.kind in (pb.AEXPR_OP_ANY, pb.AEXPR_OP_ALL):
-            literal = _text_of(expression.rexpr)
+            literal = nodes.text_of(expression.rexpr)
             if literal is not None:
-                expression.rexpr.CopyFrom(_array(literal))
-        if expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE) and _function_name(expression.rexpr) == "like_escape":
+                expression.rexpr.CopyFrom(nodes.array_of(literal))
+        like = expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE)
+        if like and nodes.function_name(expression.rexpr) == "like_escape":
             escaped = "ilike_escape" if expression.kind == pb.AEXPR_ILIKE else "like_escape"
             escaped = f"not_{escaped}" if name.startswith("!") else escaped
-            node.CopyFrom(_call(escaped, expression.lexpr, *expression.rexpr.func_call.args))
+            node.CopyFrom(nodes.call(escaped, expression.lexpr, *expression.rexpr.func_call.args))
             return
         if expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE, pb.AEXPR_NOT_DISTINCT, pb.AEXPR_DISTINCT, pb.AEXPR_IN,
                                pb.AEXPR_NULLIF, pb.AEXPR_BETWEEN, pb.AEXPR_NOT_BETWEEN):  # fmt: skip
             return
         for one, other in ((expression.lexpr, expression.rexpr), (expression.rexpr, expression.lexpr)):
             if (
-                _column_name(one) in _FUNCTIONS
+                nodes.column_name(one) in _FUNCTIONS
                 and other.WhichOneof("node") == "a_const"
                 and other.a_const.HasField("ival")
             ):
-                other.CopyFrom(_literal("-"))
+                other.CopyFrom(nodes.literal("-"))
         if name not in _OPERATORS:
             raise NotSupported(
                 f"operator {name} in a query over the system catalogs", position=self._at(expression.location)
@@ -381,7 +381,7 @@ class Rewriter:
     def _value(self, node: Any) -> None:
         name = output_name(node)
         if name in _SESSION:
-            node.CopyFrom(_literal(self.value_of(name, None)))
+            node.CopyFrom(nodes.literal(self.value_of(name, None)))
 
     def _element(self, node: Any) -> None:
         """An element of an array that begins with 0 is the next one of DuckDB's, which begin with 1."""
@@ -392,7 +392,7 @@ class Rewriter:
                 if _is_vector(node.a_indirection.arg):
                     index = pb.Node()
                     index.CopyFrom(part.a_indices.uidx)
-                    part.a_indices.uidx.CopyFrom(_plus(index, 1))
+                    part.a_indices.uidx.CopyFrom(nodes.plus(index, 1))
 
 
 _SESSION: Final = (
@@ -421,6 +421,11 @@ _ASKING: Final = frozenset(
 """Functions that only the system catalogs can answer."""
 
 
+def is_catalog_function(name: str) -> bool:
+    """Whether only the system catalogs can answer the function of this name."""
+    return name.lower() in _ASKING
+
+
 def asks_catalog(text: str) -> bool:
     """Whether a query without relations calls a function, or has a cast, that the system catalogs answer."""
     if not _HINT.search(text):
@@ -428,122 +433,14 @@ def asks_catalog(text: str) -> bool:
     tree = parse_statement(text).tree
     if tree is None:
         return False
-    if any(call.funcname[-1].string.sval in _ASKING for call in _messages(tree, pb.FuncCall)):
+    if any(call.funcname[-1].string.sval in _ASKING for call in nodes.messages(tree, pb.FuncCall)):
         return True
-    for relation in _messages(tree, pb.RangeFunction):
-        if any(_function_name(item.list.items[0]) in _SESSION for item in relation.functions):
+    for relation in nodes.messages(tree, pb.RangeFunction):
+        if any(nodes.function_name(item.list.items[0]) in _SESSION for item in relation.functions):
             return True
-    return any(name.names[-1].string.sval in _OBJECTS for name in _messages(tree, pb.TypeName) if name.names)
-
-
-def _messages(message: Any, kind: type[Any], *, within_queries: bool = True) -> Iterator[Any]:
-    """All messages of a kind."""
-    if type(message) is kind:
-        yield message
-    if type(message) is pb.SelectStmt and not within_queries:
-        return
-    for descriptor, value in message.ListFields():
-        if descriptor.type == descriptor.TYPE_MESSAGE:
-            for part in value if descriptor.is_repeated else (value,):
-                yield from _messages(part, kind, within_queries=within_queries)
-
-
-def _expression(text: str) -> Any:
-    """The node of an expression."""
-    from postgast import parse
-
-    node = pb.Node()
-    node.CopyFrom(parse(f"SELECT {text}").stmts[0].stmt.select_stmt.target_list[0].res_target.val)
-    return node
-
-
-def _put(tree: Any, values: dict[int, Any]) -> None:
-    """Put nodes in the place of parameters."""
-    for node in list(_messages(tree, pb.Node)):
-        if node.WhichOneof("node") == "param_ref":
-            node.CopyFrom(values[node.param_ref.number])
-
-
-def _set(parts: Any, *nodes: Any) -> None:
-    """Put nodes in the place of all that a list has."""
-    del parts[:]
-    parts.extend(nodes)
-
-
-def _name(text: str) -> Any:
-    return pb.Node(string=pb.String(sval=text))
-
-
-def _number(value: int) -> Any:
-    return _expression(str(value))
-
-
-def _literal(value: str | int | bool | list[str] | None) -> Any:
-    if value is None:
-        return _expression("NULL::text")
-    if isinstance(value, bool):
-        return _expression("true" if value else "false")
-    if isinstance(value, int):
-        return _number(value)
-    if isinstance(value, list):
-        return pb.Node(a_array_expr=pb.A_ArrayExpr(elements=[_literal(v) for v in value]))
-    return pb.Node(a_const=pb.A_Const(sval=pb.String(sval=value)))
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    return pb.Node(func_call=pb.FuncCall(funcname=[_name(name)], args=list(arguments)))
-
-
-def _plus(node: Any, number: int) -> Any:
-    if not number:
-        return node
-    return pb.Node(a_expr=pb.A_Expr(kind=pb.AEXPR_OP, name=[_name("+")], lexpr=node, rexpr=_number(number)))
-
-
-def _text_of(node: Any) -> str | None:
-    """The text of a literal; also of one with a cast to text."""
-    while node.WhichOneof("node") == "type_cast" and node.type_cast.type_name.names[-1].string.sval in (
-        "text", "varchar", "name"
-    ) and not node.type_cast.type_name.array_bounds:  # fmt: skip
-        node = node.type_cast.arg
-    if node.WhichOneof("node") != "a_const" or node.a_const.WhichOneof("val") != "sval":
-        return None
-    return str(node.a_const.sval.sval)
-
-
-def _array(text: str) -> Any:
-    """The array that a literal spells."""
-    inner = text.strip()
-    if not (inner.startswith("{") and inner.endswith("}")) or "{" in inner[1:]:
-        raise InvalidText(f'malformed array literal: "{text}"')
-    items = [_element_of(m) for m in _ELEMENT.finditer(inner[1:-1])]
-    return pb.Node(a_array_expr=pb.A_ArrayExpr(elements=[_literal(i) for i in items]))
-
-
-def _element_of(match: re.Match[str]) -> str | None:
-    quoted, plain = match.group(1), match.group(2)
-    if quoted is not None:
-        return re.sub(r"\\(.)", r"\1", quoted)
-    return None if plain.upper() == "NULL" else plain.strip()
+    return any(name.names[-1].string.sval in _OBJECTS for name in nodes.messages(tree, pb.TypeName) if name.names)
 
 
 def _is_vector(node: Any) -> bool:
     """Whether an expression is a column whose arrays begin with element 0."""
-    return _column_name(node) in _VECTORS
-
-
-def _column_name(node: Any) -> str | None:
-    if node.WhichOneof("node") != "column_ref":
-        return None
-    last = node.column_ref.fields[-1]
-    return str(last.string.sval) if last.HasField("string") else None
-
-
-def _function_name(node: Any) -> str:
-    return str(node.func_call.funcname[-1].string.sval) if node.WhichOneof("node") == "func_call" else ""
-
-
-def _type_name(node: Any) -> str:
-    """The last part of the type that a cast is to."""
-    names = node.type_cast.type_name.names
-    return str(names[-1].string.sval) if names else ""
+    return nodes.column_name(node) in _VECTORS

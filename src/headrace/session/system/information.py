@@ -127,7 +127,8 @@ def load() -> None:
                _of_kind(kind), owner=10)  # type: ignore[arg-type]  # fmt: skip
     define(
         "rw_catalog", "rw_relations",
-        "id bigint, name, schema_id bigint, owner bigint, definition, relation_type, acl array<string>, created_at timestamp",
+        "id bigint, name, schema_id bigint, owner bigint, definition, relation_type, acl array<string>, created_at "
+        "timestamp",
         _rw_relations,
     )  # fmt: skip
     define(

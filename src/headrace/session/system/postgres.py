@@ -40,7 +40,8 @@ _TYPES = (
     (2950, "uuid", 16, "U", 2951), (3802, "jsonb", -1, "U", 3807), (2205, "regclass", 4, "N", 2210),
 )  # fmt: skip
 _OIDS = {name: oid for oid, name, *_ in _TYPES}
-_INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval": "interval_", "date": "date_", "time": "time_",
+_INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval": "interval_", "date": "date_",
+           "time": "time_",
            "numeric": "numeric_", "json": "json_", "jsonb": "jsonb_", "uuid": "uuid_", "record": "record_"}  # fmt: skip
 """What the names of the functions that read and write a type begin with, where that is not its name."""
 _BTREE = 403
@@ -183,7 +184,7 @@ def _attributes(session: Session) -> Rows:
             yield {
                 "attrelid": o.id, "attname": column.name, "atttypid": kind.oid, "attlen": kind.size, "attnum": number,
                 "atttypmod": typmod(column.type), "attnotnull": not column.nullable or column.name in o.primary_key,
-                "atthasdef": column.name in o.payload.get("defaults", {}), "__format_type": display_type(column.type),
+                "atthasdef": column.name in o.payload.get("defaults", {}),
                 "attndims": 1 if column.type.startswith("array<") else 0,
             }  # fmt: skip
 
@@ -206,14 +207,13 @@ def _defaults(session: Session) -> Rows:
 
 def _types(session: Session) -> Rows:
     for oid, name, length, category, array in _TYPES:
-        long = _LONG_NAMES.get(name, name)
         stem = _INPUTS.get(name, name)
         yield {"oid": oid, "typname": name, "typlen": length, "typcategory": category, "typarray": array,
-               "typelem": 0, "typtype": "p" if name == "record" else "b", "__format_type": long,
+               "typelem": 0, "typtype": "p" if name == "record" else "b",
                "typinput": stem + "in", "typoutput": stem + "out", "typreceive": stem + "recv",
                "typsend": stem + "send"}  # fmt: skip
         yield {"oid": array, "typname": "_" + name, "typlen": -1, "typcategory": "A", "typarray": 0, "typelem": oid,
-               "typtype": "b", "__format_type": long + "[]"}  # fmt: skip
+               "typtype": "b"}  # fmt: skip
 
 
 def _constraints(session: Session) -> Rows:
@@ -271,7 +271,8 @@ _EMPTY = {
     "refobjsubid int, deptype",
     "pg_inherits": "inhrelid bigint, inhparent bigint, inhseqno int, inhdetachpending boolean",
     "pg_trigger": "oid bigint, tgrelid bigint, tgname, tgenabled, tgisinternal boolean, tgparentid bigint",
-    "pg_policy": "oid bigint, polname, polrelid bigint, polcmd, polpermissive boolean, polroles array<bigint>, polqual, polwithcheck",
+    "pg_policy": "oid bigint, polname, polrelid bigint, polcmd, polpermissive boolean, polroles array<bigint>, "
+    "polqual, polwithcheck",
     "pg_rewrite": "oid bigint, rulename, ev_class bigint, ev_type, ev_enabled, is_instead boolean",
     "pg_statistic_ext": "oid bigint, stxrelid bigint, stxname, stxnamespace bigint, stxkind array<string>, "
     "stxstattarget int, stxkeys array<smallint>, stxowner bigint",
@@ -293,7 +294,8 @@ _EMPTY = {
     "pg_stat_activity": "datid bigint, datname, pid int, usename, application_name, state, query",
     "pg_locks": "locktype, database bigint, relation bigint, pid int, mode, granted boolean",
     "pg_default_acl": "oid bigint, defaclrole bigint, defaclnamespace bigint, defaclobjtype, defaclacl array<string>",
-    "pg_event_trigger": "oid bigint, evtname, evtevent, evtowner bigint, evtfoid bigint, evtenabled, evttags array<string>",
+    "pg_event_trigger": "oid bigint, evtname, evtevent, evtowner bigint, evtfoid bigint, evtenabled, "
+    "evttags array<string>",
     "pg_ts_config": "oid bigint, cfgname, cfgnamespace bigint, cfgowner bigint, cfgparser bigint",
     "pg_ts_dict": "oid bigint, dictname, dictnamespace bigint, dictowner bigint, dicttemplate bigint, dictinitoption",
     "pg_ts_parser": "oid bigint, prsname, prsnamespace bigint, prsstart, prstoken, prsend, prsheadline, prslextype",
@@ -309,17 +311,18 @@ _EMPTY = {
     "pg_subscription": "oid bigint, subdbid bigint, subname, subowner bigint, subenabled boolean, subconninfo, "
     "subslotname, subsynccommit, subpublications array<string>, subbinary boolean, substream, subtwophasestate, "
     "subdisableonerr boolean, subskiplsn",
-    "pg_conversion": "oid bigint, conname, connamespace bigint, conowner bigint, conforencoding int, contoencoding int, "
-    "conproc bigint, condefault boolean",
+    "pg_conversion": "oid bigint, conname, connamespace bigint, conowner bigint, conforencoding int, "
+    "contoencoding int, conproc bigint, condefault boolean",
     "pg_aggregate": "aggfnoid bigint, aggkind, aggnumdirectargs smallint, aggtransfn bigint, aggfinalfn bigint, "
     "aggtranstype bigint, agginitval",
     "pg_opfamily": "oid bigint, opfmethod bigint, opfname, opfnamespace bigint, opfowner bigint",
-    "pg_sequences": "schemaname, sequencename, sequenceowner, data_type, start_value bigint, min_value bigint, max_value "
-    "bigint, increment_by bigint, cycle boolean, cache_size bigint, last_value bigint",
+    "pg_sequences": "schemaname, sequencename, sequenceowner, data_type, start_value bigint, min_value bigint, "
+    "max_value bigint, increment_by bigint, cycle boolean, cache_size bigint, last_value bigint",
     "pg_rules": "schemaname, tablename, rulename, definition",
     "pg_available_extensions": "name, default_version, installed_version, comment",
     "pg_largeobject_metadata": "oid bigint, lomowner bigint, lomacl array<string>",
-    "pg_seclabels": "objoid bigint, classoid bigint, objsubid int, objtype, objnamespace bigint, objname, provider, label",
+    "pg_seclabels": "objoid bigint, classoid bigint, objsubid int, objtype, objnamespace bigint, objname, provider, "
+    "label",
 }
 
 ALWAYS_EMPTY = frozenset(_EMPTY)
@@ -374,8 +377,9 @@ def load() -> None:
         "attcacheoff int, atttypmod int, attbyval boolean, attstorage, attcompression, attalign, attnotnull boolean, "
         "atthasdef boolean, atthasmissing boolean, attidentity, attgenerated, attisdropped boolean, "
         "attislocal boolean, attinhcount int, attcollation bigint, attoptions array<string>, "
-        "attfdwoptions array<string>, attacl array<string>, __format_type",
-        lambda session: [*_attributes(session), *_key_attributes(session)], attstattarget=-1, attcacheoff=-1, attbyval=False, attstorage="p", attcompression="", attalign="i",
+        "attfdwoptions array<string>, attacl array<string>",
+        lambda session: [*_attributes(session), *_key_attributes(session)], attstattarget=-1, attcacheoff=-1,
+        attbyval=False, attstorage="p", attcompression="", attalign="i",
         atthasmissing=False, attidentity="", attgenerated="", attisdropped=False, attislocal=True, attinhcount=0,
         attcollation=0,
     )  # fmt: skip
@@ -385,7 +389,7 @@ def load() -> None:
         "typcategory, typispreferred boolean, typisdefined boolean, typdelim, typrelid bigint, typelem bigint, "
         "typarray bigint, typinput, typoutput, typreceive, typsend, typmodin, typmodout, typalign, typstorage, "
         "typacl array<string>, typsubscript, typanalyze, typbasetype bigint, typtypmod int, typnotnull boolean, "
-        "typcollation bigint, typdefault, typndims int, __format_type",
+        "typcollation bigint, typdefault, typndims int",
         _types, typnamespace=11, typowner=_OWNER_OID, typbyval=False, typispreferred=False, typisdefined=True,
         typdelim=",", typrelid=0, typinput="array_in", typoutput="array_out", typreceive="array_recv",
         typsend="array_send", typmodin="-", typmodout="-", typalign="i", typstorage="p", typsubscript="-",
@@ -427,7 +431,8 @@ def load() -> None:
         connoinherit=False, coninhcount=0,
     )  # fmt: skip
     define("pg_catalog", "pg_am", "oid bigint, amname, amhandler, amtype",
-           lambda s: [{"oid": 2, "amname": "headrace", "amtype": "t"}, {"oid": _BTREE, "amname": "btree", "amtype": "i"}])  # fmt: skip
+           lambda s: [{"oid": 2, "amname": "headrace", "amtype": "t"},
+                      {"oid": _BTREE, "amname": "btree", "amtype": "i"}])  # fmt: skip
     define(
         "pg_catalog", "pg_database",
         "oid bigint, datname, datdba bigint, encoding int, datcollate, datctype, datistemplate boolean, "
