@@ -112,7 +112,7 @@ def test_outputs_are_named_as_postgresql_names_them(session: Session) -> None:
 def test_what_is_refused(session: Session, sql: str, error: type[HeadraceError]) -> None:
     with pytest.raises(error) as caught:
         run(session, sql)
-    assert "duck" not in caught.value.message.lower() and caught.value.sqlstate != "XX000"
+    assert "Error:" not in caught.value.message and caught.value.sqlstate != "XX000"
 
 
 def test_names_of_tables_of_ours_are_no_way_around(session: Session) -> None:

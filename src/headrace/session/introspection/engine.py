@@ -137,7 +137,7 @@ def _run(connection: Any, text: str) -> pa.Table:
     import duckdb
 
     try:
-        return connection.execute(text).to_arrow_table()
+        return connection.sql(text).to_arrow_table()
     except duckdb.Error as error:
         raise _error(error) from error
 

@@ -46,6 +46,7 @@ _FUNCTIONS: Final = (
 """Columns with the names of functions, which PostgreSQL compares with 0 for none."""
 _OBJECTS: Final = ("regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole")
 _OPERATORS: Final = frozenset("= <> != < > <= >= + - * / % || @> <@ && & | << >>".split())  # noqa: SIM905
+_LIKES: Final = ("~~", "!~~", "~~*", "!~~*")
 _MATCHES: Final = {"~": (False, ""), "~*": (False, "i"), "!~": (True, ""), "!~*": (True, "i")}
 _RIGHTS: Final = {
     "has_table_privilege": "relation", "has_any_column_privilege": "relation", "has_column_privilege": "relation",
@@ -152,10 +153,7 @@ class Rewriter:
         for select in nodes.messages(tree, pb.SelectStmt):
             for item in select.target_list:
                 target = item.res_target
-                star = target.val.WhichOneof("node") == "column_ref" and target.val.column_ref.fields[-1].HasField(
-                    "a_star"
-                )
-                if not target.name and not star:
+                if not target.name and target.val.WhichOneof("node") != "column_ref":  # whose name is the same in both
                     target.name = output_name(target.val)
 
     def _spell_vectors(self, select: Any) -> None:
@@ -340,6 +338,8 @@ class Rewriter:
         expression = node.a_expr
         name = expression.name[-1].string.sval if expression.name else ""
         nodes.put_in(expression.name, nodes.identifier(name))
+        if name in _LIKES and expression.kind == pb.AEXPR_OP:
+            expression.kind = pb.AEXPR_LIKE if not name.endswith("*") else pb.AEXPR_ILIKE
         match = _MATCHES.get(name)
         if match is not None and expression.kind == pb.AEXPR_OP:
             negated, options = match
