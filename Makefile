@@ -67,13 +67,13 @@ demo:
 test:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
-	@PYTHONPATH=tests $(BIN)/python tests/kafka.py
+	@$(BIN)/python tests/registries.py
 	@$(BIN)/python -m pytest -q -m 'not soak' -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
-	@PYTHONPATH=tests $(BIN)/python tests/kafka.py
+	@$(BIN)/python tests/registries.py
 	@$(BIN)/python -m pytest -q --hypothesis-profile exploring $(ARGS)
 
 lint: $(READY)

@@ -1,7 +1,6 @@
 """A Kafka broker of its own for a test: one process in KRaft mode, on a scratch directory.
 
-`python tests/kafka.py` fetches its jars from Maven Central to where the tests look for them; where Maven or its
-registry is not there, it says so, and the tests that need a broker are skipped.
+Its jars come from Maven Central; where Maven or its registry is not there, the tests that need a broker are skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -20,48 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import registries
 from support import eventually
 
-VERSION = "4.0.0"
 HOST = "127.0.0.1"
-FETCH_S = 600
 HEAP = "-Xmx256m"
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>headrace</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><dependencies><dependency>
-<groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
-</dependency></dependencies></project>"""
 
 
 class NoKafka(Exception):
     """There is no Kafka on this machine that could be started."""
-
-
-def jars() -> Path:
-    """The directory with Kafka's jars."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("HEADRACE_KAFKA_JARS") or cache / "headrace" / f"kafka-{VERSION}")
-
-
-def fetch() -> None:
-    """Fetch the jars if they are not there. Raises NoKafka."""
-    target = jars()
-    if target.is_dir():
-        return
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise NoKafka("no Maven is installed, by which Kafka's jars are fetched; on Debian: apt-get install maven")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        (Path(scratch) / "pom.xml").write_text(_POM)
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        command = [maven, "-q", "-B", goal, "-DincludeScope=runtime", f"-DoutputDirectory={scratch}/jars"]
-        try:
-            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=FETCH_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise NoKafka(f"Maven has not fetched Kafka's jars within {FETCH_S} s") from error
-        if done.returncode:
-            raise NoKafka(f"Maven cannot fetch Kafka's jars: {done.stdout[-2000:]}")
-        os.rename(f"{scratch}/jars", target)
 
 
 @dataclass
@@ -167,8 +132,10 @@ def _free_port() -> int:
 @contextmanager
 def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
     """A new broker in a scratch directory, started, and removed at the end; raises NoKafka."""
-    if not jars().is_dir():
-        raise NoKafka(f"Kafka's jars are not in {jars()}: python tests/kafka.py fetches them")
+    try:
+        jars = registries.jars(*registries.KAFKA)
+    except registries.NotToBeHad as error:
+        raise NoKafka(str(error)) from error
     root = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
     port, controller = _free_port(), _free_port()
     options = {
@@ -196,7 +163,7 @@ def kafka_server(settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
     }
     (root / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in options.items()))
     java = [f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java", HEAP, "-XX:+UseSerialGC"]
-    command = [*java, "-cp", f"{jars()}/*"]
+    command = [*java, "-cp", f"{jars}/*"]
     server = Kafka(port, root, command)
     try:
         layout = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(root / "server.properties")]
@@ -214,10 +181,3 @@ def _cluster_id() -> str:
     import base64
 
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-
-if __name__ == "__main__":
-    try:
-        fetch()
-    except NoKafka as error:
-        print(f"no Kafka: the tests that need a broker are skipped ({error})", file=sys.stderr)

@@ -152,7 +152,7 @@ def test_what_the_session_knows_is_bound(world: Database) -> None:
 
 def test_the_catalogue_is_listed(world: Database) -> None:
     found = world.sql("SELECT prokind, proargtypes FROM pg_catalog.pg_proc WHERE proname = 'lower'").rows()
-    assert found == [("f", "text")]
+    assert found == [("f", "25")]
 
 
 def test_views_with_sets_lists_and_templates(world: Database) -> None:

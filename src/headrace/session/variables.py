@@ -139,6 +139,7 @@ VARIABLES: dict[str, Variable] = {
         ),
         Variable("row_security", "on", "No effect: there are no policies.", _boolean),
         Variable("max_identifier_length", "63", "As in PostgreSQL.", fixed=True),
+        Variable("max_index_keys", "32", "As in PostgreSQL.", fixed=True),
         Variable("lock_timeout", "0", "No effect: statement_timeout limits all waiting.", _duration),
         Variable(
             "idle_in_transaction_session_timeout",

@@ -56,6 +56,8 @@ def spark_type(kind: exp.DataType) -> str:
     has no counterpart.
     """
     which = kind.this
+    if which in (_D.FLOAT, _D.DOUBLE) and kind.expressions:
+        return _float(kind)
     _check_size(kind)
     if which in _SIMPLE:
         return _SIMPLE[which]
@@ -84,6 +86,14 @@ def _check_size(kind: exp.DataType) -> None:
     sizes = [part.name for part in kind.expressions if isinstance(part, exp.DataTypeParam)]
     if sizes and kind.this not in _SIZED and not (kind.this in _MICROSECONDS and sizes == ["6"]):
         raise NotSupported(f"{kind.sql(dialect='postgres').lower()} is not supported", hint="leave the precision out")
+
+
+def _float(kind: exp.DataType) -> str:
+    """`float(bits)`, as PostgreSQL has it: the smallest type with so many."""
+    bits = int(kind.expressions[0].name)
+    if not 1 <= bits <= 53:
+        raise NotSupported(f"float({bits}) is not supported", hint="The precision of float is 1 to 53 bits.")
+    return "float" if bits <= 24 else "double"
 
 
 def _decimal(kind: exp.DataType) -> str:

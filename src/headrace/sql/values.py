@@ -20,9 +20,10 @@ _RANGES = {name: (-(1 << bits), (1 << bits) - 1) for name, bits in
            {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}.items()}  # fmt: skip
 _SPACE = " \t\n\r\v\f"
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_ZONE = r"Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?(?::?\d{2})?"
 _DATETIME = re.compile(
     r"\s*(\d{4,})-(\d{1,2})-(\d{1,2})"
-    r"(?:[T\s]+(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?(?::?\d{2})?)?)?\s*",
+    rf"(?:[T\s]+(\d{{1,2}}):(\d{{2}})(?::(\d{{2}})(\.\d+)?)?\s*({_ZONE})?|\s+({_ZONE}))?\s*",
     re.IGNORECASE,
 )
 
@@ -160,7 +161,7 @@ def _moment(text: str, type: str) -> tuple[dt.datetime, dt.timedelta | None]:
         extra += dt.timedelta(minutes=1) if second == 60 else dt.timedelta(days=1)
         hour, second = hour % 24, second % 60
     try:
-        return dt.datetime(year, month, day, hour, minute, second) + extra, _offset(match[8])
+        return dt.datetime(year, month, day, hour, minute, second) + extra, _offset(match[8] or match[9])
     except (ValueError, OverflowError):
         raise InvalidDatetime(f'date/time field value out of range: "{text}"') from None
 

@@ -17,9 +17,10 @@ from headrace.errors import (
 )
 from headrace.session import functions
 from headrace.session.execution.grants import owned
+from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label
 from headrace.session.result import Notice, Result
-from headrace.session.system.functions import is_system_function
+from headrace.session.system.functions import is_session_function
 from headrace.sql import statements as st
 from headrace.sql.dialect import parse_expression_tokens, tokenize
 from headrace.sql.statements import TableName
@@ -103,7 +104,7 @@ def forget(session: Session, record: ObjectRecord) -> None:
 
 
 def _is_built_in(session: Session, name: str) -> bool:
-    if is_system_function(name):
+    if is_session_function(name) or is_catalog_function(name):
         return True
     text = f'"{name}"(1)' if not name.isidentifier() else f"{name}(1)"
     try:

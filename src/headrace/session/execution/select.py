@@ -16,6 +16,7 @@ from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
 from headrace.session.engine import columns_of, stream
 from headrace.session.execution.as_of import as_of_epoch, within_complete
 from headrace.session.execution.simple import constant_row
+from headrace.session.introspection import asked
 from headrace.session.names import Bound, Target, null_relation
 from headrace.session.reading.planning import PlannedRead, plan_read, read_here
 from headrace.session.result import Notice, Result, ResultColumn
@@ -115,6 +116,10 @@ def _outrunnable(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def _select(session: Session, query: Query) -> Result:
+    answer = asked(session, query)
+    if answer is not None:
+        rows = _sized(session, iter(answer.rows.to_batches()))
+        return Result("SELECT", answer.columns, Stream(rows, lambda: None, session.check).start())
     planned = plan_read(session, query)
     found = None if planned is None else read(session, planned, ())
     return _select_otherwise(session, query) if found is None else found
@@ -135,8 +140,7 @@ def _result(
 ) -> Result:  # fmt: skip
     """The rows as a result that lets go of what the stack holds when they end."""
     notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
-    settings = session.database.settings
-    sized = _sized(_outrunnable(session, batches), settings.max_result_rows, settings.result_batch_rows)
+    sized = _sized(session, _outrunnable(session, batches))
     return Result("SELECT", columns, Stream(sized, stack.pop_all().close, session.check).start(), notices)
 
 
@@ -154,9 +158,10 @@ def _select_otherwise(session: Session, query: Query) -> Result:
         return _result(session, columns, batches, snapshot, stack)
 
 
-def _sized(batches: Iterator[pa.RecordBatch], most_rows: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are not too large. Raises `TooManyRows`; 0 for `most_rows` is no limit."""
-    rows = 0
+def _sized(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are not too large. Raises `TooManyRows`; `max_result_rows` of 0 is no limit."""
+    settings = session.database.settings
+    most_rows, batch_rows, rows = settings.max_result_rows, settings.result_batch_rows, 0
     with closing_if_possible(batches):
         for batch in batches:
             rows += batch.num_rows
@@ -213,6 +218,9 @@ def describe(session: Session, bound: Bound) -> list[ResultColumn]:
 
 def describe_query(session: Session, query: Query) -> list[ResultColumn]:
     """The columns of a query, by the shortest way."""
+    answer = asked(session, query)
+    if answer is not None:
+        return answer.columns
     planned = plan_read(session, query)
     if planned is not None:
         return planned.plan.columns

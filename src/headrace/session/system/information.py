@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from headrace.session.system.headrace import moment
-from headrace.session.system.postgres import OWNER, display_type, namespaces, relations
+from headrace.session.system.postgres import OWNER, display_type, namespaces, owner_oid, relations
 from headrace.session.system.relations import Rows, define
 from headrace.sql.types import pg_type
 
@@ -72,6 +72,23 @@ def _of_kind(kind: str) -> object:
     return rows
 
 
+def _rw_relations(session: Session) -> Rows:
+    schemas = namespaces(session)
+    for o in relations(session):
+        yield {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "owner": owner_oid(o),
+               "definition": o.definition, "relation_type": o.kind.replace("_", " "),
+               "created_at": moment(o.created_ms)}  # fmt: skip
+
+
+def _rw_columns(session: Session) -> Rows:
+    for o in relations(session):
+        for number, column in enumerate(o.columns, 1):
+            kind = pg_type(column.type)
+            yield {"relation_id": o.id, "name": column.name, "position": number, "data_type": display_type(column.type),
+                   "is_primary_key": column.name in o.primary_key, "udt_type": kind.name, "type_oid": kind.oid,
+                   "is_nullable": column.nullable and column.name not in o.primary_key}  # fmt: skip
+
+
 def _secrets(session: Session) -> Rows:
     schemas = namespaces(session)
     found = session.database.catalog.state.objects_of("secret")
@@ -108,6 +125,17 @@ def load() -> None:
                        "rw_views": "view", "rw_sinks": "sink"}.items():  # fmt: skip
         define("rw_catalog", name, "id bigint, name, schema_id bigint, owner bigint, definition, created_at timestamp",
                _of_kind(kind), owner=10)  # type: ignore[arg-type]  # fmt: skip
+    define(
+        "rw_catalog", "rw_relations",
+        "id bigint, name, schema_id bigint, owner bigint, definition, relation_type, acl array<string>, created_at "
+        "timestamp",
+        _rw_relations,
+    )  # fmt: skip
+    define(
+        "rw_catalog", "rw_columns",
+        "relation_id bigint, name, position int, is_hidden boolean, is_primary_key boolean, is_generated boolean, "
+        "is_nullable boolean, data_type, type_oid bigint, udt_type", _rw_columns, is_hidden=False, is_generated=False,
+    )  # fmt: skip
     define("rw_catalog", "rw_secrets", "id bigint, name, schema_id bigint, owner bigint", _secrets, owner=10)
     define("rw_catalog", "rw_schemas", "id bigint, name, owner bigint",
            lambda s: [{"id": i, "name": n} for n, i in namespaces(s).items()], owner=10)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.session.parts import is_part
 from headrace.session.rights import acl_items, role_name
 from headrace.session.roles import all_roles
+from headrace.session.system import keys
 from headrace.session.system.relations import Rows, define
 from headrace.sql.binder.catalogue.listing import listed
 from headrace.sql.types import pg_type, pg_type_text, typmod
@@ -38,6 +40,11 @@ _TYPES = (
     (2950, "uuid", 16, "U", 2951), (3802, "jsonb", -1, "U", 3807), (2205, "regclass", 4, "N", 2210),
 )  # fmt: skip
 _OIDS = {name: oid for oid, name, *_ in _TYPES}
+_INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval": "interval_", "date": "date_",
+           "time": "time_",
+           "numeric": "numeric_", "json": "json_", "jsonb": "jsonb_", "uuid": "uuid_", "record": "record_"}  # fmt: skip
+"""What the names of the functions that read and write a type begin with, where that is not its name."""
+_BTREE = 403
 _LONG_NAMES = {
     "bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real",
     "float8": "double precision", "varchar": "character varying", "bpchar": "character",
@@ -114,6 +121,33 @@ def type_names() -> dict[int, str]:
     return names
 
 
+def types_by_name() -> dict[str, int]:
+    """Oid of each type by every name that it has."""
+    found = {name: oid for oid, name in type_names().items()}
+    for oid, name, _, _, array in _TYPES:
+        found |= {name: oid, f"_{name}": array, f"{name}[]": array}
+    return found | {"int": 23, "decimal": 1700}
+
+
+def function_oids(session: Session) -> dict[str, int]:
+    """Oid of the first function of each name."""
+    return {str(row["proname"]): int(row["oid"]) for row in reversed(list(functions(session)))}
+
+
+def indexes_of(session: Session) -> list[keys.Index]:
+    """All indexes, and those that PostgreSQL would have for primary keys."""
+    return list(keys.indexes(relations(session)))
+
+
+def named_oids(session: Session) -> Iterator[tuple[str, str, int]]:
+    """Schema, name and oid of every relation and index."""
+    for o in relations(session):
+        yield o.schema, o.name, o.id
+    for index in indexes_of(session):
+        if index.primary:
+            yield index.schema, index.name, index.oid
+
+
 def _namespaces(session: Session) -> Rows:
     state = session.database.catalog.state
     stored = {name: state.object_named("", name) for name in namespaces(session)}
@@ -126,14 +160,21 @@ def _namespaces(session: Session) -> Rows:
 
 def _classes(session: Session) -> Rows:
     schemas, state = namespaces(session), session.database.catalog.state
-    return [
-        {
+    indexes = indexes_of(session)
+    indexed = {index.on.id for index in indexes}
+    for o in relations(session):
+        yield {
             "relowner": owner_oid(o), "relacl": acl_items(state, o),
             "oid": o.id, "relname": o.name, "relnamespace": schemas.get(o.schema, 2200), "relkind": _RELKINDS[o.kind],
-            "relnatts": len(o.columns),
-        }
-        for o in relations(session)
-    ]  # fmt: skip
+            "relnatts": len(o.columns), "relhasindex": o.id in indexed,
+            "relam": _BTREE if o.kind == "index" else 0 if o.kind == "view" else 2, "relhasrules": o.kind == "view",
+        }  # fmt: skip
+    for index in indexes:
+        if index.primary:
+            yield {
+                "relowner": owner_oid(index.on), "oid": index.oid, "relname": index.name, "relkind": "i",
+                "relnamespace": schemas.get(index.schema, 2200), "relnatts": len(index.columns), "relam": _BTREE,
+            }  # fmt: skip
 
 
 def _attributes(session: Session) -> Rows:
@@ -143,9 +184,18 @@ def _attributes(session: Session) -> Rows:
             yield {
                 "attrelid": o.id, "attname": column.name, "atttypid": kind.oid, "attlen": kind.size, "attnum": number,
                 "atttypmod": typmod(column.type), "attnotnull": not column.nullable or column.name in o.primary_key,
-                "atthasdef": column.name in o.payload.get("defaults", {}), "__format_type": display_type(column.type),
+                "atthasdef": column.name in o.payload.get("defaults", {}),
                 "attndims": 1 if column.type.startswith("array<") else 0,
             }  # fmt: skip
+
+
+def _key_attributes(session: Session) -> Rows:
+    """The columns of the indexes that primary keys have."""
+    rows = {(row["attrelid"], row["attname"]): row for row in _attributes(session)}
+    for index in indexes_of(session):
+        if index.primary:
+            for number, name in enumerate(index.columns, 1):
+                yield {**rows[index.on.id, name], "attrelid": index.oid, "attnum": number, "atthasdef": False}
 
 
 def _defaults(session: Session) -> Rows:
@@ -157,19 +207,19 @@ def _defaults(session: Session) -> Rows:
 
 def _types(session: Session) -> Rows:
     for oid, name, length, category, array in _TYPES:
-        long = _LONG_NAMES.get(name, name)
+        stem = _INPUTS.get(name, name)
         yield {"oid": oid, "typname": name, "typlen": length, "typcategory": category, "typarray": array,
-               "typelem": 0, "typtype": "p" if name == "record" else "b", "__format_type": long}  # fmt: skip
+               "typelem": 0, "typtype": "p" if name == "record" else "b",
+               "typinput": stem + "in", "typoutput": stem + "out", "typreceive": stem + "recv",
+               "typsend": stem + "send"}  # fmt: skip
         yield {"oid": array, "typname": "_" + name, "typlen": -1, "typcategory": "A", "typarray": 0, "typelem": oid,
-               "typtype": "b", "__format_type": long + "[]"}  # fmt: skip
+               "typtype": "b"}  # fmt: skip
 
 
 def _constraints(session: Session) -> Rows:
-    for o in relations(session):
-        if o.primary_key:
-            numbers = {c.name: i for i, c in enumerate(o.columns, 1)}
-            yield {"oid": o.id + 1_000_000, "conname": f"{o.name}_pkey", "connamespace": 2200, "contype": "p",
-                   "conrelid": o.id, "conkey": [numbers[n] for n in o.primary_key]}  # fmt: skip
+    schemas, on = namespaces(session), {o.id: o for o in relations(session)}
+    for row in keys.constraint_rows(indexes_of(session)):
+        yield {**row, "connamespace": schemas.get(on[row["conrelid"]].schema, 2200)}
 
 
 def _connectors(session: Session) -> list[str]:
@@ -194,16 +244,9 @@ def _settings(session: Session) -> Rows:
 
 
 def _indexes(session: Session) -> Rows:
-    by_id = {o.id: o for o in relations(session)}
     return [
-        {
-            "schemaname": o.schema,
-            "tablename": by_id[o.payload["on"]].name,
-            "indexname": o.name,
-            "indexdef": o.definition,
-        }
-        for o in by_id.values()
-        if o.kind == "index"
+        {"schemaname": i.schema, "tablename": i.on.name, "indexname": i.name, "indexdef": i.text}
+        for i in indexes_of(session)
     ]
 
 
@@ -220,41 +263,78 @@ def _of_kind(kind: str, prefix: str) -> object:
 
 
 _EMPTY = {
-    "pg_collation": "oid bigint, collname, collnamespace bigint",
+    "pg_collation": "oid bigint, collname, collnamespace bigint, collowner bigint, collprovider, "
+    "collisdeterministic boolean, collencoding int, collcollate, collctype, colliculocale, collicurules, collversion",
     "pg_description": "objoid bigint, classoid bigint, objsubid int, description",
     "pg_shdescription": "objoid bigint, classoid bigint, description",
     "pg_depend": "classid bigint, objid bigint, objsubid int, refclassid bigint, refobjid bigint, "
     "refobjsubid int, deptype",
     "pg_inherits": "inhrelid bigint, inhparent bigint, inhseqno int, inhdetachpending boolean",
     "pg_trigger": "oid bigint, tgrelid bigint, tgname, tgenabled, tgisinternal boolean, tgparentid bigint",
-    "pg_policy": "oid bigint, polname, polrelid bigint, polcmd, polpermissive boolean, polroles, polqual, polwithcheck",
+    "pg_policy": "oid bigint, polname, polrelid bigint, polcmd, polpermissive boolean, polroles array<bigint>, "
+    "polqual, polwithcheck",
     "pg_rewrite": "oid bigint, rulename, ev_class bigint, ev_type, ev_enabled, is_instead boolean",
     "pg_statistic_ext": "oid bigint, stxrelid bigint, stxname, stxnamespace bigint, stxkind array<string>, "
-    "stxstattarget int, stxkeys",
-    "pg_publication": "oid bigint, pubname, puballtables boolean",
+    "stxstattarget int, stxkeys array<smallint>, stxowner bigint",
+    "pg_publication": "oid bigint, pubname, pubowner bigint, puballtables boolean, pubinsert boolean, "
+    "pubupdate boolean, pubdelete boolean, pubtruncate boolean, pubviaroot boolean",
     "pg_publication_rel": "oid bigint, prpubid bigint, prrelid bigint, prqual, prattrs",
     "pg_publication_namespace": "oid bigint, pnpubid bigint, pnnspid bigint",
-    "pg_tablespace": "oid bigint, spcname",
+    "pg_tablespace": "oid bigint, spcname, spcowner bigint, spcacl array<string>, spcoptions array<string>",
     "pg_enum": "oid bigint, enumtypid bigint, enumsortorder float, enumlabel",
     "pg_range": "rngtypid bigint, rngsubtype bigint, rngmultitypid bigint",
     "pg_extension": "oid bigint, extname, extversion, extnamespace bigint",
-    "pg_sequence": "seqrelid bigint, seqtypid bigint, seqstart bigint, seqincrement bigint",
+    "pg_sequence": "seqrelid bigint, seqtypid bigint, seqstart bigint, seqincrement bigint, seqmin bigint, "
+    "seqmax bigint, seqcache bigint, seqcycle boolean",
     "pg_partitioned_table": "partrelid bigint, partstrat",
-    "pg_language": "oid bigint, lanname",
-    "pg_opclass": "oid bigint, opcname, opcmethod bigint",
+    "pg_language": "oid bigint, lanname, lanowner bigint, lanispl boolean, lanpltrusted boolean, lanplcallfoid bigint, "
+    "laninline bigint, lanvalidator bigint, lanacl array<string>",
+    "pg_opclass": "oid bigint, opcname, opcmethod bigint, opcnamespace bigint, opcowner bigint, opcfamily bigint, "
+    "opcintype bigint, opcdefault boolean, opckeytype bigint",
     "pg_stat_activity": "datid bigint, datname, pid int, usename, application_name, state, query",
     "pg_locks": "locktype, database bigint, relation bigint, pid int, mode, granted boolean",
+    "pg_default_acl": "oid bigint, defaclrole bigint, defaclnamespace bigint, defaclobjtype, defaclacl array<string>",
+    "pg_event_trigger": "oid bigint, evtname, evtevent, evtowner bigint, evtfoid bigint, evtenabled, "
+    "evttags array<string>",
+    "pg_ts_config": "oid bigint, cfgname, cfgnamespace bigint, cfgowner bigint, cfgparser bigint",
+    "pg_ts_dict": "oid bigint, dictname, dictnamespace bigint, dictowner bigint, dicttemplate bigint, dictinitoption",
+    "pg_ts_parser": "oid bigint, prsname, prsnamespace bigint, prsstart, prstoken, prsend, prsheadline, prslextype",
+    "pg_ts_template": "oid bigint, tmplname, tmplnamespace bigint, tmplinit, tmpllexize",
+    "pg_operator": "oid bigint, oprname, oprnamespace bigint, oprowner bigint, oprkind, oprcanmerge boolean, "
+    "oprcanhash boolean, oprleft bigint, oprright bigint, oprresult bigint, oprcom bigint, oprnegate bigint, "
+    "oprcode bigint, oprrest bigint, oprjoin bigint",
+    "pg_cast": "oid bigint, castsource bigint, casttarget bigint, castfunc bigint, castcontext, castmethod",
+    "pg_foreign_data_wrapper": "oid bigint, fdwname, fdwowner bigint, fdwhandler bigint, fdwvalidator bigint, "
+    "fdwacl array<string>, fdwoptions array<string>",
+    "pg_user_mappings": "umid bigint, srvid bigint, srvname, umuser bigint, usename, umoptions array<string>",
+    "pg_db_role_setting": "setdatabase bigint, setrole bigint, setconfig array<string>",
+    "pg_subscription": "oid bigint, subdbid bigint, subname, subowner bigint, subenabled boolean, subconninfo, "
+    "subslotname, subsynccommit, subpublications array<string>, subbinary boolean, substream, subtwophasestate, "
+    "subdisableonerr boolean, subskiplsn",
+    "pg_conversion": "oid bigint, conname, connamespace bigint, conowner bigint, conforencoding int, "
+    "contoencoding int, conproc bigint, condefault boolean",
+    "pg_aggregate": "aggfnoid bigint, aggkind, aggnumdirectargs smallint, aggtransfn bigint, aggfinalfn bigint, "
+    "aggtranstype bigint, agginitval",
+    "pg_opfamily": "oid bigint, opfmethod bigint, opfname, opfnamespace bigint, opfowner bigint",
+    "pg_sequences": "schemaname, sequencename, sequenceowner, data_type, start_value bigint, min_value bigint, "
+    "max_value bigint, increment_by bigint, cycle boolean, cache_size bigint, last_value bigint",
+    "pg_rules": "schemaname, tablename, rulename, definition",
+    "pg_available_extensions": "name, default_version, installed_version, comment",
+    "pg_largeobject_metadata": "oid bigint, lomowner bigint, lomacl array<string>",
+    "pg_seclabels": "objoid bigint, classoid bigint, objsubid int, objtype, objnamespace bigint, objname, provider, "
+    "label",
 }
 
 ALWAYS_EMPTY = frozenset(_EMPTY)
 """Relations that never have rows."""
 
 
-def _functions(session: Session) -> Rows:
+def functions(session: Session) -> Rows:
     """The functions of the binder's catalogue."""
     return [
         {"oid": 100_000 + i, "proname": f.name, "pronamespace": 11, "prokind": f.kind, "pronargs": len(f.arguments),
-         "prorettype": _OIDS.get(f.result, 0), "proargtypes": ", ".join(f.arguments),
+         "prorettype": _OIDS.get(f.result, 0), "proargtypes": [_OIDS.get(a, 0) for a in f.arguments],
+         "__arguments": ", ".join(f.arguments),
          "provolatile": "v" if f.volatile else "i"}
         for i, f in enumerate(listed())
     ]  # fmt: skip
@@ -268,8 +348,13 @@ def load() -> None:
     define(
         "pg_catalog", "pg_proc",
         "oid bigint, proname, pronamespace bigint, proowner bigint, prokind, prorettype bigint, pronargs smallint, "
-        "proargtypes, provolatile, proisstrict boolean, proretset boolean",
-        _functions, proowner=_OWNER_OID, proisstrict=False, proretset=False,
+        "proargtypes array<bigint>, provolatile, proisstrict boolean, proretset boolean, proargnames array<string>, "
+        "proargmodes array<string>, proallargtypes array<bigint>, pronargdefaults smallint, proargdefaults, prosrc, "
+        "prolang bigint, procost float, prorows float, provariadic bigint, prosecdef boolean, proleakproof boolean, "
+        "proparallel, proacl array<string>, proconfig array<string>, probin",
+        functions, proowner=_OWNER_OID, proisstrict=False, proretset=False,
+        pronargdefaults=0, prosrc="", prolang=12, procost=1, prorows=0, provariadic=0, prosecdef=False,
+        proleakproof=False, proparallel="s",
     )  # fmt: skip
     define("pg_catalog", "pg_namespace", "oid bigint, nspname, nspowner bigint, nspacl array<string>", _namespaces,
            nspowner=_OWNER_OID)  # fmt: skip
@@ -292,8 +377,9 @@ def load() -> None:
         "attcacheoff int, atttypmod int, attbyval boolean, attstorage, attcompression, attalign, attnotnull boolean, "
         "atthasdef boolean, atthasmissing boolean, attidentity, attgenerated, attisdropped boolean, "
         "attislocal boolean, attinhcount int, attcollation bigint, attoptions array<string>, "
-        "attfdwoptions array<string>, attacl array<string>, __format_type",
-        _attributes, attstattarget=-1, attcacheoff=-1, attbyval=False, attstorage="p", attcompression="", attalign="i",
+        "attfdwoptions array<string>, attacl array<string>",
+        lambda session: [*_attributes(session), *_key_attributes(session)], attstattarget=-1, attcacheoff=-1,
+        attbyval=False, attstorage="p", attcompression="", attalign="i",
         atthasmissing=False, attidentity="", attgenerated="", attisdropped=False, attislocal=True, attinhcount=0,
         attcollation=0,
     )  # fmt: skip
@@ -301,15 +387,26 @@ def load() -> None:
         "pg_catalog", "pg_type",
         "oid bigint, typname, typnamespace bigint, typowner bigint, typlen smallint, typbyval boolean, typtype, "
         "typcategory, typispreferred boolean, typisdefined boolean, typdelim, typrelid bigint, typelem bigint, "
-        "typarray bigint, typinput, typoutput, typbasetype bigint, typtypmod int, typnotnull boolean, "
-        "typcollation bigint, typdefault, typndims int, __format_type",
+        "typarray bigint, typinput, typoutput, typreceive, typsend, typmodin, typmodout, typalign, typstorage, "
+        "typacl array<string>, typsubscript, typanalyze, typbasetype bigint, typtypmod int, typnotnull boolean, "
+        "typcollation bigint, typdefault, typndims int",
         _types, typnamespace=11, typowner=_OWNER_OID, typbyval=False, typispreferred=False, typisdefined=True,
-        typdelim=",", typrelid=0, typinput="", typoutput="", typbasetype=0, typtypmod=-1, typnotnull=False,
+        typdelim=",", typrelid=0, typinput="array_in", typoutput="array_out", typreceive="array_recv",
+        typsend="array_send", typmodin="-", typmodout="-", typalign="i", typstorage="p", typsubscript="-",
+        typanalyze="-", typbasetype=0, typtypmod=-1, typnotnull=False,
         typcollation=0, typndims=0,
     )  # fmt: skip
     define("pg_catalog", "pg_foreign_table", "ftrelid bigint, ftserver bigint, ftoptions array<string>",
            _foreign_tables)  # fmt: skip
-    define("pg_catalog", "pg_foreign_server", "oid bigint, srvname, srvoptions array<string>", _foreign_servers)
+    define(
+        "pg_catalog",
+        "pg_foreign_server",
+        "oid bigint, srvname, srvoptions array<string>, srvowner bigint, srvfdw bigint, "
+        "srvtype, srvversion, srvacl array<string>",
+        _foreign_servers,
+        srvowner=_OWNER_OID,
+        srvfdw=0,
+    )
     define("pg_catalog", "pg_attrdef", "oid bigint, adrelid bigint, adnum smallint, adbin", _defaults)
     define(
         "pg_catalog", "pg_index",
@@ -317,19 +414,25 @@ def load() -> None:
         "indisprimary boolean, indisexclusion boolean, indimmediate boolean, indisclustered boolean, "
         "indisvalid boolean, indisready boolean, indislive boolean, indisreplident boolean, "
         "indnullsnotdistinct boolean, indkey array<smallint>, indoption array<smallint>, indclass array<bigint>, "
-        "indexprs, indpred",
+        "indcollation array<bigint>, indexprs, indpred, indcheckxmin boolean",
+        lambda session: keys.index_rows(indexes_of(session)), indisexclusion=False, indimmediate=True,
+        indisclustered=False, indisvalid=True, indisready=True, indislive=True, indisreplident=False,
+        indnullsnotdistinct=False, indcheckxmin=False,
     )  # fmt: skip
     define(
         "pg_catalog", "pg_constraint",
         "oid bigint, conname, connamespace bigint, contype, condeferrable boolean, condeferred boolean, "
         "convalidated boolean, conrelid bigint, contypid bigint, conindid bigint, conparentid bigint, "
         "confrelid bigint, confupdtype, confdeltype, confmatchtype, conislocal boolean, conkey array<smallint>, "
-        "confkey array<smallint>, conbin",
+        "confkey array<smallint>, conpfeqop array<bigint>, connoinherit boolean, coninhcount smallint, conexclop "
+        "array<bigint>, confdelsetcols array<smallint>, conbin",
         _constraints, condeferrable=False, condeferred=False, convalidated=True, contypid=0, conindid=0, conparentid=0,
         confrelid=0, confupdtype="", confdeltype="", confmatchtype="", conislocal=True,
+        connoinherit=False, coninhcount=0,
     )  # fmt: skip
-    define("pg_catalog", "pg_am", "oid bigint, amname, amhandler, amtype", lambda s: [{"oid": 2}], amname="headrace",
-           amtype="t")  # fmt: skip
+    define("pg_catalog", "pg_am", "oid bigint, amname, amhandler, amtype",
+           lambda s: [{"oid": 2, "amname": "headrace", "amtype": "t"},
+                      {"oid": _BTREE, "amname": "btree", "amtype": "i"}])  # fmt: skip
     define(
         "pg_catalog", "pg_database",
         "oid bigint, datname, datdba bigint, encoding int, datcollate, datctype, datistemplate boolean, "

@@ -1,0 +1,240 @@
+"""DuckDB over the system relations: one connection for each session, which sees nothing but what is put there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_schema, arrow_type
+from headrace.errors import (
+    HeadraceError,
+    InvalidText,
+    NotSupported,
+    QueryCanceled,
+    StatementError,
+    UndefinedColumn,
+    UndefinedFunction,
+)
+from headrace.session.introspection import hidden
+from headrace.session.introspection.functions import MACROS, macro_name, table_name
+from headrace.session.introspection.rewriting import SCHEMAS, Rewriter, asks_catalog
+from headrace.session.result import ResultColumn
+from headrace.session.system.functions import version_text
+from headrace.session.system.relations import SystemRelation, system_relation
+from headrace.sql.postgres import parse_statement
+from headrace.sql.query import Query
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+_MEMORY: Final = "256MB"
+_SETTINGS: Final[Mapping[str, str | int | bool]] = {
+    "threads": 1, "memory_limit": _MEMORY, "max_temp_directory_size": "0MB", "enable_external_access": False,
+    "default_null_order": "nulls_last_on_asc_first_on_desc", "integer_division": True,
+    "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}  # fmt: skip
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The answer to a query over the system catalogs."""
+
+    columns: list[ResultColumn]
+    rows: pa.Table
+
+
+def asked(session: Session, query: Query) -> Asked | None:
+    """The answer to a query that reads system catalogs and nothing else; None for any other.
+
+    Raises `NotSupported` and the like for what is not understood.
+    """
+    if not _is_asked(session, query):
+        return None
+    rewriter = Rewriter(
+        parse_statement(query.text), lambda name, given: _value(session, name, given),
+        lambda kind, text: hidden.object_id(session, kind, text), hidden.condition, session.rights.superuser,
+        lambda schema, name: schema in SCHEMAS and system_relation(schema, name) is not None,
+    )  # fmt: skip
+    try:
+        text = rewriter.text()
+    except HeadraceError as error:
+        if error.position is not None and query.offset:
+            error.position += query.offset
+        raise
+    connection = _lookups().cursor()
+    try:
+        _provide(session, connection, rewriter)
+        with _stopped_with(session, connection.interrupt):
+            found = _run(connection, text)
+    finally:
+        connection.close()
+    return _typed(found)
+
+
+def _is_asked(session: Session, query: Query) -> bool:
+    """Whether a query reads system relations of the catalogs, and nothing else."""
+    tables = query.tables()
+    if not tables:
+        return asks_catalog(query.text)
+    if any(t.schema not in (None, *SCHEMAS) for t in tables):
+        return False
+    names = session.names()
+    if any(t.schema is None and system_relation(None, t.name) is None for t in tables):
+        return False
+    found = [names.target(t) for t in sorted(tables, key=str)]
+    return all(isinstance(f, SystemRelation) and f.schema in SCHEMAS for f in found)
+
+
+@cache
+def _lookups() -> Any:
+    """The database whose connections answer: it is empty, and cannot reach out of the process."""
+    import duckdb
+
+    opened = duckdb.connect(":memory:", config=dict(_SETTINGS))
+    opened.execute("SET lock_configuration = true")
+    return opened
+
+
+def _provide(session: Session, connection: Any, rewriter: Rewriter) -> None:
+    """Put what a query reads, and the macros that it calls, into a connection."""
+    for schema, name in sorted(rewriter.tables):
+        rows = _rows(session, schema, name)
+        if rewriter.asks_for_tables:
+            oid = hidden.CATALOGS.get(name, 0)
+            rows = rows.append_column("tableoid", pa.array([oid] * rows.num_rows, pa.int64()))
+        connection.register(table_name(schema, name), rows)
+    for name in sorted(rewriter.macros):
+        connection.execute(MACROS[name].text(macro_name(name)))
+
+
+def _rows(session: Session, schema: str, name: str) -> pa.Table:
+    relation = hidden.relation(name) if schema == hidden.SCHEMA else system_relation(schema, name)
+    assert relation is not None
+    columns = [c for c in relation.columns if not c.name.startswith("__")]
+    rows = list(relation.rows(session))
+    arrays = [
+        _array([row.get(c.name, relation.defaults.get(c.name)) for row in rows], arrow_type(c.type)) for c in columns
+    ]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema([Column(c.name, c.type) for c in columns]))
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if any(isinstance(v, str) for v in values) and not pa.types.is_string(kind):
+        return pa.array(values, pa.string()).cast(kind)  # a moment, say
+    return pa.array(values, kind)
+
+
+def _run(connection: Any, text: str) -> pa.Table:
+    import duckdb
+
+    try:
+        return connection.sql(text).to_arrow_table()
+    except duckdb.Error as error:
+        raise _error(error) from error
+
+
+def _error(error: Exception) -> HeadraceError:
+    """An error of DuckDB's in PostgreSQL's terms."""
+    message = str(error).split("\n")[0]
+    message = message.split(": ", 1)[-1].rstrip("!")
+    kind = type(error).__name__
+    if kind == "BinderException" and "column" in message.lower():
+        return UndefinedColumn(message[0].lower() + message[1:])
+    if kind == "BinderException" and "function" in message.lower():
+        return UndefinedFunction(message[0].lower() + message[1:])
+    if kind == "ConversionException":
+        return InvalidText(message[0].lower() + message[1:])
+    if kind == "InterruptException":
+        return QueryCanceled("canceling statement due to user request")
+    if kind == "InvalidInputException" and "More than one row" in message:
+        return StatementError("more than one row returned by a subquery used as an expression", sqlstate="21000")
+    return NotSupported(f"this query over the system catalogs is not supported: {message}")
+
+
+@contextmanager
+def _stopped_with(session: Session, interrupt: Callable[[], None]) -> Iterator[None]:
+    """Interrupt what runs inside when the statement is cancelled or its time is up."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            try:
+                session.check()
+            except QueryCanceled:
+                interrupt()
+
+    watcher = threading.Thread(target=watch, name="headrace-lookup", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except QueryCanceled:
+        session.check()  # which says why
+        raise
+    finally:
+        done.set()
+
+
+# ---- values
+
+
+def _value(session: Session, name: str, given: str | None) -> str | int | bool | list[str]:
+    if name == "current_setting":
+        return session.setting(str(given).lower())
+    found: dict[str, Callable[[], str | int | bool | list[str]]] = {
+        **dict.fromkeys(("current_user", "user", "current_role"), lambda: session.role),
+        "session_user": lambda: session.user,
+        **dict.fromkeys(("current_catalog", "current_database"), lambda: "dev"),
+        "current_schema": lambda: session.names().schema,
+        "current_schemas": lambda: ["pg_catalog", *session.variables.search_path()],
+        "version": version_text, "pg_backend_pid": lambda: session.number,
+        "pg_is_in_recovery": lambda: session.on_standby,
+    }  # fmt: skip
+    return found[name]()
+
+
+# ---- types
+
+
+def _typed(found: pa.Table) -> Asked:
+    """The rows with the types that results have."""
+    columns = [ResultColumn(f.name, _type(f.type)) for f in found.schema]
+    arrays = [_cast(column, arrow_type(c.type)) for c, column in zip(columns, found.columns)]
+    schema = pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
+    return Asked(columns, pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_struct(column.type):  # a record; as a document, since no type says what its fields are
+        texts = [None if value is None else json.dumps(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, wanted)])
+    return column.cast(wanted)
+
+
+@cache
+def _type(kind: pa.DataType) -> str:
+    """The type of a result's column by what DuckDB gives."""
+    if pa.types.is_list(kind):
+        return f"array<{_type(kind.value_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    for test, name in _KINDS:
+        if test(kind):
+            return name
+    return "string"
+
+
+_KINDS: Final = (
+    (pa.types.is_boolean, "boolean"), (pa.types.is_int8, "smallint"), (pa.types.is_int16, "smallint"),
+    (pa.types.is_int32, "int"), (pa.types.is_integer, "bigint"), (pa.types.is_float32, "float"),
+    (pa.types.is_floating, "double"), (pa.types.is_date, "date"), (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_binary, "binary"),
+)  # fmt: skip

@@ -1,0 +1,160 @@
+"""What the functions over the system catalogs look up, and nobody reads by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column
+from headrace.errors import UndefinedObject, UndefinedTable
+from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
+from headrace.session.rights import PRIVILEGES, Rights, class_of
+from headrace.session.roles import PREDEFINED, all_roles
+from headrace.session.system import postgres
+from headrace.session.system.keys import quote_identifier
+from headrace.session.system.relations import Rows, SystemRelation, system_relation
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+SCHEMA: Final = DEFINITIONS[0]
+CATALOGS: Final = {
+    "pg_type": 1247, "pg_attribute": 1249, "pg_proc": 1255, "pg_class": 1259, "pg_authid": 1260, "pg_database": 1262,
+    "pg_constraint": 2606, "pg_namespace": 2615, "pg_description": 2609, "pg_index": 2610, "pg_attrdef": 2604,
+    "pg_rewrite": 2618, "pg_trigger": 2620, "pg_am": 2601, "pg_foreign_server": 1417, "pg_extension": 3079,
+}  # fmt: skip
+"""The oids of the system catalogs themselves, as `'pg_class'::regclass` gives them."""
+
+
+def relation(name: str) -> SystemRelation:
+    """A hidden relation."""
+    columns, rows = _RELATIONS[name]
+    made = tuple(Column(name, kind) for name, kind in (part.split(" ") for part in columns.split(", ")))
+    return SystemRelation(SCHEMA, name, made, {}, rows)
+
+
+def _definitions(session: Session) -> Rows:
+    for record in postgres.relations(session):
+        if record.kind in ("view", "materialized_view"):
+            text = record.payload.get("query") or _query_of(record)
+            yield {"oid": record.id, "definition": f" {text.strip().rstrip(';')};", "columns": None}
+    for index in postgres.indexes_of(session):
+        yield {"oid": index.oid, "definition": index.text, "columns": list(index.columns)}
+        if index.primary:
+            keys = ", ".join(quote_identifier(c) for c in index.columns)
+            yield {"oid": index.constraint_oid, "definition": f"PRIMARY KEY ({keys})", "columns": None}
+
+
+def _query_of(record: ObjectRecord) -> str:
+    """The query in the statement that made a view."""
+    found = re.search(r"\bAS\b", record.definition, re.IGNORECASE)
+    return record.definition if found is None else record.definition[found.end() :]
+
+
+def _type_names(session: Session) -> Rows:
+    short = {oid: name for name, oid in postgres.types_by_name().items()}
+    return [{"oid": oid, "name": name, "short": short[oid]} for oid, name in postgres.type_names().items()]
+
+
+def _names(session: Session) -> Rows:
+    path = ("pg_catalog", *session.variables.search_path())
+    for schema, name, oid in postgres.named_oids(session):
+        text = f"{quote_identifier(schema)}.{quote_identifier(name)}"
+        visible = schema in path
+        yield {"oid": oid, "name": name, "qualified": f"{schema}.{name}", "visible": visible,
+               "text": quote_identifier(name) if visible else text}  # fmt: skip
+
+
+def _function_types(session: Session) -> Rows:
+    names = postgres.type_names()
+    for row in postgres.functions(session):
+        yield {"oid": row["oid"], "arguments": row["__arguments"], "result": names.get(row["prorettype"])}
+
+
+def _rights(session: Session) -> Rows:
+    state = session.rights.state
+    for role in all_roles(state).values():
+        if role.name not in PREDEFINED:
+            yield from _rights_of(session, role.name, Rights(state, role.name))
+
+
+def _rights_of(session: Session, role: str, rights: Rights) -> Iterator[dict[str, object]]:
+    for record in rights.state.objects.values():
+        kind = class_of(record)
+        if kind is not None:
+            letters = "".join(letter for letter in PRIVILEGES.values() if rights.may(letter, record))
+            yield {"role": role, "class": kind, "oid": record.id, "letters": letters}
+    for name, oid in postgres.namespaces(session).items():
+        letters = "".join(letter for letter in "UC" if rights.may_in(letter, name))
+        yield {"role": role, "class": "schema", "oid": oid, "letters": letters}
+    for oid in (*all_roles(rights.state), *(PREDEFINED.values())):
+        member = ("U" if oid in rights.inherited else "") + ("M" if oid in rights.settable else "")
+        yield {"role": role, "class": "role", "oid": abs(oid), "letters": member}
+
+
+def condition(kind: str, wanted: str | None) -> str:
+    """Whether a privilege is held, as a condition over the letters of `RIGHTS`; of which `wanted` may list several."""
+    if kind not in ("relation", "schema", "function", "role"):
+        return "true"  # on databases, types, languages and the like everybody has what there is
+    words = [w.strip().upper().removesuffix(" WITH GRANT OPTION") for w in str(wanted).split(",")]
+    if kind == "role":
+        letters = ["M" if w in ("MEMBER", "SET") else "U" for w in words]
+    else:
+        letters = [PRIVILEGES[w] for w in words if w in PRIVILEGES]
+    return " OR ".join(f"strpos(hr.letters, '{letter}') > 0" for letter in dict.fromkeys(letters)) or "false"
+
+
+_RELATIONS: Final[dict[str, tuple[str, Callable[[Session], Rows]]]] = {
+    DEFINITIONS[1]: ("oid bigint, definition string, columns array<string>", _definitions),
+    TYPE_NAMES[1]: ("oid bigint, name string, short string", _type_names),
+    NAMES[1]: ("oid bigint, name string, qualified string, visible boolean, text string", _names),
+    FUNCTION_TYPES[1]: ("oid bigint, arguments string, result string", _function_types),
+    RIGHTS[1]: ("role string, class string, oid bigint, letters string", _rights),
+}
+
+
+def object_id(session: Session, kind: str, text: str) -> int:
+    """The oid of what a literal names. Raises `UndefinedTable`, `UndefinedObject`."""
+    parts = _parts(text)
+    if kind == "regclass":
+        schema, name = (parts[-2] if len(parts) > 1 else None), parts[-1]
+        if system_relation(schema, name) is not None:
+            return CATALOGS.get(name, 0)
+        for index in postgres.indexes_of(session):
+            if index.name == name and schema in (None, index.schema):
+                return index.oid
+        found = session.names().find(TableName(schema, name))
+        if found is None:
+            raise UndefinedTable(f'relation "{text}" does not exist')
+        return found.id
+    known = _oids_by_name(session, kind)
+    name = parts[-1] if kind != "regtype" else text.strip().lower().removeprefix("pg_catalog.").strip('"')
+    if name not in known:
+        what = {"regnamespace": "schema", "regrole": "role", "regtype": "type"}.get(kind, "function")
+        raise UndefinedObject(f'{what} "{text}" does not exist')
+    return known[name]
+
+
+def _oids_by_name(session: Session, kind: str) -> dict[str, int]:
+    if kind == "regnamespace":
+        return postgres.namespaces(session)
+    if kind == "regrole":
+        return {role.name: oid for oid, role in all_roles(session.rights.state).items()}
+    return postgres.types_by_name() if kind == "regtype" else postgres.function_oids(session)
+
+
+def _parts(text: str) -> list[str]:
+    """The parts of a qualified name; those without quotes are in lower case."""
+    found, current, quoted = [], "", False
+    for c in text.split("(")[0].strip():
+        if c == '"':
+            quoted = not quoted
+        elif c == "." and not quoted:
+            found.append(current)
+            current = ""
+        else:
+            current += c if quoted else c.lower()
+    return [*found, current]

@@ -1,0 +1,447 @@
+"""From PostgreSQL's syntax tree of a query over the system catalogs to DuckDB's SQL.
+
+Both have one grammar, so most of the tree stays. What changes is what the two call differently: relations and types of
+the system, functions, regular expressions, series in SELECT lists, where arrays begin. Functions, operators and casts
+that are not known here are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from postgast import deparse
+from postgast import pg_query_pb2 as pb
+
+from headrace.errors import NotSupported, UndefinedFunction, UndefinedTable
+from headrace.session.introspection import nodes
+from headrace.session.introspection.functions import MACROS, NATIVE, RIGHTS, macro_name, table_name
+from headrace.sql.binder.names import output_name
+from headrace.sql.postgres import Parsed, parse_statement
+
+SCHEMAS: Final = ("pg_catalog", "information_schema", "rw_catalog")
+"""The schemas whose relations are looked up here."""
+_VECTORS: Final = ("indkey", "indclass", "indoption", "indcollation", "proargtypes")
+"""Columns whose arrays begin with element 0."""
+_TYPES: Final = {
+    "name": "varchar", "char": "varchar", "oid": "int8", "xid": "int8", "sql_identifier": "varchar",
+    "cardinal_number": "int4", "yes_or_no": "varchar", "character_data": "varchar", "bpchar": "varchar",
+    "regproc": "varchar", "jsonb": "json", "int2vector": "int2", "oidvector": "int8", "aclitem": "varchar",
+    "pg_node_tree": "varchar",
+    **{n: n for n in ("text", "varchar", "int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date",
+                      "timestamp", "timestamptz", "time", "interval", "json", "uuid")},
+}  # fmt: skip
+_FUNCTIONS: Final = (
+    "typinput",
+    "typoutput",
+    "typreceive",
+    "typsend",
+    "typmodin",
+    "typmodout",
+    "typanalyze",
+    "typsubscript",
+)
+"""Columns with the names of functions, which PostgreSQL compares with 0 for none."""
+_OBJECTS: Final = ("regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole")
+_OPERATORS: Final = frozenset("= <> != < > <= >= + - * / % || @> <@ && & | << >>".split())  # noqa: SIM905
+_LIKES: Final = ("~~", "!~~", "~~*", "!~~*")
+_MATCHES: Final = {"~": (False, ""), "~*": (False, "i"), "!~": (True, ""), "!~*": (True, "i")}
+_RIGHTS: Final = {
+    "has_table_privilege": "relation", "has_any_column_privilege": "relation", "has_column_privilege": "relation",
+    "has_schema_privilege": "schema", "has_function_privilege": "function", "has_database_privilege": "database",
+    "has_type_privilege": "type", "has_sequence_privilege": "relation", "has_language_privilege": "language",
+    "pg_has_role": "role", "has_server_privilege": "server", "has_foreign_data_wrapper_privilege": "server",
+    "has_tablespace_privilege": "tablespace",
+}  # fmt: skip
+
+
+@dataclass
+class Rewriter:
+    """One query; what it needs is gathered while it is rewritten."""
+
+    parsed: Parsed
+    value_of: Callable[[str, str | None], str | int | bool | list[str] | None]
+    """What the session says: `current_user`, or `current_setting` with its argument."""
+    resolve: Callable[[str, str], int]
+    """The oid of what a literal names: `regclass` and so on, and its text."""
+    holds: Callable[[str, str | None], str]
+    """How a privilege of a class is asked for: the class, and the privilege's words."""
+    superuser: bool
+    knows: Callable[[str, str], bool]
+    """Whether there is a system relation, by schema and name."""
+    tables: set[tuple[str, str]] = field(default_factory=set)
+    macros: set[str] = field(default_factory=set)
+    asks_for_tables: bool = False
+    """Whether it asks of which relation rows are: `tableoid`."""
+    _named: set[str] = field(default_factory=set)
+    _objects: list[str] = field(default_factory=list)
+    """Macros that have been put in the place of casts."""
+    _asks_for_words: bool = False
+
+    def text(self) -> str:
+        """The query for DuckDB. Raises `NotSupported`, `UndefinedFunction`, `UndefinedTable`."""
+        tree = pb.Node()
+        tree.CopyFrom(self.parsed.tree)
+        self._named = {cte.ctename for cte in nodes.messages(tree, pb.CommonTableExpr)}
+        self._name_outputs(tree)
+        self._spell_vectors(tree.select_stmt)
+        self._visit(tree)
+        return deparse(pb.ParseResult(version=160000, stmts=[pb.RawStmt(stmt=tree)]))
+
+    # ---- walking
+
+    def _visit(self, message: Any) -> None:
+        """Rewrite a message's parts, and then itself."""
+        if type(message) is pb.SelectStmt:
+            self._refuse_clauses(message)
+            self._series(message)
+        if type(message) is pb.Node:
+            self._replace(message)
+        for descriptor, value in message.ListFields():
+            if descriptor.type != descriptor.TYPE_MESSAGE:
+                continue
+            for part in value if descriptor.is_repeated else (value,):
+                self._visit(part)
+        if type(message) is pb.Node:
+            self._rewrite(message)
+        elif type(message) is pb.RangeVar:
+            self._relation(message)
+
+    def _replace(self, node: Any) -> None:
+        """Rewrite what means something only as a whole, before its parts."""
+        kind = node.WhichOneof("node")
+        if kind == "range_function":
+            self._function_relation(node)
+        elif kind == "type_cast" and nodes.type_name(node) in ("oid", "int8", "int4"):
+            inner = node.type_cast.arg
+            of = nodes.type_name(inner) if inner.WhichOneof("node") == "type_cast" else ""
+            if of in _OBJECTS:
+                literal = nodes.text_of(inner.type_cast.arg)
+                if literal is not None and not literal.isdecimal():
+                    node.CopyFrom(nodes.number(self.resolve(of, literal)))
+                elif f"{of}_oid" in MACROS:
+                    self._objects.append(f"{of}_oid")
+                    node.CopyFrom(nodes.call(f"{of}_oid", inner.type_cast.arg))
+
+    def _rewrite(self, node: Any) -> None:
+        kind = node.WhichOneof("node")
+        rewrite = {
+            "column_ref": self._column, "func_call": self._call, "type_cast": self._cast, "a_expr": self._operator,
+            "collate_clause": self._without_collation, "sqlvalue_function": self._value,
+            "a_indirection": self._element,
+            "current_of_expr": self._refuse, "set_to_default": self._refuse, "xml_expr": self._refuse,
+            "json_func_expr": self._refuse, "param_ref": self._refuse, "multi_assign_ref": self._refuse,
+        }.get(kind)  # fmt: skip
+        if rewrite is not None:
+            rewrite(node)
+
+    def _refuse(self, node: Any) -> None:
+        raise NotSupported(f"{node.WhichOneof('node').replace('_', ' ')} in a query over the system catalogs")
+
+    def _at(self, location: int) -> int:
+        return self.parsed.position(location)
+
+    def _refuse_clauses(self, select: Any) -> None:
+        for clause, what in (("locking_clause", "FOR UPDATE"), ("into_clause", "INTO")):
+            if getattr(select, clause) and (clause != "into_clause" or select.HasField(clause)):
+                raise NotSupported(f"{what} in a query over the system catalogs")
+
+    def _name_outputs(self, tree: Any) -> None:
+        """Name the outputs as PostgreSQL does, which the rewritten expressions would not be."""
+        for select in nodes.messages(tree, pb.SelectStmt):
+            for item in select.target_list:
+                target = item.res_target
+                if not target.name and target.val.WhichOneof("node") != "column_ref":  # whose name is the same in both
+                    target.name = output_name(target.val)
+
+    def _spell_vectors(self, select: Any) -> None:
+        """What is sent of a vector is its elements with blanks between them."""
+        for item in select.target_list:
+            value = item.res_target.val
+            if _is_vector(value):
+                item.res_target.name = item.res_target.name or nodes.column_name(value) or ""
+                array = pb.Node()
+                array.CopyFrom(value)
+                value.CopyFrom(nodes.call("array_to_string", array, nodes.literal(" ")))
+
+    # ---- relations and columns
+
+    def _relation(self, table: Any) -> None:
+        if not table.schemaname and table.relname in self._named:
+            return
+        key = (table.schemaname or "pg_catalog", table.relname)
+        if not self.knows(*key):
+            raise UndefinedTable(f'relation "{table.relname}" does not exist', position=self._at(table.location))
+        if not table.HasField("alias"):
+            table.alias.aliasname = table.relname
+        self.tables.add(key)
+        table.ClearField("catalogname")
+        table.ClearField("schemaname")
+        table.relname = table_name(*key)
+
+    def _column(self, node: Any) -> None:
+        fields = node.column_ref.fields
+        if len(fields) > 2 and fields[0].string.sval in SCHEMAS:
+            del fields[0]
+        if fields[-1].string.sval == "tableoid":
+            self.asks_for_tables = True
+
+    def _function_relation(self, node: Any) -> None:
+        """A function in FROM: a series, an array's elements; or one that has no rows here."""
+        relation = node.range_function
+        for item in relation.functions:
+            call = item.list.items[0]
+            name = nodes.function_name(call)
+            query = _ROWS.get(name)
+            self._asks_for_words = self._asks_for_words or name == "pg_get_keywords"
+            if query is None and name in _SESSION:
+                query = f"(SELECT {name}() AS {name})"
+            if query is not None:
+                alias = pb.Alias(aliasname=name)
+                alias.CopyFrom(relation.alias if relation.HasField("alias") else alias)
+                subquery = nodes.expression(query).sub_link.subselect
+                node.CopyFrom(pb.Node(range_subselect=pb.RangeSubselect(subquery=subquery, alias=alias)))
+                return
+
+    def _series(self, select: Any) -> None:
+        """In SELECT lists DuckDB's series are arrays, whose elements PostgreSQL has as rows."""
+        for item in select.target_list:
+            for call in nodes.messages(item, pb.FuncCall, within_queries=False):
+                name = call.funcname[-1].string.sval
+                if name == "generate_subscripts":
+                    array = pb.Node()
+                    array.CopyFrom(call.args[0])
+                    start = 0 if _is_vector(array) else 1
+                    made = nodes.call("range", nodes.number(start), nodes.plus(nodes.call("len", array), start))
+                elif name == "generate_series":
+                    made = pb.Node()
+                    made.func_call.CopyFrom(call)
+                    nodes.put_in(made.func_call.funcname, nodes.identifier("generate_series"))
+                else:
+                    continue
+                call.CopyFrom(nodes.call("unnest", made).func_call)
+
+    # ---- expressions
+
+    def _call(self, node: Any) -> None:
+        call = node.func_call
+        schema = call.funcname[0].string.sval if len(call.funcname) > 1 else "pg_catalog"
+        name = call.funcname[-1].string.sval
+        if name in ("len", "range", "generate_series", "like_escape") and schema == "pg_catalog":
+            nodes.put_in(call.funcname, nodes.identifier(name))
+        elif name in ("current_setting", "set_config", *_SESSION) or name == "current_schemas":
+            self._session_value(node, name)
+        elif name in _RIGHTS:
+            self._privilege(node, name)
+        elif name in self._objects:
+            self._macro(node, name)
+        elif name == "duckdb_keywords" and self._asks_for_words:
+            return
+        elif name in ("to_regclass", "to_regtype", "to_regnamespace"):
+            self._macro(node, name.removeprefix("to_") + "_oid")
+        elif schema not in ("pg_catalog", "information_schema") or name not in (*MACROS, *NATIVE):
+            raise UndefinedFunction(
+                f"function {name} of system catalogs does not exist", position=self._at(call.location)
+            )
+        elif name in MACROS:
+            self._macro(node, name)
+        else:
+            nodes.put_in(call.funcname, nodes.identifier(NATIVE[name]))
+
+    def _macro(self, node: Any, name: str) -> None:
+        self.macros.add(name)
+        self.tables.update(MACROS[name].reads)
+        nodes.put_in(node.func_call.funcname, nodes.identifier(macro_name(name)))
+
+    def _session_value(self, node: Any, name: str) -> None:
+        arguments = node.func_call.args
+        if name == "set_config":
+            raise NotSupported("set_config in a query over the system catalogs", hint="Use SET.")
+        given = nodes.text_of(arguments[0]) if arguments and name == "current_setting" else None
+        if name == "current_setting" and given is None:
+            raise NotSupported("current_setting of what is no literal")
+        node.CopyFrom(nodes.literal(self.value_of(name, given)))
+
+    def _privilege(self, node: Any, name: str) -> None:
+        """A superuser may do everything; of others a relation says what they may."""
+        arguments = list(node.func_call.args)
+        kind = _RIGHTS[name]
+        whole = 3 if name != "has_column_privilege" else 4
+        if len(arguments) == whole or (len(arguments) == 3 and kind == "role"):
+            if nodes.text_of(arguments[0]) is None and not self._is_user(arguments[0]):
+                raise NotSupported(f"{name} of another role that is no literal")
+            user = nodes.text_of(arguments.pop(0))
+        else:
+            user = None
+        wanted = nodes.text_of(arguments[-1])
+        if wanted is None:
+            raise NotSupported(f"{name} of a privilege that is no literal")
+        node.CopyFrom(self._held(kind, user, arguments[0], wanted))
+
+    def _is_user(self, node: Any) -> bool:
+        return bool(node.WhichOneof("node") == "a_const")
+
+    def _held(self, kind: str, user: str | None, subject: Any, wanted: str) -> Any:
+        condition = self.holds(kind, wanted)
+        if self.superuser and user is None:
+            return nodes.expression("true")
+        if condition in ("true", "false"):
+            return nodes.expression(condition)
+        self.tables.add(RIGHTS)
+        by_name = {"relation": "regclass_oid", "schema": "regnamespace_oid", "role": "regrole_oid"}.get(kind)
+        found = pb.Node()
+        found.CopyFrom(subject)
+        if by_name is not None:
+            found = nodes.call(by_name, subject)
+            self._macro(found, by_name)
+        role = self.value_of("current_user", None) if user is None else user
+        query = nodes.expression(
+            f"EXISTS (SELECT 1 FROM {table_name(*RIGHTS)} hr WHERE hr.role = $1 AND hr.class = $2 AND hr.oid = $3 AND "
+            f"({condition}))"
+        )
+        nodes.put_parameters(query, {1: nodes.literal(role), 2: nodes.literal(kind), 3: found})
+        return query
+
+    def _cast(self, node: Any) -> None:
+        cast = node.type_cast
+        names = [n.string.sval for n in cast.type_name.names]
+        kind, is_array = names[-1], bool(cast.type_name.array_bounds)
+        inner = pb.Node()
+        inner.CopyFrom(cast.arg)
+        literal = nodes.text_of(inner)
+        if kind in _OBJECTS and not is_array:
+            if kind == "regproc" and literal is not None:
+                node.CopyFrom(nodes.literal(literal.rsplit(".", 1)[-1]))  # the columns that hold one have its name
+            elif literal is not None and not literal.isdecimal():
+                node.CopyFrom(nodes.number(self.resolve(kind, literal)))
+            elif kind in ("regprocedure",):
+                raise NotSupported("regprocedure of what is no literal")
+            else:
+                node.CopyFrom(nodes.call("x", inner))
+                self._macro(node, f"{kind}_text")
+            return
+        if kind not in _TYPES or len(names) > 2 or (len(names) == 2 and names[0] not in SCHEMAS):
+            raise NotSupported(f"a cast to {'.'.join(names)} in a query over the system catalogs")
+        if literal is not None and (is_array or kind.endswith("vector")):
+            inner = nodes.array_of(literal)
+        cast.arg.CopyFrom(inner)
+        if kind == "numeric" and cast.type_name.typmods:
+            nodes.put_in(cast.type_name.names, nodes.identifier("numeric"))
+            return
+        cast.type_name.ClearField("typmods")
+        nodes.put_in(cast.type_name.names, nodes.identifier(_TYPES[kind]))
+        if kind.endswith("vector") and not is_array:
+            cast.type_name.array_bounds.append(pb.Node(integer=pb.Integer(ival=-1)))
+
+    def _operator(self, node: Any) -> None:
+        expression = node.a_expr
+        name = expression.name[-1].string.sval if expression.name else ""
+        nodes.put_in(expression.name, nodes.identifier(name))
+        if name in _LIKES and expression.kind == pb.AEXPR_OP:
+            expression.kind = pb.AEXPR_LIKE if not name.endswith("*") else pb.AEXPR_ILIKE
+        match = _MATCHES.get(name)
+        if match is not None and expression.kind == pb.AEXPR_OP:
+            negated, options = match
+            arguments = [expression.lexpr, expression.rexpr, *([nodes.literal(options)] if options else [])]
+            made = nodes.call("regexp_matches", *arguments)
+            negation = pb.Node(bool_expr=pb.BoolExpr(boolop=pb.NOT_EXPR, args=[made]))
+            node.CopyFrom(negation if negated else made)
+            return
+        if expression.kind in (pb.AEXPR_OP_ANY, pb.AEXPR_OP_ALL):
+            literal = nodes.text_of(expression.rexpr)
+            if literal is not None:
+                expression.rexpr.CopyFrom(nodes.array_of(literal))
+        like = expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE)
+        if like and nodes.function_name(expression.rexpr) == "like_escape":
+            escaped = "ilike_escape" if expression.kind == pb.AEXPR_ILIKE else "like_escape"
+            escaped = f"not_{escaped}" if name.startswith("!") else escaped
+            node.CopyFrom(nodes.call(escaped, expression.lexpr, *expression.rexpr.func_call.args))
+            return
+        if expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE, pb.AEXPR_NOT_DISTINCT, pb.AEXPR_DISTINCT, pb.AEXPR_IN,
+                               pb.AEXPR_NULLIF, pb.AEXPR_BETWEEN, pb.AEXPR_NOT_BETWEEN):  # fmt: skip
+            return
+        for one, other in ((expression.lexpr, expression.rexpr), (expression.rexpr, expression.lexpr)):
+            if (
+                nodes.column_name(one) in _FUNCTIONS
+                and other.WhichOneof("node") == "a_const"
+                and other.a_const.HasField("ival")
+            ):
+                other.CopyFrom(nodes.literal("-"))
+        if name not in _OPERATORS:
+            raise NotSupported(
+                f"operator {name} in a query over the system catalogs", position=self._at(expression.location)
+            )
+
+    def _without_collation(self, node: Any) -> None:
+        inner = pb.Node()
+        inner.CopyFrom(node.collate_clause.arg)
+        node.CopyFrom(inner)
+
+    def _value(self, node: Any) -> None:
+        name = output_name(node)
+        if name in _SESSION:
+            node.CopyFrom(nodes.literal(self.value_of(name, None)))
+
+    def _element(self, node: Any) -> None:
+        """An element of an array that begins with 0 is the next one of DuckDB's, which begin with 1."""
+        for part in node.a_indirection.indirection:
+            if part.HasField("a_indices"):
+                if part.a_indices.is_slice:
+                    raise NotSupported("a slice in a query over the system catalogs")
+                if _is_vector(node.a_indirection.arg):
+                    index = pb.Node()
+                    index.CopyFrom(part.a_indices.uidx)
+                    part.a_indices.uidx.CopyFrom(nodes.plus(index, 1))
+
+
+_SESSION: Final = (
+    "current_user", "user", "current_role", "session_user", "current_catalog", "current_database", "current_schema",
+    "version", "pg_backend_pid", "pg_is_in_recovery", "current_schemas",
+)  # fmt: skip
+
+
+_ROWS: Final = {
+    "pg_options_to_table": "(SELECT q.* FROM (SELECT '' AS option_name, '' AS option_value) q WHERE false)",
+    "aclexplode": "(SELECT q.* FROM (SELECT 0 AS grantor, 0 AS grantee, '' AS privilege_type, true AS is_grantable) q "
+    "WHERE false)",
+    "pg_get_keywords": "(SELECT q.keyword_name AS word, upper(left(q.keyword_category, 1)) AS catcode, "
+    "q.keyword_category AS catdesc FROM duckdb_keywords() q)",
+}  # fmt: skip
+"""Functions in FROM that are queries here."""
+_HINT: Final = re.compile(
+    r"\b(?:pg_|has_|to_reg|reg(?:class|type|proc|role|namespace)|format_type|obj_desc|col_desc|current_|version)",
+    re.IGNORECASE,
+)
+"""What a text has that asks the system catalogs without naming a relation; others have it, too."""
+_ASKING: Final = frozenset(
+    name for name in (*MACROS, *_RIGHTS, *_ROWS, "to_regclass", "to_regtype", "to_regnamespace")
+    if not name.startswith(("array_", "quote_", "reg")) and name not in ("cardinality", "age", "txid_current")
+)  # fmt: skip
+"""Functions that only the system catalogs can answer."""
+
+
+def is_catalog_function(name: str) -> bool:
+    """Whether only the system catalogs can answer the function of this name."""
+    return name.lower() in _ASKING
+
+
+def asks_catalog(text: str) -> bool:
+    """Whether a query without relations calls a function, or has a cast, that the system catalogs answer."""
+    if not _HINT.search(text):
+        return False
+    tree = parse_statement(text).tree
+    if tree is None:
+        return False
+    if any(call.funcname[-1].string.sval in _ASKING for call in nodes.messages(tree, pb.FuncCall)):
+        return True
+    for relation in nodes.messages(tree, pb.RangeFunction):
+        if any(nodes.function_name(item.list.items[0]) in _SESSION for item in relation.functions):
+            return True
+    return any(name.names[-1].string.sval in _OBJECTS for name in nodes.messages(tree, pb.TypeName) if name.names)
+
+
+def _is_vector(node: Any) -> bool:
+    """Whether an expression is a column whose arrays begin with element 0."""
+    return nodes.column_name(node) in _VECTORS

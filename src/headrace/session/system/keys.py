@@ -1,0 +1,96 @@
+"""Primary keys and indexes as PostgreSQL's catalogs show them: a primary key has an index of its own there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.catalog.records import ObjectRecord
+from headrace.session.system.relations import Rows
+
+CONSTRAINTS: Final = 1_000_000
+"""How far the oid of a primary key lies above that of its table."""
+_KEY_INDEXES: Final = 2_000_000
+"""The same of the index that PostgreSQL would have for it."""
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*")
+
+
+def quote_identifier(name: str) -> str:
+    """A name as SQL has it."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index, or what a primary key has for one."""
+
+    oid: int
+    name: str
+    on: ObjectRecord
+    columns: tuple[str, ...]
+    included: tuple[str, ...] = ()
+    primary: bool = False
+
+    @property
+    def schema(self) -> str:
+        """The schema that it is in."""
+        return self.on.schema
+
+    @property
+    def constraint_oid(self) -> int:
+        """The oid of the primary key that it belongs to."""
+        return self.on.id + CONSTRAINTS
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of its columns in the table."""
+        places = {c.name: i for i, c in enumerate(self.on.columns, 1)}
+        return [places[n] for n in (*self.columns, *self.included)]
+
+    @property
+    def text(self) -> str:
+        """The statement that would make it, as `pg_get_indexdef` writes it."""
+        quoted = quote_identifier
+        unique = "UNIQUE " if self.primary else ""
+        target = f"{quoted(self.schema)}.{quoted(self.on.name)}"
+        columns = ", ".join(map(quoted, self.columns))
+        rest = f" INCLUDE ({', '.join(map(quoted, self.included))})" if self.included else ""
+        return f"CREATE {unique}INDEX {quoted(self.name)} ON {target} USING btree ({columns}){rest}"
+
+
+def indexes(records: Iterable[ObjectRecord]) -> Iterator[Index]:
+    """All indexes of some relations."""
+    known = {o.id: o for o in records}
+    for record in known.values():
+        if record.primary_key:
+            yield Index(
+                record.id + _KEY_INDEXES, f"{record.name}_pkey", record, tuple(record.primary_key), primary=True
+            )
+        elif record.kind == "index" and record.payload["on"] in known:
+            key = tuple(record.payload["key"])
+            on = known[record.payload["on"]]
+            included = tuple(c.name for c in record.columns if c.name not in key)
+            every = {c.name for c in on.columns} == {*key, *included}
+            yield Index(record.id, record.name, on, key, () if every else included)
+
+
+def index_rows(found: Iterable[Index]) -> Rows:
+    """Rows of `pg_index`."""
+    for index in found:
+        width = len(index.numbers)
+        yield {
+            "indexrelid": index.oid, "indrelid": index.on.id, "indnatts": width, "indnkeyatts": len(index.columns),
+            "indisunique": index.primary, "indisprimary": index.primary, "indkey": index.numbers,
+            "indoption": [0] * len(index.columns), "indclass": [0] * len(index.columns),
+            "indcollation": [0] * len(index.columns),
+        }  # fmt: skip
+
+
+def constraint_rows(found: Iterable[Index]) -> Rows:
+    """Rows of `pg_constraint`: primary keys."""
+    for index in found:
+        if index.primary:
+            yield {"oid": index.constraint_oid, "conname": index.name, "contype": "p", "conrelid": index.on.id,
+                   "conindid": index.oid, "conkey": index.numbers}  # fmt: skip

@@ -1,0 +1,125 @@
+"""What tests fetch from package registries: jars by Maven, packages by npm, modules by Go. Kept in the user's cache.
+
+`python tests/registries.py` fetches all of it before the tests run, and says what cannot be had; the tests that need it
+are skipped then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+FETCH_S = 600
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>headrace</groupId><artifactId>for-tests</artifactId><version>1</version><dependencies><dependency>
+<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+</dependency></dependencies></project>"""
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+class NotToBeHad(Exception):
+    """A tool is missing, or its registry cannot be reached."""
+
+
+def cache() -> Path:
+    """The directory in which it is all kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+
+
+def jars(group: str, artifact: str, version: str) -> Path:
+    """A directory with a jar and what it needs. Raises NotToBeHad."""
+
+    def fill(folder: Path) -> Path:
+        (folder / "pom.xml").write_text(_POM.format(group=group, artifact=artifact, version=version))
+        _run("mvn", ["-q", "-B", _COPY, "-DincludeScope=runtime", f"-DoutputDirectory={folder}/jars"], folder)
+        return folder / "jars"
+
+    return _kept(f"{artifact}-{version}", fill)
+
+
+def node_modules(*packages: str) -> Path:
+    """A directory that has packages of npm, each with its version, in `node_modules`. Raises NotToBeHad."""
+
+    def fill(folder: Path) -> Path:
+        (folder / "package.json").write_text('{"private": true}')
+        _run("npm", ["install", "--no-audit", "--no-fund", *packages], folder)
+        return folder
+
+    return _kept("npm-" + "-".join(p.replace("@", "") for p in packages), fill)
+
+
+def go_program(source: Path, module: str) -> Path:
+    """A program of one file that needs one module, built. Raises NotToBeHad."""
+
+    def fill(folder: Path) -> Path:
+        shutil.copy(source, folder / "main.go")
+        _run("go", ["mod", "init", "headrace/client"], folder)
+        _run("go", ["get", module], folder)
+        _run("go", ["build", "-o", "program", "."], folder)
+        return folder
+
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    return _kept(f"go-{source.stem}-{digest}", fill) / "program"
+
+
+def _kept(name: str, fill: Callable[[Path], Path]) -> Path:
+    """The directory of a name, made if it is not there; two that make it at once do not see each other's half."""
+    target = cache() / name
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = fill(Path(scratch))
+        kept = Path(scratch).with_suffix(".made")
+        shutil.copytree(made, kept, symlinks=True)
+        try:
+            os.rename(kept, target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            shutil.rmtree(kept)  # somebody else was quicker
+    return target
+
+
+def _run(tool: str, arguments: Sequence[str], folder: Path) -> None:
+    found = shutil.which(tool)
+    if found is None:
+        raise NotToBeHad(f"{tool} is not installed")
+    try:
+        done = subprocess.run(
+            [found, *arguments], cwd=folder, capture_output=True, text=True, timeout=FETCH_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotToBeHad(f"{tool} was not done within {FETCH_S} s") from error
+    if done.returncode:
+        raise NotToBeHad(f"{tool} failed: {(done.stdout + done.stderr)[-2000:]}")
+
+
+KAFKA = ("org.apache.kafka", "kafka_2.13", "4.0.0")
+JDBC = ("org.postgresql", "postgresql", "42.7.4")
+NODE = ("pg@8.13.1", "pg-cursor@2.12.1", "pg-copy-streams@6.0.6")
+PGX = "github.com/jackc/pgx/v5@v5.7.2"
+GO_CLIENT = Path(__file__).parent / "e2e" / "foreign" / "client.go"
+
+
+def main() -> None:
+    """Fetch everything; what cannot be had is told."""
+    wanted: dict[str, Callable[[], Path]] = {
+        "Kafka": lambda: jars(*KAFKA), "PostgreSQL's JDBC driver": lambda: jars(*JDBC),
+        "node-postgres": lambda: node_modules(*NODE), "pgx": lambda: go_program(GO_CLIENT, PGX),
+    }  # fmt: skip
+    for name, fetch in wanted.items():
+        try:
+            fetch()
+        except NotToBeHad as error:
+            print(f"no {name}: {error}; the tests that need it are skipped", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

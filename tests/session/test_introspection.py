@@ -1,0 +1,139 @@
+"""Queries over the system catalogs: what they mean, what is refused, and who may ask what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from clients import run
+from headrace.errors import (
+    HeadraceError,
+    NotSupported,
+    QueryCanceled,
+    UndefinedColumn,
+    UndefinedFunction,
+    UndefinedTable,
+)
+from headrace.session.database import Database
+from headrace.session.introspection import asked
+from headrace.session.session import Session
+from headrace.sql.parser import parse_query
+
+
+@pytest.fixture(scope="module")
+def session(database: Database) -> Iterator[Session]:
+    made = database.session()
+    run(
+        made,
+        "CREATE TABLE looked (id int, n numeric(8,3), t text NOT NULL DEFAULT 'x', a int[], PRIMARY KEY (t, id))",
+        "CREATE INDEX looked_n ON looked (n) INCLUDE (t)",
+        "CREATE MATERIALIZED VIEW looking AS SELECT id, count(*) AS c FROM looked GROUP BY id",
+        "CREATE SCHEMA elsewhere",
+        'CREATE TABLE elsewhere."Odd one" (x int)',
+    )
+    yield made
+    run(made, "DROP SCHEMA elsewhere CASCADE", "DROP TABLE looked CASCADE")
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'looked'::regclass AND attnum > 0 "
+         "ORDER BY attnum", [("integer",), ("numeric(8,3)",), ("text",), ("integer[]",)]),
+        ("SELECT oid::regclass::text FROM pg_class WHERE relname IN ('looked', 'Odd one') ORDER BY 1",
+         [('elsewhere."Odd one"',), ("looked",)]),
+        ("SELECT relname FROM pg_class WHERE oid = 'elsewhere.\"Odd one\"'::regclass", [("Odd one",)]),
+        ("SELECT indexrelid::regclass::text, indkey, indisprimary, pg_get_indexdef(indexrelid) FROM pg_index WHERE "
+         "indrelid = 'looked'::regclass ORDER BY 1", [
+             ("looked_n", "2 3", False, "CREATE INDEX looked_n ON public.looked USING btree (n) INCLUDE (t)"),
+             ("looked_pkey", "3 1", True, "CREATE UNIQUE INDEX looked_pkey ON public.looked USING btree (t, id)")]),
+        ("SELECT i.indkey[0], i.indkey[1] FROM pg_index i WHERE indisprimary AND indrelid = 'looked'::regclass",
+         [(3, 1)]),
+        ("SELECT unnest(indkey) AS k, generate_subscripts(indkey, 1) AS i FROM pg_index WHERE indisprimary AND "
+         "indrelid = 'looked'::regclass ORDER BY i", [(3, 0), (1, 1)]),
+        ("SELECT (k).n, (k).x FROM (SELECT information_schema._pg_expandarray(conkey) AS k FROM pg_constraint WHERE "
+         "conname = 'looked_pkey') q ORDER BY 1", [(1, 3), (2, 1)]),
+        ("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'looked'::regclass",
+         [("PRIMARY KEY (t, id)",)]),
+        ("SELECT c.relname, (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid) FROM pg_class c WHERE "
+         "c.relname ~ '^look(ed|ing)$' ORDER BY 1", [("looked", 4), ("looking", 2)]),
+        ("SELECT ARRAY(SELECT attname FROM pg_attribute WHERE attrelid = c.oid ORDER BY attnum) FROM pg_class c WHERE "
+         "relname = 'looking'", [(["id", "c"],)]),
+        ("SELECT relkind FROM pg_class WHERE relname = ANY('{looked,looking}') ORDER BY relname", [("r",), ("m",)]),
+        ("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'else%' ESCAPE '/' OR nspname !~~ '%e%' ORDER BY 1",
+         [("elsewhere",), ("pg_catalog",), ("public",), ("rw_catalog",)]),
+        ("SELECT pg_get_userbyid(relowner), pg_table_is_visible(oid) FROM pg_class WHERE relname IN ('looked', "
+         "'Odd one') ORDER BY relname DESC", [("root", True), ("root", False)]),
+        ("SELECT 'looked'::regclass::oid = to_regclass('looked'), to_regclass('nowhere') IS NULL", [(True, True)]),
+        ("SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'looked'::regclass", [("'x'",)]),
+        ("SELECT typname FROM pg_type WHERE oid = 'timestamp with time zone'::regtype", [("timestamptz",)]),
+        ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT max(n) FROM r, "
+         "pg_namespace WHERE nspname = 'public'", [(3,)]),
+        ("SELECT relnatts / 2, NULL::int FROM pg_class WHERE relname = 'looked'", [(2, None)]),
+        ("SELECT x FROM (VALUES (1), (NULL), (2)) v(x), pg_namespace WHERE nspname = 'public' ORDER BY x DESC",
+         [(None,), (2,), (1,)]),
+        ("SELECT name, relation_type FROM rw_catalog.rw_relations WHERE name LIKE 'look%' ORDER BY 1",
+         [("looked", "table"), ("looked_n", "index"), ("looking", "materialized view")]),
+    ],
+)  # fmt: skip
+def test_what_clients_ask(session: Session, sql: str, rows: list[tuple[object, ...]]) -> None:
+    assert asked(session, parse_query(sql)) is not None
+    assert run(session, sql) == rows
+
+
+def test_outputs_are_named_as_postgresql_names_them(session: Session) -> None:
+    sql = ("SELECT format_type(23, NULL), oid::int8, 1 + 1, CASE WHEN true THEN 1 END, (SELECT relname), ARRAY[1], "
+           "current_user, coalesce(relname, 'x') FROM pg_class WHERE relname = 'looked'")  # fmt: skip
+    (found,) = session.execute(sql)
+    names = [c.name for c in found.columns or ()]
+    assert names == ["format_type", "oid", "?column?", "case", "relname", "array", "current_user", "coalesce"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "error"),
+    [
+        ("SELECT nope FROM pg_class", UndefinedColumn),
+        ("SELECT getenv('HOME') FROM pg_class", UndefinedFunction),
+        ("SELECT read_text('/etc/passwd') FROM pg_class", UndefinedFunction),
+        ("SELECT c.* FROM pg_class c, read_csv('/etc/passwd') r", HeadraceError),
+        ("SELECT c.* FROM pg_class c, '/etc/passwd' r", HeadraceError),
+        ("SELECT * FROM pg_class, duckdb_settings()", UndefinedFunction),
+        ("SELECT * FROM pg_class, duckdb_keywords()", UndefinedFunction),
+        ("SELECT * FROM pg_catalog.pg_nothing", UndefinedTable),
+        ("SELECT 'nowhere'::regclass", UndefinedTable),
+        ("SELECT relname FROM pg_class FOR UPDATE", NotSupported),
+        ("SELECT relname::point FROM pg_class", NotSupported),
+        ("SELECT relname @@ 'x' FROM pg_class", NotSupported),
+        ("SELECT (SELECT relname FROM pg_class)", HeadraceError),
+    ],
+)
+def test_what_is_refused(session: Session, sql: str, error: type[HeadraceError]) -> None:
+    with pytest.raises(error) as caught:
+        run(session, sql)
+    assert "Error:" not in caught.value.message and caught.value.sqlstate != "XX000"
+
+
+def test_names_of_tables_of_ours_are_no_way_around(session: Session) -> None:
+    """What the functions look up cannot be read by name, and other tables are not there."""
+    for name in ("headrace_hidden__rights", "pg_catalog__pg_authid", "duckdb_settings", "sqlite_master"):
+        with pytest.raises(UndefinedTable):
+            run(session, f"SELECT x.* FROM pg_class c, {name} x")
+
+
+def test_a_lookup_that_does_not_end_is_cancelled(session: Session) -> None:
+    run(session, "SET statement_timeout = '500ms'")
+    try:
+        with pytest.raises(QueryCanceled):
+            run(session, "SELECT count(*) FROM generate_series(1, 100000000) a, generate_series(1, 100000000) b, pg_am")
+    finally:
+        run(session, "SET statement_timeout = 0")
+    assert run(session, "SELECT count(*) > 0 FROM pg_am") == [(True,)]
+
+
+def test_a_lookup_sees_what_was_made_just_now(session: Session) -> None:
+    for number in range(3):
+        run(session, f"CREATE TABLE fresh_{number} (a int)")
+        assert run(session, "SELECT count(*) FROM pg_class WHERE relname LIKE 'fresh%'") == [(number + 1,)]
+    run(session, *(f"DROP TABLE fresh_{number}" for number in range(3)))
