@@ -429,8 +429,8 @@ def test_small_runs_that_a_power_failure_takes_come_back(opened: Open, tmp_path:
     held = [r for r in standby.catalog.state.runs.values() if r.content_b64 is not None]
     assert len(held) == 2
     OPEN_RUNS.clear()
-    for record in held:
-        (tmp_path / "state" / record.ref.path).unlink()
+    for path in {record.ref.path for record in held}:  # small runs share an object
+        (tmp_path / "state" / path).unlink()
     with pytest.raises(SerializationFailure):  # never fewer rows
         rows(standby.session(), "SELECT k FROM t ORDER BY k")
     standby.coordinator.take_over(60)
