@@ -79,8 +79,8 @@ def test_reads_by_key_and_temporal_joins(spark: SparkSession, tmp_path: Path, us
         assert Counter(database.sql("SELECT * FROM j").rows()) == Counter([*wanted, (1, 7)])
         assert database.sql("SHOW INDEXES").rows() == [("i", "t", "c, s", "d", "NO")]
         assert database.sql("SHOW INDEXES FROM a").rows() == []
-        listed = database.sql("SELECT tablename, indexname FROM pg_catalog.pg_indexes").rows()
-        assert listed == [("t", "i")]
+        listed = database.sql("SELECT tablename, indexname FROM pg_catalog.pg_indexes ORDER BY 2").rows()
+        assert listed == [("t", "i"), ("t", "t_pkey")]
         for name, error in (("INDEX i", DependentObjectsExist), ("TABLE t", DependentObjectsExist)):
             with pytest.raises(error):
                 database.sql(f"DROP {name}")
