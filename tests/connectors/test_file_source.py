@@ -326,7 +326,10 @@ def test_missing_column_and_missing_file(tmp_path):
         ({"delimiter": "::"}, "option delimiter must be one ASCII character"),
         ({"replay_speed": "2"}, "option replay_speed needs the option replay_column"),
         ({"replay_column": "id"}, "option replay_column must be a column of type timestamp"),
-        ({"connector": "pulsar"}, "option connector must be one of datagen, files, kafka, nexmark, not 'pulsar'"),
+        (
+            {"connector": "pulsar"},
+            "option connector must be one of datagen, files, kafka, nexmark, postgres-cdc, not 'pulsar'",
+        ),
         ({"path": ""}, "option path is required"),
     ],
 )

@@ -9,10 +9,13 @@ import pytest
 from clients import run
 from headrace.errors import (
     HeadraceError,
+    InvalidParameter,
     NotSupported,
     QueryCanceled,
+    TooManyRows,
     UndefinedColumn,
     UndefinedFunction,
+    UndefinedObject,
     UndefinedTable,
 )
 from headrace.session.database import Database
@@ -74,6 +77,16 @@ def session(database: Database) -> Iterator[Session]:
         ("SELECT relnatts / 2, NULL::int FROM pg_class WHERE relname = 'looked'", [(2, None)]),
         ("SELECT x FROM (VALUES (1), (NULL), (2)) v(x), pg_namespace WHERE nspname = 'public' ORDER BY x DESC",
          [(None,), (2,), (1,)]),
+        ("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'headrace\\_c%' OR nspname ILIKE 'PUBL_C' ORDER BY 1",
+         [("headrace_catalog",), ("public",)]),
+        ("WITH pg_class AS (SELECT * FROM pg_namespace WHERE nspname = 'public') SELECT nspname FROM pg_class",
+         [("public",)]),
+        ("SELECT generate_series(1, cardinality(conkey)) AS n FROM pg_constraint WHERE conname = 'looked_pkey'",
+         [(1,), (2,)]),
+        ("SELECT position('o' IN relname), extract(year FROM date '2024-01-02') FROM pg_class WHERE relname = 'looked'",
+         [(2, 2024)]),
+        ("SELECT has_table_privilege('pg_class', 'SELECT'), has_table_privilege('looked', 'INSERT, TRUNCATE')",
+         [(True, True)]),
         ("SELECT name, relation_type FROM rw_catalog.rw_relations WHERE name LIKE 'look%' ORDER BY 1",
          [("looked", "table"), ("looked_n", "index"), ("looking", "materialized view")]),
     ],
@@ -107,6 +120,13 @@ def test_outputs_are_named_as_postgresql_names_them(session: Session) -> None:
         ("SELECT relname::point FROM pg_class", NotSupported),
         ("SELECT relname @@ 'x' FROM pg_class", NotSupported),
         ("SELECT (SELECT relname FROM pg_class)", HeadraceError),
+        ("SELECT generate_series(1, 100000000) FROM pg_am", NotSupported),
+        ("SELECT has_table_privilege('nowhere', 'SELECT')", UndefinedTable),
+        ("SELECT has_table_privilege('looked', 'SIT')", InvalidParameter),
+        ("SELECT has_table_privilege('nobody', 'looked', 'SELECT')", UndefinedObject),
+        ("SELECT has_table_privilege(10, 'looked', 'SELECT')", NotSupported),
+        ("SELECT * FROM (WITH pg_am AS (SELECT 1) SELECT 1 FROM pg_am) q, pg_am", HeadraceError),
+        ("SELECT now() - now() FROM pg_am", NotSupported),
     ],
 )
 def test_what_is_refused(session: Session, sql: str, error: type[HeadraceError]) -> None:
@@ -130,6 +150,22 @@ def test_a_lookup_that_does_not_end_is_cancelled(session: Session) -> None:
     finally:
         run(session, "SET statement_timeout = 0")
     assert run(session, "SELECT count(*) > 0 FROM pg_am") == [(True,)]
+
+
+def test_an_answer_that_is_too_large_is_refused(session: Session) -> None:
+    with pytest.raises(TooManyRows):
+        run(session, "SELECT * FROM pg_proc a, pg_proc b")
+
+
+def test_who_may_what_is_asked_of_each_row(database: Database, session: Session) -> None:
+    """A column `oid` without a qualifier is the relation's that is asked about."""
+    run(session, "CREATE ROLE looker", "GRANT SELECT ON looked TO looker", "CREATE TABLE hidden_one (a int)")
+    looker = database.session(user="looker")
+    sql = "SELECT relname FROM pg_class WHERE relkind = 'r' AND has_table_privilege(oid, 'SELECT')"
+    assert run(looker, sql) == [("looked",)]
+    assert run(looker, "SELECT has_table_privilege('root', 'hidden_one', 'SELECT')") == [(True,)]
+    looker.close()
+    run(session, "DROP TABLE hidden_one", "DROP OWNED BY looker", "DROP ROLE looker")
 
 
 def test_a_lookup_sees_what_was_made_just_now(session: Session) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 
@@ -83,27 +83,33 @@ class PreparedStatement:
         return self._session.start_planned(self._statement, self._plan, parameters)
 
 
+AsOf: TypeAlias = tuple[object, int]
+"""What a plan depends on beside the text: the catalog's objects and the version of the session's settings."""
+
+
+def plans_as_of(session: Session) -> AsOf:
+    """What a plan that is made from now on depends on."""
+    return session.database.catalog.image.objects, session.variables.version
+
+
 class PreparedRead(PreparedStatement):
     """A query that is answered without Spark, as long as its relation is the same; else it is planned again."""
 
-    def __init__(self, session: Session, statement: st.Select, planned: PlannedRead) -> None:
+    def __init__(self, session: Session, statement: st.Select, planned: PlannedRead, as_of: AsOf) -> None:
+        """`as_of` was taken before it was planned: what changed meanwhile is to be seen."""
         super().__init__(session, statement, planned.plan.types, planned.plan.columns)
         self._query = statement.query
         self._planned: PlannedRead | None = planned
-        self._as_of = self._now()
-
-    def _now(self) -> tuple[object, int]:
-        """What a plan depends on beside the text: the catalog's objects and the session's settings."""
-        return self._session.database.catalog.image.objects, self._session.variables.version
+        self._as_of = as_of
 
     def _is_current(self) -> bool:
-        objects, version = self._now()
+        objects, version = plans_as_of(self._session)
         return self._as_of[0] is objects and self._as_of[1] == version
 
     def _current(self) -> PlannedRead | None:
         """The plan by what there is now. Raises what `plan_read` does."""
         if not self._is_current():
-            now = self._now()
+            now = plans_as_of(self._session)
             planned = plan_read(self._session, self._query, self.parameter_types)
             same = planned is not None and planned.lasting and planned.plan.columns == self.columns
             self._planned, self._as_of = planned if same else None, now  # what has changed is told by the ordinary way
@@ -137,9 +143,10 @@ def prepare(session: Session, statement: st.Statement, known: Sequence[str | Non
         return PreparedStatement(session, statement, (), None)
     types = list(parameter_types(statement, known))
     if isinstance(statement, st.Select):
+        as_of = plans_as_of(session)
         planned = plan_read(session, statement.query, types)
         if planned is not None and planned.lasting and len(planned.plan.types) == len(types):
-            return PreparedRead(session, statement, planned)
+            return PreparedRead(session, statement, planned, as_of)
     plan = plan_rows(session, statement, types)
     if plan is not None:
         return PreparedStatement(session, statement, plan.types, plan.columns, plan)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.session.execution.row_writes import plan_rows
-from headrace.session.prepared import PreparedRead, PreparedStatement
+from headrace.session.prepared import PreparedRead, PreparedStatement, plans_as_of
 from headrace.session.reading.planning import plan_read
 from headrace.sql import statements as st
 from headrace.sql.binder.tree import filled
@@ -141,6 +141,7 @@ class KnownTexts:
 
     def _read(self, statement: st.Select, plain: Lifted, sql: str) -> PreparedStatement | None:
         """A query, if the one with parameters is the same: a number in ORDER BY, say, is no value."""
+        as_of = plans_as_of(self._session)
         lifted_out = plan_read(self._session, statement.query, plain.types)
         met = parse_one(sql)
         written = plan_read(self._session, met.query) if isinstance(met, st.Select) else None
@@ -148,4 +149,4 @@ class KnownTexts:
             return None
         if filled(lifted_out.plan.query, plain.values) != written.plan.query:
             return None
-        return PreparedRead(self._session, statement, lifted_out)
+        return PreparedRead(self._session, statement, lifted_out, as_of)

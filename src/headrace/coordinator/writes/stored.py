@@ -65,7 +65,7 @@ class Versions:
             epoch = core.epochs.complete
             # What is complete is in the catalog: as long as that has these runs, they have all up to the epoch, and
             # nothing that the epoch tells from later ones has been merged.
-            if core.catalog.image.members(relation.state_table) is version.members:
+            if core.catalog.settled and core.catalog.image.members(relation.state_table) is version.members:
                 held.callback(self._release, relation.id, version)
                 return version.refs, epoch
             self._release(relation.id, version)

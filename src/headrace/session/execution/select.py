@@ -218,7 +218,7 @@ def describe(session: Session, bound: Bound) -> list[ResultColumn]:
 
 def describe_query(session: Session, query: Query) -> list[ResultColumn]:
     """The columns of a query, by the shortest way."""
-    answer = asked(session, query)
+    answer = asked(session, query, described=True)
     if answer is not None:
         return answer.columns
     planned = plan_read(session, query)

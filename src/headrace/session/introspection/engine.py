@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ from headrace.errors import (
     NotSupported,
     QueryCanceled,
     StatementError,
+    TooManyRows,
     UndefinedColumn,
     UndefinedFunction,
 )
@@ -42,6 +43,9 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "python_enable_replacements": False,
 }  # fmt: skip
 _POLL_S: Final = 0.1
+_BATCH_ROWS: Final = 10_000
+_RESULT_BYTES: Final = 64 << 20
+"""Bytes that an answer may have: it is held whole."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,10 @@ class Asked:
     rows: pa.Table
 
 
-def asked(session: Session, query: Query) -> Asked | None:
+def asked(session: Session, query: Query, *, described: bool = False) -> Asked | None:
     """The answer to a query that reads system catalogs and nothing else; None for any other.
+
+    One that is only to be `described` has no rows.
 
     Raises `NotSupported` and the like for what is not understood.
     """
@@ -74,7 +80,7 @@ def asked(session: Session, query: Query) -> Asked | None:
     try:
         _provide(session, connection, rewriter)
         with _stopped_with(session, connection.interrupt):
-            found = _run(connection, text)
+            found = _run(session, connection, text, described)
     finally:
         connection.close()
     return _typed(found)
@@ -107,7 +113,7 @@ def _lookups() -> Any:
 def _provide(session: Session, connection: Any, rewriter: Rewriter) -> None:
     """Put what a query reads, and the macros that it calls, into a connection."""
     for schema, name in sorted(rewriter.tables):
-        rows = _rows(session, schema, name)
+        rows = _rows(session, schema, name, rewriter.roles)
         if rewriter.asks_for_tables:
             oid = hidden.CATALOGS.get(name, 0)
             rows = rows.append_column("tableoid", pa.array([oid] * rows.num_rows, pa.int64()))
@@ -116,8 +122,8 @@ def _provide(session: Session, connection: Any, rewriter: Rewriter) -> None:
         connection.execute(MACROS[name].text(macro_name(name)))
 
 
-def _rows(session: Session, schema: str, name: str) -> pa.Table:
-    relation = hidden.relation(name) if schema == hidden.SCHEMA else system_relation(schema, name)
+def _rows(session: Session, schema: str, name: str, roles: Collection[str]) -> pa.Table:
+    relation = hidden.relation(name, roles) if schema == hidden.SCHEMA else system_relation(schema, name)
     assert relation is not None
     columns = [c for c in relation.columns if not c.name.startswith("__")]
     rows = list(relation.rows(session))
@@ -133,11 +139,21 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _run(connection: Any, text: str) -> pa.Table:
+def _run(session: Session, connection: Any, text: str, described: bool) -> pa.Table:
+    """All rows, as long as they are not too many. Raises `TooManyRows`."""
     import duckdb
 
+    most_rows, rows, size = session.database.settings.max_result_rows, 0, 0
+    batches: list[pa.RecordBatch] = []
     try:
-        return connection.sql(text).to_arrow_table()
+        relation = connection.sql(text)
+        reader = (relation.limit(0) if described else relation).to_arrow_reader(_BATCH_ROWS)
+        for batch in reader:
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if (most_rows and rows > most_rows) or size > _RESULT_BYTES:
+                raise TooManyRows("the query over the system catalogs returns too much", hint="Ask for less.")
+            batches.append(batch)
+        return pa.Table.from_batches(batches, reader.schema)
     except duckdb.Error as error:
         raise _error(error) from error
 
@@ -181,6 +197,7 @@ def _stopped_with(session: Session, interrupt: Callable[[], None]) -> Iterator[N
         raise
     finally:
         done.set()
+        watcher.join()
 
 
 # ---- values
@@ -207,7 +224,10 @@ def _value(session: Session, name: str, given: str | None) -> str | int | bool |
 def _typed(found: pa.Table) -> Asked:
     """The rows with the types that results have."""
     columns = [ResultColumn(f.name, _type(f.type)) for f in found.schema]
-    arrays = [_cast(column, arrow_type(c.type)) for c, column in zip(columns, found.columns)]
+    try:
+        arrays = [_cast(column, arrow_type(c.type)) for c, column in zip(columns, found.columns)]
+    except pa.ArrowException as error:
+        raise NotSupported(f"a result of this type over the system catalogs is not supported: {error}") from error
     schema = pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
     return Asked(columns, pa.Table.from_arrays(arrays, schema=schema))
 

@@ -210,14 +210,14 @@ MACROS: Final[dict[str, Macro]] = {
 
 _SAME: Final = (
     "count sum min max avg bool_and bool_or array_agg string_agg concat concat_ws lower upper length substring "
-    "substr replace regexp_replace split_part strpos position left right trim ltrim rtrim overlay md5 reverse "
-    "translate repeat lpad rpad abs round floor ceil ceiling mod sign row_number rank dense_rank ntile "
-    "first_value last_value lag lead now date_part extract unnest array_append array_prepend starts_with ascii "
+    "substr replace regexp_replace split_part strpos left right trim ltrim rtrim overlay md5 reverse "
+    "translate abs round floor ceil ceiling mod sign row_number rank dense_rank ntile "
+    "first_value last_value lag lead now date_part unnest array_append array_prepend starts_with ascii "
     "chr to_json percent_rank cume_dist date_trunc nth_value "
 )
 NATIVE: Final[dict[str, str]] = {
     **{name: name for name in _SAME.split()},
-    "btrim": "trim",
+    "btrim": "trim", "extract": "date_part", "position": "strpos",
     "format": "printf", "every": "bool_and", "char_length": "length", "character_length": "length",
     "octet_length": "strlen",
     "array_cat": "list_concat", "json_build_object": "json_object", "jsonb_build_object": "json_object",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.errors import UndefinedObject, UndefinedTable
+from headrace.errors import InvalidParameter, UndefinedObject, UndefinedTable
 from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
 from headrace.session.rights import PRIVILEGES, Rights, class_of
 from headrace.session.roles import PREDEFINED, all_roles
@@ -29,9 +29,11 @@ CATALOGS: Final = {
 """The oids of the system catalogs themselves, as `'pg_class'::regclass` gives them."""
 
 
-def relation(name: str) -> SystemRelation:
-    """A hidden relation."""
+def relation(name: str, roles: Collection[str]) -> SystemRelation:
+    """A hidden relation; of rights those that some roles have."""
     columns, rows = _RELATIONS[name]
+    if rows is _rights:
+        rows = lambda session: _rights(session, roles)  # noqa: E731
     made = tuple(Column(name, kind) for name, kind in (part.split(" ") for part in columns.split(", ")))
     return SystemRelation(SCHEMA, name, made, {}, rows)
 
@@ -74,11 +76,10 @@ def _function_types(session: Session) -> Rows:
         yield {"oid": row["oid"], "arguments": row["__arguments"], "result": names.get(row["prorettype"])}
 
 
-def _rights(session: Session) -> Rows:
-    state = session.rights.state
-    for role in all_roles(state).values():
-        if role.name not in PREDEFINED:
-            yield from _rights_of(session, role.name, Rights(state, role.name))
+def _rights(session: Session, roles: Collection[str] = ()) -> Rows:
+    for role in roles:
+        if role not in PREDEFINED:
+            yield from _rights_of(session, role, Rights(session.rights.state, role))
 
 
 def _rights_of(session: Session, role: str, rights: Rights) -> Iterator[dict[str, object]]:
@@ -87,6 +88,7 @@ def _rights_of(session: Session, role: str, rights: Rights) -> Iterator[dict[str
         if kind is not None:
             letters = "".join(letter for letter in PRIVILEGES.values() if rights.may(letter, record))
             yield {"role": role, "class": kind, "oid": record.id, "letters": letters}
+    yield from ({"role": role, "class": "relation", "oid": oid, "letters": "r"} for oid in CATALOGS.values())
     for name, oid in postgres.namespaces(session).items():
         letters = "".join(letter for letter in "UC" if rights.may_in(letter, name))
         yield {"role": role, "class": "schema", "oid": oid, "letters": letters}
@@ -101,9 +103,13 @@ def condition(kind: str, wanted: str | None) -> str:
         return "true"  # on databases, types, languages and the like everybody has what there is
     words = [w.strip().upper().removesuffix(" WITH GRANT OPTION") for w in str(wanted).split(",")]
     if kind == "role":
-        letters = ["M" if w in ("MEMBER", "SET") else "U" for w in words]
+        known = {"MEMBER": "M", "SET": "M", "USAGE": "U"}
     else:
-        letters = [PRIVILEGES[w] for w in words if w in PRIVILEGES]
+        known = {**PRIVILEGES, **dict.fromkeys(("TRUNCATE", "REFERENCES", "TRIGGER", "MAINTAIN"), "")}
+    unknown = next((w for w in words if w not in known), None)
+    if unknown is not None:
+        raise InvalidParameter(f'unrecognized privilege type: "{unknown.lower()}"')
+    letters = [known[w] for w in words if known[w]]
     return " OR ".join(f"strpos(hr.letters, '{letter}') > 0" for letter in dict.fromkeys(letters)) or "false"
 
 

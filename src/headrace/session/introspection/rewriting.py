@@ -46,6 +46,10 @@ _FUNCTIONS: Final = (
 """Columns with the names of functions, which PostgreSQL compares with 0 for none."""
 _OBJECTS: Final = ("regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole")
 _OPERATORS: Final = frozenset("= <> != < > <= >= + - * / % || @> <@ && & | << >>".split())  # noqa: SIM905
+_MOST_ELEMENTS: Final = 1_000_000
+_QUERY: Final = "hr_with_"
+"""What the names of queries in WITH begin with."""
+_NAMED_BY: Final = {"relation": "regclass", "schema": "regnamespace", "role": "regrole"}
 _LIKES: Final = ("~~", "!~~", "~~*", "!~~*")
 _MATCHES: Final = {"~": (False, ""), "~*": (False, "i"), "!~": (True, ""), "!~*": (True, "i")}
 _RIGHTS: Final = {
@@ -73,6 +77,8 @@ class Rewriter:
     """Whether there is a system relation, by schema and name."""
     tables: set[tuple[str, str]] = field(default_factory=set)
     macros: set[str] = field(default_factory=set)
+    roles: set[str] = field(default_factory=set)
+    """Whose rights it asks for."""
     asks_for_tables: bool = False
     """Whether it asks of which relation rows are: `tableoid`."""
     _named: set[str] = field(default_factory=set)
@@ -108,6 +114,8 @@ class Rewriter:
             self._rewrite(message)
         elif type(message) is pb.RangeVar:
             self._relation(message)
+        elif type(message) is pb.CommonTableExpr:
+            message.ctename = f"{_QUERY}{message.ctename}"
 
     def _replace(self, node: Any) -> None:
         """Rewrite what means something only as a whole, before its parts."""
@@ -170,6 +178,10 @@ class Rewriter:
 
     def _relation(self, table: Any) -> None:
         if not table.schemaname and table.relname in self._named:
+            # By a name that nothing else has: where it is not in scope, it is not to mean a relation of DuckDB's.
+            if not table.HasField("alias"):
+                table.alias.aliasname = table.relname
+            table.relname = f"{_QUERY}{table.relname}"
             return
         key = (table.schemaname or "pg_catalog", table.relname)
         if not self.knows(*key):
@@ -208,7 +220,7 @@ class Rewriter:
     def _series(self, select: Any) -> None:
         """In SELECT lists DuckDB's series are arrays, whose elements PostgreSQL has as rows."""
         for item in select.target_list:
-            for call in nodes.messages(item, pb.FuncCall, within_queries=False):
+            for call in list(nodes.messages(item, pb.FuncCall, within_queries=False)):
                 name = call.funcname[-1].string.sval
                 if name == "generate_subscripts":
                     array = pb.Node()
@@ -216,9 +228,7 @@ class Rewriter:
                     start = 0 if _is_vector(array) else 1
                     made = nodes.call("range", nodes.number(start), nodes.plus(nodes.call("len", array), start))
                 elif name == "generate_series":
-                    made = pb.Node()
-                    made.func_call.CopyFrom(call)
-                    nodes.put_in(made.func_call.funcname, nodes.identifier("generate_series"))
+                    made = _bounded_series(list(call.args))
                 else:
                     continue
                 call.CopyFrom(nodes.call("unnest", made).func_call)
@@ -229,7 +239,7 @@ class Rewriter:
         call = node.func_call
         schema = call.funcname[0].string.sval if len(call.funcname) > 1 else "pg_catalog"
         name = call.funcname[-1].string.sval
-        if name in ("len", "range", "generate_series", "like_escape") and schema == "pg_catalog":
+        if name in ("len", "range", "generate_series", "like_escape", "error") and schema == "pg_catalog":
             nodes.put_in(call.funcname, nodes.identifier(name))
         elif name in ("current_setting", "set_config", *_SESSION) or name == "current_schemas":
             self._session_value(node, name)
@@ -270,7 +280,7 @@ class Rewriter:
         kind = _RIGHTS[name]
         whole = 3 if name != "has_column_privilege" else 4
         if len(arguments) == whole or (len(arguments) == 3 and kind == "role"):
-            if nodes.text_of(arguments[0]) is None and not self._is_user(arguments[0]):
+            if nodes.text_of(arguments[0]) is None:
                 raise NotSupported(f"{name} of another role that is no literal")
             user = nodes.text_of(arguments.pop(0))
         else:
@@ -280,11 +290,13 @@ class Rewriter:
             raise NotSupported(f"{name} of a privilege that is no literal")
         node.CopyFrom(self._held(kind, user, arguments[0], wanted))
 
-    def _is_user(self, node: Any) -> bool:
-        return bool(node.WhichOneof("node") == "a_const")
-
     def _held(self, kind: str, user: str | None, subject: Any, wanted: str) -> Any:
         condition = self.holds(kind, wanted)
+        literal, reg = nodes.text_of(subject), _NAMED_BY.get(kind)
+        if literal is not None and not literal.isdecimal() and reg is not None:
+            subject = nodes.number(self.resolve(reg, literal))
+        if user is not None:
+            self.resolve("regrole", user)
         if self.superuser and user is None:
             return nodes.expression("true")
         if condition in ("true", "false"):
@@ -296,10 +308,11 @@ class Rewriter:
         if by_name is not None:
             found = nodes.call(by_name, subject)
             self._macro(found, by_name)
-        role = self.value_of("current_user", None) if user is None else user
-        query = nodes.expression(
-            f"EXISTS (SELECT 1 FROM {table_name(*RIGHTS)} hr WHERE hr.role = $1 AND hr.class = $2 AND hr.oid = $3 AND "
-            f"({condition}))"
+        role = str(self.value_of("current_user", None) if user is None else user)
+        self.roles.add(role)
+        query = nodes.expression(  # the subject is computed where no name of the relation of rights stands in its way
+            f"EXISTS (SELECT 1 FROM (SELECT $3 AS hr_o) hr_p, {table_name(*RIGHTS)} hr WHERE hr.role = $1 AND "
+            f"hr.class = $2 AND hr.oid = hr_p.hr_o AND ({condition}))"
         )
         nodes.put_parameters(query, {1: nodes.literal(role), 2: nodes.literal(kind), 3: found})
         return query
@@ -353,13 +366,10 @@ class Rewriter:
             literal = nodes.text_of(expression.rexpr)
             if literal is not None:
                 expression.rexpr.CopyFrom(nodes.array_of(literal))
-        like = expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE)
-        if like and nodes.function_name(expression.rexpr) == "like_escape":
-            escaped = "ilike_escape" if expression.kind == pb.AEXPR_ILIKE else "like_escape"
-            escaped = f"not_{escaped}" if name.startswith("!") else escaped
-            node.CopyFrom(nodes.call(escaped, expression.lexpr, *expression.rexpr.func_call.args))
+        if expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE):
+            node.CopyFrom(_liked(expression, name))
             return
-        if expression.kind in (pb.AEXPR_LIKE, pb.AEXPR_ILIKE, pb.AEXPR_NOT_DISTINCT, pb.AEXPR_DISTINCT, pb.AEXPR_IN,
+        if expression.kind in (pb.AEXPR_NOT_DISTINCT, pb.AEXPR_DISTINCT, pb.AEXPR_IN,
                                pb.AEXPR_NULLIF, pb.AEXPR_BETWEEN, pb.AEXPR_NOT_BETWEEN):  # fmt: skip
             return
         for one, other in ((expression.lexpr, expression.rexpr), (expression.rexpr, expression.lexpr)):
@@ -445,3 +455,23 @@ def asks_catalog(text: str) -> bool:
 def _is_vector(node: Any) -> bool:
     """Whether an expression is a column whose arrays begin with element 0."""
     return nodes.column_name(node) in _VECTORS
+
+
+def _liked(expression: Any, operator: str) -> Any:
+    """LIKE with its escape, which is a backslash where none is given."""
+    name = "ilike_escape" if expression.kind == pb.AEXPR_ILIKE else "like_escape"
+    name = f"not_{name}" if operator.startswith("!") else name
+    given = [expression.rexpr, nodes.literal("\\")]
+    if nodes.function_name(expression.rexpr) == "like_escape":
+        given = list(expression.rexpr.func_call.args)
+    return nodes.call(name, expression.lexpr, *given)
+
+
+def _bounded_series(arguments: list[Any]) -> Any:
+    """A series as an array, which is held whole."""
+    given = ", ".join(f"${i}" for i in range(1, len(arguments) + 1))
+    made = nodes.expression(
+        f"CASE WHEN $2 - $1 > {_MOST_ELEMENTS} THEN error('the series is too long') ELSE generate_series({given}) END"
+    )
+    nodes.put_parameters(made, dict(enumerate(arguments, 1)))
+    return made
