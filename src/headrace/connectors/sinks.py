@@ -19,6 +19,7 @@ from importlib import import_module
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.connectors.leaving import columns_outside
 from headrace.connectors.options import OptionReader, refuse_secrets
 from headrace.errors import InvalidParameter, SinkError
 
@@ -150,7 +151,7 @@ def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
         reader.boolean(option, False)
     for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
         reader.integer(option, 1)
-    return kind(options, columns)
+    return kind(options, columns_outside(columns) if kind.delivers else columns)
 
 
 def _kind(options: Mapping[str, str]) -> type[Sink]:
