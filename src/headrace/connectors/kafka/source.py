@@ -37,6 +37,8 @@ TOPIC = "topic"
 class KafkaSource(Source):
     """See the module."""
 
+    feeds = True
+
     @classmethod
     def takes_secret(cls, option: str) -> bool:
         """Any property of the client."""

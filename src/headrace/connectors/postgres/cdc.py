@@ -46,6 +46,7 @@ _TEXT = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'p
 class PostgresCdcSource(Source):
     """See the module."""
 
+    feeds = True
     holds = True
 
     @classmethod
