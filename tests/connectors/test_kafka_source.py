@@ -220,6 +220,24 @@ def test_changes(kafka: Kafka) -> None:
         read(strict, {}, to)
 
 
+def test_partitions_that_are_added(kafka: Kafka) -> None:
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    topic = new_topic(kafka)
+    kafka.send(topic, '{"a": 1}')
+    options = {"include.operation": "op", "include.position": "at"}
+    by_key = source(
+        kafka, topic, [*COLUMNS, Column("op", "string"), Column("at", "bigint")], format="upsert", **options
+    )
+    listed = source(kafka, topic)
+    at, of_rows = bind(by_key).offsets, bind(listed).offsets
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    eventually(lambda: len(bind(listed, of_rows).offsets) == 3, "the new partition")
+    with pytest.raises(SourceError, match="has got partition 1"):
+        bind(by_key, at)
+
+
 def test_options_are_checked(kafka: Kafka) -> None:
     for options, text in (
         ({}, "properties.bootstrap.server is required"),

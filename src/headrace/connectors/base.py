@@ -126,6 +126,9 @@ class Source(ABC):
         """The options as they are stored: what was left open and has to stay as it is from then on is filled in."""
         return dict(options)
 
+    def claim(self) -> None:  # noqa: B027  # most hold nothing
+        """The source is about to be created, once: what it will hold must be free. Raises `SourceError`."""
+
     def acknowledge(self, offsets: Offsets) -> None:  # noqa: B027  # most keep nothing for their readers
         """All readers have durably taken in what is up to `offsets`: nobody will read it again."""
 

@@ -165,7 +165,9 @@ def _define_source(
     columns = _declared(declared) or tuple(infer_columns(options, values))
     columns = _unlike((*columns, *added_columns(options)))
     fed.check_types(columns)
-    open_source(options, columns, values).start_offsets()
+    source = open_source(options, columns, values)
+    source.start_offsets()
+    source.claim()
     payload = {**payload, **_watermark(statement.watermark, columns)}
     needed = secrets.dependencies(named)
     record = _record(session, "source", name, columns, statement.text, (), options, needed, payload)
