@@ -218,6 +218,7 @@ def test_another_table_of_the_name_is_told(server: Postgres) -> None:
         followed.bind()
     followed.run("DROP TABLE #", "INSERT INTO #_old VALUES (1, 'a')", "ALTER TABLE #_old RENAME TO #")
     followed.take()
+    assert followed.rows() == {1: "a"}, "what was changed under another name, too"
 
 
 def test_a_publication_that_leaves_something_out_is_told(server: Postgres) -> None:

@@ -143,7 +143,7 @@ class PostgresCdcSource(Source):
         found, all_kinds, listed, only = c.execute(
             _FOLLOWED, [quoted(self._schema_name, self._table), self._publication, self._schema_name, self._table]
         ).fetchone()
-        again = "; if that has been so for a while, drop the table here and create it again"
+        again = "; then drop the table here, if it is there, and create it again"
         if found is None or (oid is not None and found != oid):
             raise SourceError(
                 f"the table {self._name} in PostgreSQL is not the one any more that is followed: it was renamed or "
@@ -158,7 +158,7 @@ class PostgresCdcSource(Source):
         if not all_kinds or only is not None:
             raise SourceError(
                 f"the publication {self._publication} in PostgreSQL leaves out changes of {self._name}",
-                hint="it has to publish 'insert, update, delete, truncate' of all of its rows" + again,
+                hint="let it publish 'insert, update, delete, truncate' of all of its rows" + again,
             )
         self._check_key(c)
         return int(found)
@@ -242,8 +242,8 @@ class PostgresCdcSource(Source):
         """See `Source`: a slot is read by one task."""
         if not from_:
             first: list[ReadTask] = [{"content": True}]
-            return first + ([{"from": 0, "to": to[LSN]}] if to[CAUGHT_UP] else [])
-        return [] if from_[LSN] == to[LSN] else [{"from": from_[LSN], "to": to[LSN]}]
+            return first + ([{"from": 0, "to": to[LSN], TABLE: to[TABLE]}] if to[CAUGHT_UP] else [])
+        return [] if from_[LSN] == to[LSN] else [{"from": from_[LSN], "to": to[LSN], TABLE: to[TABLE]}]
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
@@ -251,7 +251,7 @@ class PostgresCdcSource(Source):
             if task.get("content"):
                 yield from self._content(c)
             else:
-                yield from self._changes(c, task["from"], task["to"])
+                yield from self._changes(c, task["from"], task["to"], task[TABLE])
 
     def _content(self, c: Any) -> Iterator[ReadBatch]:
         names = [column.name for column in self._own]
@@ -261,8 +261,8 @@ class PostgresCdcSource(Source):
             while rows := cursor.fetchmany(BATCH_ROWS):
                 yield self._batch([Change(UPSERT, 0, dict(zip(names, row))) for row in rows])
 
-    def _changes(self, c: Any, low: int, high: int) -> Iterator[ReadBatch]:
-        decoder = Decoder(self._schema_name, self._table, self._key, frozenset(column.name for column in self._own))
+    def _changes(self, c: Any, low: int, high: int, table: int) -> Iterator[ReadBatch]:
+        decoder = Decoder(table, self._key, frozenset(column.name for column in self._own))
         waiting: list[Change] = []
         for end, changes in decoder.transactions(self._messages(c, high)):
             if low < end <= high:
