@@ -20,7 +20,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     try:
-        with postgres_server({"wal_level": "logical", "fsync": "off"}) as found:
+        with postgres_server({"wal_level": "logical", "fsync": "off", "max_replication_slots": "50"}) as found:
             yield found
     except NoPostgres as error:
         pytest.skip(str(error))
@@ -204,6 +204,81 @@ def test_what_cannot_be_followed_is_told(server: Postgres) -> None:
     with server.connect() as connection:
         left = connection.execute("SELECT slot_name FROM pg_replication_slots UNION SELECT pubname FROM pg_publication")
         assert (stolen.options["slot.name"],) not in left.fetchall()
+
+
+def test_another_table_of_the_name_is_told(server: Postgres) -> None:
+    followed = Followed(server)
+    followed.take()
+    followed.run("ALTER TABLE # RENAME TO #_old")
+    with pytest.raises(SourceError, match="not the one any more"):
+        followed.bind()
+    followed.run("CREATE TABLE # (id int PRIMARY KEY, v text)")
+    server.execute(f"ALTER PUBLICATION {followed.options['publication.name']} ADD TABLE {followed.table}")
+    with pytest.raises(SourceError, match="not the one any more"):
+        followed.bind()
+    followed.run("DROP TABLE #", "INSERT INTO #_old VALUES (1, 'a')", "ALTER TABLE #_old RENAME TO #")
+    followed.take()
+    assert followed.rows() == {1: "a"}, "what was changed under another name, too"
+
+
+def test_a_publication_that_leaves_something_out_is_told(server: Postgres) -> None:
+    followed = Followed(server)
+    followed.take()
+    name = followed.options["publication.name"]
+    for change, back, text in (
+        (
+            "SET (publish = 'insert, update')",
+            "SET (publish = 'insert, update, delete, truncate')",
+            "leaves out changes",
+        ),
+        ("SET TABLE # WHERE (id > 5)", "SET TABLE #", "leaves out changes"),
+        ("DROP TABLE #", "ADD TABLE #", "does not have the table"),
+    ):
+        followed.run(f"ALTER PUBLICATION {name} {change}")
+        with pytest.raises(SourceError, match=text):
+            followed.bind()
+        followed.run(f"ALTER PUBLICATION {name} {back}")
+        followed.bind()
+
+
+@pytest.mark.parametrize(
+    ("columns", "more"),
+    [
+        ("id int, v text", ""),
+        ("id int, v text PRIMARY KEY", ""),
+        ("id int, v text, PRIMARY KEY (id, v)", ""),
+        ("id int PRIMARY KEY DEFERRABLE, v text", ""),
+        ("id int NOT NULL UNIQUE, v text", ""),
+        ("id int UNIQUE, v text", "ALTER TABLE # REPLICA IDENTITY FULL"),
+        ("id int NOT NULL, v text", "ALTER TABLE # REPLICA IDENTITY FULL"),
+        ("id int PRIMARY KEY, v text", "ALTER TABLE # REPLICA IDENTITY NOTHING"),
+    ],
+)
+def test_what_is_no_key_there_is_refused(server: Postgres, columns: str, more: str) -> None:
+    followed = Followed(server, columns)
+    if more:
+        followed.run(more)
+    with pytest.raises(SourceError, match=r"\(id\) is no key of the table"):
+        followed.source.claim()
+
+
+def test_keys_that_are_taken(server: Postgres) -> None:
+    for columns, more in (
+        ("id int NOT NULL UNIQUE, v text", "ALTER TABLE # REPLICA IDENTITY USING INDEX #_id_key"),
+        ("id int NOT NULL UNIQUE, v text", "ALTER TABLE # REPLICA IDENTITY FULL"),
+        ("id int NOT NULL, v text", "CREATE UNIQUE INDEX ON # (id) INCLUDE (v); ALTER TABLE # REPLICA IDENTITY FULL"),
+    ):
+        followed = Followed(server, columns)
+        followed.run(*more.split("; "))
+        followed.source.claim()
+
+
+def test_a_slot_that_is_there_already_is_somebody_elses(server: Postgres) -> None:
+    followed = Followed(server)
+    server.execute("SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
+    with pytest.raises(SourceError, match="there is a replication slot theirs"):
+        followed.open(**{"slot.name": "theirs"}).claim()
+    server.execute("SELECT pg_drop_replication_slot('theirs')")
 
 
 def test_the_slot_moves_with_the_reader(server: Postgres) -> None:

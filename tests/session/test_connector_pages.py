@@ -148,6 +148,35 @@ def test_a_table_over_kafka_and_back(database: Database, kafka: Kafka, format: s
     assert not [r for r in database.catalog.state.objects_of("source") if r.name == f"{back}$changes"]
 
 
+def test_a_table_that_is_not_made_leaves_no_slot(database: Database, logical: Postgres) -> None:
+    there = logical.new_database("unmade")
+    there.execute("CREATE TABLE wrong (id int PRIMARY KEY, v text)", "INSERT INTO wrong VALUES (1, 'no number')")
+    options = (
+        f"WITH (connector = 'postgres-cdc', hostname = '{HOST}', port = {there.port}, username = 'root', "
+        "database.name = 'unmade', table.name = 'wrong')"
+    )
+    for kind in ("jsonb", "interval", "time"):
+        with pytest.raises(HeadraceError, match=f'"v" of type {kind}'):
+            database.sql(f"CREATE TABLE wrong (id int PRIMARY KEY, v {kind}) {options}")
+    with pytest.raises(HeadraceError, match="has to be a secret"):
+        database.sql(f"CREATE TABLE wrong (id int PRIMARY KEY, v text) {options[:-1]}, password = 'open')")
+
+    def slots() -> list[object]:
+        with there.connect() as connection:
+            return connection.execute("SELECT FROM pg_replication_slots WHERE database = 'unmade'").fetchall()
+
+    database.sql("SET background_ddl = true")
+    try:
+        database.sql(f"CREATE TABLE wrong (id int PRIMARY KEY, v int) {options}")
+    finally:
+        database.sql("SET background_ddl = false")
+    eventually(slots)
+    ((job,),) = database.sql("SELECT id FROM headrace_catalog.jobs WHERE name = 'wrong'").rows()
+    database.sql(f"CANCEL JOBS {job}")
+    assert not slots()
+    assert not [r for r in database.catalog.state.objects_of("source") if r.name.startswith("wrong")]
+
+
 def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
     topic = kafka.topic("refused")
     of = f"WITH (connector = 'kafka', topic = '{topic}', properties.bootstrap.server = '{kafka.servers}')"

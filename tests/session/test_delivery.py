@@ -68,13 +68,13 @@ def test_postgres_upsert(database: Database, target: Postgres) -> None:
 def test_postgres_types(database: Database, target: Postgres) -> None:
     columns = (
         "id int, b boolean, s smallint, l bigint, r real, d double precision, t text, ts timestamp, tz timestamptz, "
-        "da date, by bytea, ar int[], ts_list text[]"
+        "da date, by bytea, ar int[], ts_list text[], j jsonb, iv interval, tm time"
     )
     target.execute(f"CREATE TABLE every ({columns}, PRIMARY KEY (id))")
     database.sql(f"CREATE TABLE every ({columns}, PRIMARY KEY (id))")
     values = """(1, true, -3, 9223372036854775807, 1.5, 'NaN', 'é\\,"', timestamp '2024-02-29 12:00:00.000001',
                 timestamptz '2024-02-29 12:00:00+02', date '1999-01-01', '\\x00ff', ARRAY[1, NULL, 3],
-                ARRAY['a"b', ''])"""
+                ARRAY['a"b', ''], '{"a": [1.50, "x"]}'::jsonb, interval '1 mon 2 days 03:00', time '01:00')"""
     database.sql(f"INSERT INTO every VALUES {values}")
     database.sql("INSERT INTO every (id) VALUES (2)")
     database.sql(f"CREATE SINK every_out FROM every {into(target, 'every')}")
@@ -82,7 +82,7 @@ def test_postgres_types(database: Database, target: Postgres) -> None:
         connection.execute("SET timezone = 'UTC'")
         same = connection.execute(f"SELECT count(*) FROM every e, (VALUES {values}) v WHERE (e.*)::text = (v.*)::text")
         assert same.fetchone() == (1,)
-    assert rows(target, "every")[1] == (2, *[None] * 12)
+    assert rows(target, "every")[1] == (2, *[None] * 15)
 
 
 def test_postgres_of_a_query(database: Database, target: Postgres) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, refuse_secrets
+from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, refuse_open, refuse_secrets
 from headrace.errors import InvalidParameter
 
 Offsets = dict[str, Any]
@@ -116,6 +116,8 @@ class Source(ABC):
         """The columns that options ask for beside those that are declared, as `INCLUDE` does."""
         return []
 
+    feeds = False
+    """Whether records can say what they do to their key, and so be the rows of a table with a primary key."""
     holds = False
     """Whether something is kept for its readers where it reads, until it is told that they have taken it in."""
 
@@ -123,6 +125,9 @@ class Source(ABC):
     def settled(cls, options: Mapping[str, str]) -> dict[str, str]:
         """The options as they are stored: what was left open and has to stay as it is from then on is filled in."""
         return dict(options)
+
+    def claim(self) -> None:  # noqa: B027  # most hold nothing
+        """The source is about to be created, once: what it will hold must be free. Raises `SourceError`."""
 
     def acknowledge(self, offsets: Offsets) -> None:  # noqa: B027  # most keep nothing for their readers
         """All readers have durably taken in what is up to `offsets`: nobody will read it again."""
@@ -207,6 +212,11 @@ def settled(options: Mapping[str, str]) -> dict[str, str]:
     return _connector(options).settled(options)
 
 
+def feeds(options: Mapping[str, str]) -> bool:
+    """See `Source.feeds`."""
+    return _connector(options).feeds
+
+
 def holds(options: Mapping[str, str]) -> bool:
     """See `Source.holds`; a connector that this program does not know holds nothing."""
     return options.get("connector") in _CONNECTORS and _connector(options).holds
@@ -218,8 +228,9 @@ def added_columns(options: Mapping[str, str]) -> list[Column]:
 
 
 def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable."""
+    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way."""
     connector = _connector(options)
+    refuse_open(name for name in options if connector.takes_secret(name))
     refuse_secrets(options, [name for name in names if not connector.takes_secret(name)])
 
 
@@ -253,6 +264,7 @@ __all__ = [
     "added_columns",
     "check_secret_options",
     "connector_names",
+    "feeds",
     "holds",
     "infer_columns",
     "open_source",

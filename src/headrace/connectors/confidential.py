@@ -113,6 +113,11 @@ class ConfidentialSource(Source):
                 source = self._opened[1]
             yield source
 
+    def claim(self) -> None:
+        """See `Source`."""
+        with self._source() as source:
+            source.claim()
+
     def acknowledge(self, offsets: Offsets) -> None:
         """See `Source`."""
         with self._source() as source:

@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.connectors.leaving import is_document
+from headrace.errors import SinkError
+
+
+class Raw(str):
+    """The text of a document, which stands in a row as it is."""
+
 
 def objects(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as what `text` writes: maps as objects, everything else as Arrow has it."""
-    maps = [f.name for f in batch.schema if pa.types.is_map(f.type)]
-    rows: list[dict[str, Any]] = batch.to_pylist()
-    for name in maps:
+    """The rows as what `text` writes: maps as objects, documents as they are, everything else as Arrow has it."""
+    fields = list(batch.schema)
+    plain = {f.name: _plain(f.type) for f in fields if _has_map(f.type)}
+    plain |= {f.name: Raw for f in fields if is_document(f)}
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise SinkError(f"a row cannot be written as JSON: {error}", hint="it has years from 1 to 9999") from error
+    for name, change in plain.items():
         for row in rows:
-            row[name] = None if row[name] is None else dict(row[name])
+            row[name] = None if row[name] is None else change(row[name])
     return rows
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
+    """What makes a value of Arrow's one with objects for maps, however deep they are."""
+    if pa.types.is_map(kind):
+        item = _plain(kind.item_type)
+        return lambda value: {_name(k): None if v is None else item(v) for k, v in value}
+    if pa.types.is_list(kind):
+        element = _plain(kind.value_type)
+        return lambda value: [None if v is None else element(v) for v in value]
+    if pa.types.is_struct(kind):
+        inner = {kind.field(i).name: _plain(kind.field(i).type) for i in range(kind.num_fields)}
+        return lambda value: {
+            name: None if value[name] is None else change(value[name]) for name, change in inner.items()
+        }
+    return lambda value: value
+
+
+def _name(key: Any) -> Any:
+    """A key of a map as the name of an object's member, which is a text."""
+    return key if isinstance(key, (str, bool, int, float)) else _spelled(key)
 
 
 def text(value: Any) -> bytes:
@@ -26,6 +64,9 @@ def text(value: Any) -> bytes:
     Decimals are strings, so that no digit is lost; times are ISO 8601, those with a zone end in Z; binary is `\\x` and
     hex digits; NaN and infinities, which JSON does not have, are strings, too.
     """
+    if isinstance(value, dict) and any(isinstance(v, Raw) for v in value.values()):
+        members = (b"%b:%b" % (text(name), v.encode() if isinstance(v, Raw) else text(v)) for name, v in value.items())
+        return b"{%b}" % b",".join(members)
     try:
         return json.dumps(value, default=_spelled, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:

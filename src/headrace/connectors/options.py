@@ -33,6 +33,16 @@ def refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
         )
 
 
+def refuse_open(names: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for a password among options whose values are written in the statement."""
+    for name in names:
+        if name.endswith((".client.secret", ".key.pem")) or name.rpartition(".")[2] == "password":
+            raise InvalidParameter(
+                f"option {name} has to be a secret: everybody can read a statement's text",
+                hint=f"CREATE SECRET s AS '...'; and then {name} = SECRET s",
+            )
+
+
 class OptionReader:
     """Typed access to options; every method raises `InvalidParameter` naming the option and what it may be."""
 

@@ -19,7 +19,8 @@ from importlib import import_module
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.options import OptionReader, refuse_secrets
+from headrace.connectors.leaving import columns_outside
+from headrace.connectors.options import OptionReader, refuse_open, refuse_secrets
 from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
@@ -137,8 +138,9 @@ def only_counts(options: Mapping[str, str]) -> bool:
 
 
 def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable."""
+    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way."""
     kind = _kind(options)
+    refuse_open(name for name in options if kind.takes_secret(name))
     refuse_secrets(options, [name for name in names if not kind.takes_secret(name)])
 
 
@@ -150,7 +152,7 @@ def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
         reader.boolean(option, False)
     for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
         reader.integer(option, 1)
-    return kind(options, columns)
+    return kind(options, columns_outside(columns) if kind.delivers else columns)
 
 
 def _kind(options: Mapping[str, str]) -> type[Sink]:

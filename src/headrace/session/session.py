@@ -37,7 +37,7 @@ from headrace.errors import (
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import copying, cursors, ddl, dml, grants, roles, routines, secrets, show
+from headrace.session.execution import copying, cursors, ddl, dml, fed, grants, roles, routines, secrets, show
 from headrace.session.execution.cursors import OpenCursor
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import read, select
@@ -792,8 +792,9 @@ class Session:
                 raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
             self.rights.require_owner(state.objects[job_id])
         parts = parts_of(state, statement.ids)
-        self.database.coordinator.drop([*statement.ids, *(o.id for o in parts if o.id not in statement.ids)])
-        return show.rows_result("CANCEL JOBS", show.CANCELLED_HEADS, [[i] for i in statement.ids])
+        told = fed.drop(self, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
+        found = show.rows_result("CANCEL JOBS", show.CANCELLED_HEADS, [[i] for i in statement.ids])
+        return replace(found, notices=[*found.notices, *map(Notice, told)])
 
 
 _RUN: dict[type[st.Statement], Callable[..., Result]] = {

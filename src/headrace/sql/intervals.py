@@ -69,25 +69,6 @@ def parse_interval(text: str) -> tuple[int, int, int]:
     return sign * int(months), sign * int(days), sign * int(micros.to_integral_value())
 
 
-def interval_text(months: int, days: int, micros: int) -> str:
-    """An interval as PostgreSQL writes it, for instance `1 year 2 mons 3 days 04:05:06`."""
-    years = int(months / 12)
-    parts, before = "", False
-    for value, unit in ((years, "year"), (months - 12 * years, "mon"), (days, "day")):
-        if value:
-            parts += (
-                f"{' ' if parts else ''}{'+' if before and value > 0 else ''}{value} {unit}{'' if value == 1 else 's'}"
-            )
-            before = value < 0
-    if micros or not parts:
-        sign = "-" if micros < 0 else "+" if before else ""
-        seconds, fraction = divmod(abs(micros), 1_000_000)
-        parts += f"{' ' if parts else ''}{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        if fraction:
-            parts += f".{fraction:06d}".rstrip("0")
-    return parts
-
-
 def spark_interval(text: str) -> str:
     """The Spark expression for an interval: a year-month or day-time literal, or `make_interval` for a mixture."""
     months, days, micros = parse_interval(text)

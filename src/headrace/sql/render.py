@@ -18,10 +18,10 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.jsonb.document import TEXT as JSONB_TEXT
 from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.span import text_of as span_text
 from headrace.common.time_of_day import FIELD as TIME_FIELD
 from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.common.time_of_day import text_of as time_text
-from headrace.sql.intervals import interval_text as span_text
 
 UNCONSTRAINED_NUMERIC = "decimal(38,10)"
 """The Spark type of `numeric` without precision; its values are written without trailing zeros."""

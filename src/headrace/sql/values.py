@@ -13,7 +13,7 @@ from headrace.common import span, time_of_day
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb import document
 from headrace.errors import DatatypeMismatch, HeadraceError, InvalidDatetime, InvalidText, NumericOutOfRange
-from headrace.sql.intervals import interval_text, parse_interval
+from headrace.sql.intervals import parse_interval
 from headrace.sql.types import pg_type_text
 
 _RANGES = {name: (-(1 << bits), (1 << bits) - 1) for name, bits in
@@ -304,7 +304,7 @@ def to_text(value: Any) -> str:
     if isinstance(value, dict) and time_of_day.FIELD in value:
         return time_of_day.text_of(value[time_of_day.FIELD])
     if isinstance(value, dict) and span.MONTHS in value:
-        return interval_text(value[span.MONTHS], value[span.DAYS], value[span.MICROS])
+        return span.text_of(value[span.MONTHS], value[span.DAYS], value[span.MICROS])
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

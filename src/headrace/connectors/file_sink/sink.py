@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.common.columns import Column, arrow_schema
+from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors import json_out
 from headrace.connectors.declared import Declared, Option
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition
@@ -49,6 +49,9 @@ class FileSink(Sink):
         self._compression: str = values["compression"]
         if not self._directory.is_absolute():
             raise InvalidParameter("option path must be an absolute path", hint="workers have directories of their own")
+        nested = next((c for c in self.columns if pa.types.is_nested(arrow_type(c.type))), None)
+        if nested is not None and self._format == "csv":
+            raise NotSupported(f'the column "{nested.name}" of type {nested.type} in CSV', hint="write Parquet or JSON")
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -63,10 +66,11 @@ class FileSink(Sink):
         """See `Sink`."""
         name = f"{position.delivery}-{position.epoch:016x}.{self._format}"
         target = self._directory / name
-        if target.exists():
-            return 0
         made = self._directory / f".{name}.{position.attempt}"
         try:
+            if target.exists():
+                _sync(self._directory)  # whoever gave it its name may not have come to that
+                return 0
             rows = self._write(made, _rows(batches, len(self.columns)))
             with suppress(FileExistsError):  # another attempt has been faster, with the same rows
                 os.link(made, target)

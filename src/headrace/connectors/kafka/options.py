@@ -18,7 +18,8 @@ EARLIEST, LATEST, TIMESTAMP, OFFSETS = "earliest", "latest", "timestamp", "offse
 _BROKER = (Option("topic", "The topic.", required=True),)
 _PROPERTIES = (
     "Passed on to librdkafka: `properties.bootstrap.server` (needed), `properties.security.protocol`, "
-    "`properties.sasl.mechanism`, `properties.ssl.ca.location` and whatever else it knows."
+    "`properties.sasl.mechanism`, `properties.ssl.ca.location` and others of those that only say where and how to "
+    "connect."
 )
 
 SOURCE = Declared(
@@ -50,6 +51,22 @@ _OWN = {
     "enable.partition.eof", "transactional.id", "enable.idempotence", "acks",
 }  # fmt: skip
 """What a user cannot set, since exactly once stands on it."""
+_PASSED = {
+    "bootstrap.servers", "client.id", "client.rack", "client.dns.lookup", "security.protocol", "metadata.max.age.ms",
+    "connections.max.idle.ms", "message.max.bytes", "receive.message.max.bytes", "max.partition.fetch.bytes",
+    "check.crcs", "partitioner", "linger.ms", "message.timeout.ms", "request.timeout.ms", "retry.backoff.ms",
+    "retry.backoff.max.ms", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.method",
+    "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.extensions", "sasl.oauthbearer.token.endpoint.url", "enable.ssl.certificate.verification",
+    "ssl.endpoint.identification.algorithm", "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location",
+    "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.location",
+    "ssl.keystore.password", "ssl.crl.location", "ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list",
+}  # fmt: skip
+_PASSED_PREFIXES = (
+    "socket.", "reconnect.", "topic.metadata.", "broker.address.", "api.version.", "fetch.", "queued.", "compression.",
+    "batch.", "queue.buffering.",
+)  # fmt: skip
+"""What a user can set. Others may load libraries, run commands (as `sasl.kerberos.*` does) or take Python's objects."""
 _SPELLINGS = {"bootstrap.server": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
 
 T = TypeVar("T")
@@ -64,6 +81,11 @@ def properties(declared: Declared, options: Mapping[str, str]) -> dict[str, Any]
         )
     for name in sorted(_OWN & set(found)):
         raise InvalidParameter(f"option properties.{name} cannot be set: headrace does so itself")
+    for name in sorted(found):
+        if (name not in _PASSED and not name.startswith(_PASSED_PREFIXES)) or name.endswith("_cb"):
+            raise InvalidParameter(
+                f"option properties.{name} cannot be set: it is none of those that only say where and how to connect"
+            )
     return {"client.id": "headrace", "log_level": 0, "socket.timeout.ms": round(ANSWER_S * 1000), **found}
 
 

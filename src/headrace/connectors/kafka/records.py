@@ -27,6 +27,7 @@ _PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "position": ("bigint", lambda m: m.offset()),
     OPERATION: ("string", lambda m: None),
 }
+_NO_VALUE = "a record without value, which is a row only with FORMAT UPSERT, as a deletion"
 Part = tuple[Column, Callable[[Any], Any]]
 """A column, and what makes its value of a record."""
 
@@ -108,6 +109,8 @@ class Shape:
         if self.format != "debezium":
             values = [upserted(m) if self.format == "upsert" else m.value() or b"{}" for m in messages]
             batch, faults = json_rows(values, own)
+            if self.format == "plain":
+                faults += [(i, None, "", _NO_VALUE) for i, m in enumerate(messages) if m.value() is None]
             deletes = self.format == "upsert"
             operations = [DELETE if deletes and m.value() is None else UPSERT for m in messages]
             return messages, batch, faults, operations

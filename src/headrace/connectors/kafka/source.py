@@ -37,6 +37,8 @@ TOPIC = "topic"
 class KafkaSource(Source):
     """See the module."""
 
+    feeds = True
+
     @classmethod
     def takes_secret(cls, option: str) -> bool:
         """Any property of the client."""
@@ -73,6 +75,7 @@ class KafkaSource(Source):
         self._config = properties(SOURCE, options)
         self._shape = Shape.of(self._topic, values["format"], values["encode"], columns, options)
         self._on_error = self._reader.on_error()
+        self._by_key = {"include.operation", "include.position"} <= set(options)  # as a table by key asks for them
         self._admin: Any = None
 
     # ---- binding, in the server
@@ -93,6 +96,13 @@ class KafkaSource(Source):
         gone = sorted(set(_partitions(after)) - set(partitions))
         if gone:
             raise SourceError(f"partition {gone[0]} of topic {self._topic} is gone")
+        new = sorted(set(partitions) - set(_partitions(after)))
+        if after and new and self._by_key:
+            raise SourceError(
+                f"topic {self._topic} has got partition {new[0]}: which of two records of a key is the newer one "
+                "cannot be told any more, since keys have moved between partitions",
+                hint="drop the table and create it again, on a topic in which each key has one partition",
+            )
         earliest, latest = self._offsets("earliest", partitions), self._offsets("latest", partitions)
         began = self._beginnings(after, partitions, earliest, latest)
         for p in partitions:

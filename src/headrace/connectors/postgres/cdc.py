@@ -28,11 +28,12 @@ from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import Parsed, apply_policy, sample
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import UPSERT, Change, Decoder
+from headrace.connectors.postgres.tables import has_key, keys, quoted
 from headrace.connectors.values import strings_to_array
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
-LSN, CAUGHT_UP = "lsn", "caught_up"
-"""In offsets: the place in the log, and whether the second binding has been made."""
+LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
+"""In offsets: the place in the log, whether the second binding has been made, and the oid of the table."""
 BATCH_ROWS = 10_000
 SLOT_WAIT_S = 30.0
 """How long to wait for a slot that another one is peeking through."""
@@ -46,6 +47,7 @@ _TEXT = "SET datestyle = 'ISO'; SET bytea_output = 'hex'; SET intervalstyle = 'p
 class PostgresCdcSource(Source):
     """See the module."""
 
+    feeds = True
     holds = True
 
     @classmethod
@@ -107,16 +109,59 @@ class PostgresCdcSource(Source):
 
     # ---- binding, in the server
 
+    def claim(self) -> None:
+        """See `Source`: the key has to be one there, and the slot not there yet."""
+        with self._connection() as c:
+            self._check_key(c)
+            if c.execute(_SLOT, [self._slot]).fetchone() is not None:
+                raise SourceError(
+                    f"there is a replication slot {self._slot} in PostgreSQL already",
+                    hint="each table needs a slot of its own, which it makes itself: leave slot.name out, or drop that",
+                )
+
     def start_offsets(self) -> Offsets:
         """Before the table's content. Raises `SourceError` where there is no such table, or a column is missing."""
         with self._connection() as c:
-            names = {r[0] for r in c.execute(_COLUMNS, [_quoted(self._schema_name, self._table)])}
+            names = {r[0] for r in c.execute(_COLUMNS, [quoted(self._schema_name, self._table)])}
         if not names:
             raise SourceError(f"there is no table {self._name} in PostgreSQL, or it cannot be seen")
         missing = next((column.name for column in self._own if column.name not in names), None)
         if missing is not None:
             raise SourceError(f'the table {self._name} in PostgreSQL has no column "{missing}"')
         return {}
+
+    def _check_key(self, c: Any) -> None:
+        if not has_key(keys(c, quoted(self._schema_name, self._table)), self._key, told=True):
+            raise SourceError(
+                f"({', '.join(self._key)}) is no key of the table {self._name} in PostgreSQL that changes tell",
+                hint="it has to be its primary key, or the columns of a unique index, NOT NULL and not deferrable, "
+                "that is its REPLICA IDENTITY (or that is FULL)",
+            )
+
+    def _check_table(self, c: Any, oid: int | None) -> int:
+        """The table's oid, if it is still the one that is followed, and all of its changes are published."""
+        found, all_kinds, listed, only = c.execute(
+            _FOLLOWED, [quoted(self._schema_name, self._table), self._publication, self._schema_name, self._table]
+        ).fetchone()
+        again = "; then drop the table here, if it is there, and create it again"
+        if found is None or (oid is not None and found != oid):
+            raise SourceError(
+                f"the table {self._name} in PostgreSQL is not the one any more that is followed: it was renamed or "
+                "dropped",
+                hint="give it its name back, or drop the table here and create it again",
+            )
+        if not listed:
+            raise SourceError(
+                f"the publication {self._publication} in PostgreSQL does not have the table {self._name}",
+                hint="ALTER PUBLICATION ... ADD TABLE ..." + again,
+            )
+        if not all_kinds or only is not None:
+            raise SourceError(
+                f"the publication {self._publication} in PostgreSQL leaves out changes of {self._name}",
+                hint="let it publish 'insert, update, delete, truncate' of all of its rows" + again,
+            )
+        self._check_key(c)
+        return int(found)
 
     def acknowledge(self, offsets: Offsets) -> None:
         """See `Source`: the slot is moved on with the next look."""
@@ -129,28 +174,29 @@ class PostgresCdcSource(Source):
             if not after:
                 return self._begin(c)
             self._check_slot(c, after)
+            oid = self._check_table(c, after.get(TABLE))
             if not self._taken:
                 return Binding(after, 0, False)  # first its content has to be taken in
             self._in_turn(lambda: c.execute(_ADVANCE, [self._slot, _lsn(self._taken[LSN])]))
             end = self._end(c)
             room = limit.rows(self._max_rows) if after.get(CAUGHT_UP) else None
             asked = [self._slot, None if room else _lsn(end), room, self._publication]
-            reached, rows = self._in_turn(lambda: c.execute(_REACHED, asked).fetchone())
-        to = end if not after.get(CAUGHT_UP) else reached if rows else after[LSN]
+            position, rows = self._in_turn(lambda: c.execute(_REACHED, asked).fetchone())
+        to = end if not after.get(CAUGHT_UP) else position if rows else after[LSN]
         if not rows and end - after[LSN] > QUIET_BYTES:
             to = end
-        return Binding({LSN: max(to, after[LSN]), CAUGHT_UP: True}, rows, False, None, bool(room and rows >= room))
+        reached = {LSN: max(to, after[LSN]), CAUGHT_UP: True, TABLE: oid}
+        return Binding(reached, rows, False, None, bool(room and rows >= room))
 
     def _begin(self, c: Any) -> Binding:
         if c.execute("SELECT FROM pg_publication WHERE pubname = %s", [self._publication]).fetchone() is None:
-            name, table = _quoted(self._publication), _quoted(self._schema_name, self._table)
+            name, table = quoted(self._publication), quoted(self._schema_name, self._table)
             c.execute(f"CREATE PUBLICATION {name} FOR TABLE {table}")
-        if c.execute(_PUBLISHED, [self._publication, self._schema_name, self._table]).fetchone() is None:
-            raise SourceError(f"the publication {self._publication} in PostgreSQL does not have the table {self._name}")
+        oid = self._check_table(c, None)
         c.execute(_NEW_SLOT, [self._slot, self._slot])
         (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
-        (rows,) = c.execute(_ESTIMATE, [_quoted(self._schema_name, self._table)]).fetchone()
-        return Binding({LSN: int(lsn), CAUGHT_UP: False}, max(int(rows), 1), False)
+        (rows,) = c.execute(_ESTIMATE, [quoted(self._schema_name, self._table)]).fetchone()
+        return Binding({LSN: int(lsn), CAUGHT_UP: False, TABLE: oid}, max(int(rows), 1), False)
 
     def _check_slot(self, c: Any, after: Offsets) -> None:
         found = c.execute(_SLOT, [self._slot]).fetchone()
@@ -188,7 +234,7 @@ class PostgresCdcSource(Source):
             c.autocommit = True
             self._in_turn(lambda: c.execute(_DROP_SLOT, [self._slot]))
             if self._publication == self._slot:
-                c.execute(f"DROP PUBLICATION IF EXISTS {_quoted(self._publication)}")
+                c.execute(f"DROP PUBLICATION IF EXISTS {quoted(self._publication)}")
 
     # ---- reading
 
@@ -196,8 +242,8 @@ class PostgresCdcSource(Source):
         """See `Source`: a slot is read by one task."""
         if not from_:
             first: list[ReadTask] = [{"content": True}]
-            return first + ([{"from": 0, "to": to[LSN]}] if to[CAUGHT_UP] else [])
-        return [] if from_[LSN] == to[LSN] else [{"from": from_[LSN], "to": to[LSN]}]
+            return first + ([{"from": 0, "to": to[LSN], TABLE: to[TABLE]}] if to[CAUGHT_UP] else [])
+        return [] if from_[LSN] == to[LSN] else [{"from": from_[LSN], "to": to[LSN], TABLE: to[TABLE]}]
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""
@@ -205,18 +251,18 @@ class PostgresCdcSource(Source):
             if task.get("content"):
                 yield from self._content(c)
             else:
-                yield from self._changes(c, task["from"], task["to"])
+                yield from self._changes(c, task["from"], task["to"], task[TABLE])
 
     def _content(self, c: Any) -> Iterator[ReadBatch]:
         names = [column.name for column in self._own]
-        columns = ", ".join(f"{_quoted(n)}::text" for n in names)
+        columns = ", ".join(f"{quoted(n)}::text" for n in names)
         with c.cursor(name="headrace") as cursor:
-            cursor.execute(f"SELECT {columns} FROM {_quoted(self._schema_name, self._table)}")
+            cursor.execute(f"SELECT {columns} FROM {quoted(self._schema_name, self._table)}")
             while rows := cursor.fetchmany(BATCH_ROWS):
                 yield self._batch([Change(UPSERT, 0, dict(zip(names, row))) for row in rows])
 
-    def _changes(self, c: Any, low: int, high: int) -> Iterator[ReadBatch]:
-        decoder = Decoder(self._schema_name, self._table, self._key, frozenset(column.name for column in self._own))
+    def _changes(self, c: Any, low: int, high: int, table: int) -> Iterator[ReadBatch]:
+        decoder = Decoder(table, self._key, frozenset(column.name for column in self._own))
         waiting: list[Change] = []
         for end, changes in decoder.transactions(self._messages(c, high)):
             if low < end <= high:
@@ -271,17 +317,17 @@ def _readable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return texts
 
 
-def _quoted(*names: str) -> str:
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
-
-
 def _lsn(number: int) -> str:
     return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
 
 
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 _ESTIMATE = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
-_PUBLISHED = "SELECT FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s"
+_FOLLOWED = """SELECT c.oid::oid::bigint, pubinsert AND pubupdate AND pubdelete AND pubtruncate, tablename IS NOT NULL,
+                      to_jsonb(t) ->> 'rowfilter'
+               FROM (SELECT to_regclass(%s) AS oid) c LEFT JOIN pg_publication ON pubname = %s
+               LEFT JOIN pg_publication_tables t ON t.pubname = pg_publication.pubname
+                   AND schemaname = %s AND tablename = %s"""
 _NEW_SLOT = """SELECT pg_create_logical_replication_slot(%s, 'pgoutput')
                WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)"""
 _CONFIRMED = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"

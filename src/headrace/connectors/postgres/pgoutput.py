@@ -30,8 +30,8 @@ class Change:
 class Decoder:
     """Messages in, whole transactions out."""
 
-    schema: str
-    table: str
+    number: int
+    """The oid of the table, whatever its name is at the time."""
     key: Sequence[str]
     columns: frozenset[str]
     """Those that are asked for."""
@@ -69,7 +69,7 @@ class Decoder:
             names.append(name)
             at += 8
         self._relations[number] = schema, table, names
-        if (schema, table) == (self.schema, self.table) and (missing := sorted(self.columns - set(names))):
+        if number == self.number and (missing := sorted(self.columns - set(names))):
             raise SourceError(
                 f'the table {schema}.{table} in PostgreSQL has no column "{missing[0]}" any more',
                 hint="drop the table here and create it again without the column",
@@ -78,17 +78,18 @@ class Decoder:
     def _truncated(self, data: bytes) -> None:
         (count,) = struct.unpack_from("!I", data, 1)
         for number in struct.unpack_from(f"!{count}I", data, 6):
-            if self._relations[number][:2] == (self.schema, self.table):
+            if number == self.number:
+                schema, table, _ = self._relations[number]
                 raise SourceError(
-                    f"the table {self.schema}.{self.table} in PostgreSQL was truncated, which is not supported",
+                    f"the table {schema}.{table} in PostgreSQL was truncated, which is not supported",
                     hint="drop the table here and create it again; DELETE is followed",
                 )
 
     def _change(self, kind: bytes, position: int, data: bytes) -> list[Change]:
         (number,) = struct.unpack_from("!I", data, 1)
-        schema, table, names = self._relations[number]
-        if (schema, table) != (self.schema, self.table):
+        if number != self.number:
             return []
+        schema, table, names = self._relations[number]
         tuples: dict[bytes, Mapping[str, str | None]] = {}
         unchanged: set[str] = set()
         at = 5

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+
+from headrace.connectors import json_out
 
 _WRITE = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 FORMAT = "(FORMAT csv)"
@@ -33,8 +34,8 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type):
         return _each(array, _array_text)
     if pa.types.is_nested(kind):
-        maps = pa.types.is_map(kind)
-        return _each(array, lambda value: json.dumps(dict(value) if maps else value, default=_jsonable))
+        objects = json_out.objects(pa.RecordBatch.from_arrays([array], names=["it"]))
+        return pa.array([None if o["it"] is None else _json(o["it"]) for o in objects], pa.string())
     if pa.types.is_duration(kind):
         return array.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
     return array
@@ -55,7 +56,10 @@ def _element(value: Any) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return float(value) if value % 1 else int(value)
-    return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
+def _json(value: Any) -> str:
+    """A value as JSON, in which decimals are numbers with all of their digits: PostgreSQL keeps these."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_json(str(name))}:{_json(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return format(value, "f") if isinstance(value, Decimal) else json_out.text(value).decode()

@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.connectors.postgres.options import SINK, connection
 from headrace.connectors.postgres.rows import FORMAT, copied
+from headrace.connectors.postgres.tables import has_key, keys, quoted
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition, already_delivered, key_of
 from headrace.errors import InvalidParameter, SinkError
 
@@ -49,11 +50,11 @@ class PostgresSink(Sink):
             for column in self.columns:
                 if column.name not in known:
                     raise InvalidParameter(f'the table {self._table} in PostgreSQL has no column "{column.name}"')
-            if self._upserts and sorted(self._key) not in [sorted(r[0]) for r in c.execute(_KEYS, [self._table])]:
+            if self._upserts and not has_key(keys(c, self._table), self._key):
                 raise InvalidParameter(
                     f"the table {self._table} in PostgreSQL has no primary key or unique index of "
                     f"{', '.join(self._key)}",
-                    hint="an upsert needs one to find the rows that it replaces",
+                    hint="an upsert needs one, checked at once and of all rows, to find the rows that it replaces",
                 )
             c.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._deliveries} (sink text PRIMARY KEY, epoch bigint NOT NULL, "
@@ -63,16 +64,18 @@ class PostgresSink(Sink):
 
     def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
         """See `Sink`."""
+        deliveries = self._deliveries.replace("%", "%%")  # in a statement with values
         with connection(self._values) as c:
-            c.execute(f"INSERT INTO {self._deliveries} VALUES (%s, 0) ON CONFLICT DO NOTHING", [position.delivery])
+            c.execute(_SAFE)
+            c.execute(f"INSERT INTO {deliveries} VALUES (%s, 0) ON CONFLICT DO NOTHING", [position.delivery])
             found = c.execute(
-                f"SELECT epoch FROM {self._deliveries} WHERE sink = %s FOR UPDATE", [position.delivery]
+                f"SELECT epoch FROM {deliveries} WHERE sink = %s FOR UPDATE", [position.delivery]
             ).fetchone()
             if already_delivered(position, found[0], self._table):
                 return 0
             changes = self._upsert(c, batches) if self._upserts else self._append(c, batches)
             c.execute(
-                f"UPDATE {self._deliveries} SET epoch = %s, delivered_at = now() WHERE sink = %s",
+                f"UPDATE {deliveries} SET epoch = %s, delivered_at = now() WHERE sink = %s",
                 [position.epoch, position.delivery],
             )
             c.commit()
@@ -99,10 +102,13 @@ class PostgresSink(Sink):
             f"FROM headrace_taken GROUP BY {names} HAVING sum({WEIGHT_COLUMN}) <> 0; ANALYZE headrace_net"
         )
         self._check_key(c, key)
-        same = " AND ".join(f"t.{k} = n.{k}" for k in key)
+
+        def same(table: str) -> str:
+            return " AND ".join(f"{table}.{k} = n.{k}" for k in key)
+
         c.execute(
-            f"DELETE FROM {self._table} t USING headrace_net n WHERE n.__w < 0 AND {same} AND NOT EXISTS "
-            f"(SELECT FROM headrace_net p WHERE p.__w > 0 AND {same.replace('t.', 'p.')})"
+            f"DELETE FROM {self._table} t USING headrace_net n WHERE n.__w < 0 AND {same('t')} AND NOT EXISTS "
+            f"(SELECT FROM headrace_net p WHERE p.__w > 0 AND {same('p')})"
         )
         rest = ", ".join(f"{n} = excluded.{n}" for n in self._names if n not in key)
         c.execute(
@@ -126,11 +132,6 @@ class PostgresSink(Sink):
             )
 
 
-def quoted(name: str) -> str:
-    """A name as it stands in SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _copy(c: Any, table: str, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
     count = 0
     with c.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(names)}) FROM STDIN {FORMAT}") as copy:
@@ -142,7 +143,6 @@ def _copy(c: Any, table: str, names: Sequence[str], batches: Iterable[pa.RecordB
 
 _COLUMNS = """SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
               WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
-_KEYS = """SELECT array_agg(attname::text)
-           FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)
-           WHERE indrelid = to_regclass(%s) AND indisunique AND indpred IS NULL AND indexprs IS NULL
-           GROUP BY indexrelid"""
+_SAFE = """SELECT set_config('synchronous_commit', 'on', true)
+           WHERE current_setting('synchronous_commit') IN ('off', 'local')"""
+"""What a commit says is so after a crash, too, whatever the role or the database is set to."""

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from headrace.common.columns import Column
 from headrace.common.faults import fault_point
 from headrace.connectors.confidential import hiding
+from headrace.connectors.leaving import outside
 from headrace.connectors.sinks import (
     WEIGHT_COLUMN,
     SinkPosition,
@@ -57,5 +58,7 @@ class DeliverStage(Labelled, Unkeyed):
         yield from ()
 
     def _change(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = [*(batch.column(i) for i in self.places), batch.column(WEIGHT_COLUMN)]
-        return pa.RecordBatch.from_arrays(arrays, names=[*(c.name for c in self.columns), WEIGHT_COLUMN])
+        arrays, fields = outside([batch.column(i) for i in self.places], self.columns)
+        weights = batch.column(WEIGHT_COLUMN)
+        schema = pa.schema([*fields, pa.field(WEIGHT_COLUMN, weights.type)])
+        return pa.RecordBatch.from_arrays([*arrays, weights], schema=schema)

@@ -12,7 +12,7 @@ from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
-from headrace.connectors.base import added_columns, check_secret_options, infer_columns, open_source, settled
+from headrace.connectors.base import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
 from headrace.connectors.confidential import hiding
 from headrace.connectors.sinks import drops_retractions
 from headrace.coordinator.automatic import is_automatic
@@ -164,7 +164,10 @@ def _define_source(
     values = session.database.coordinator.secrets(named)
     columns = _declared(declared) or tuple(infer_columns(options, values))
     columns = _unlike((*columns, *added_columns(options)))
-    open_source(options, columns, values).start_offsets()
+    fed.check_types(columns)
+    source = open_source(options, columns, values)
+    source.start_offsets()
+    source.claim()
     payload = {**payload, **_watermark(statement.watermark, columns)}
     needed = secrets.dependencies(named)
     record = _record(session, "source", name, columns, statement.text, (), options, needed, payload)
@@ -184,6 +187,11 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
     of_job = {name: value for name, value in options.items() if name in ("checkpoint_group", "parallelism")}
     options = {name: value for name, value in options.items() if name not in of_job}
     declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
+    if key and not feeds(options):
+        raise NotSupported(
+            f"a primary key of a table with the connector {options['connector']}",
+            hint="leave it out, or CREATE SOURCE and a view that keeps what is wanted of each key",
+        )
     if key:
         options |= {f"include.{part}": name for part, name in fed.COLUMNS.items()}
     elif options.get("format", "plain") != "plain":
@@ -199,9 +207,11 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         text = fed.query_of(source, key)
         payload: dict[str, object] = {"spark_sql": text}
         create_planned(session, statement.name, text, payload, statement.text, of_job, (source.id,))
-    except BaseException:
+    except BaseException as error:
         with suppress(HeadraceError):
-            session.database.coordinator.drop([source.id])
+            left = fed.drop(session, [source])
+            if left and isinstance(error, HeadraceError):
+                error.detail = "\n".join(filter(None, (error.detail, *left)))
         raise
     return Result("CREATE TABLE")
 
@@ -516,9 +526,7 @@ def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: b
     if order:
         parts = parts_of(session.database.catalog.state, [o.id for o in order])
         gone = list({o.id: o for o in [*order, *parts]}.values())
-        discards = [fed.discarding(session, o) for o in gone if o.kind == "source"]
-        session.database.coordinator.drop([o.id for o in gone])
-        notices += [Notice(text) for discard in discards for text in discard()]
+        notices += map(Notice, fed.drop(session, gone))
     for record in order:
         routines.forget(session, record)
     return notices

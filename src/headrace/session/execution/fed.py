@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.connectors.base import holds, open_source
-from headrace.errors import HeadraceError, UndefinedColumn
+from headrace.connectors.leaving import own_type
+from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -27,6 +28,17 @@ def check_key(key: Sequence[str], columns: Sequence[Column]) -> None:
     for name in key:
         if name not in names:
             raise UndefinedColumn(f'column "{name}" named in key does not exist')
+
+
+def check_types(columns: Sequence[Column]) -> None:
+    """Raise `NotSupported` for a column of a type that no connector reads."""
+    for column in columns:
+        kind = own_type(column.type)
+        if kind is not None:
+            raise NotSupported(
+                f'the column "{column.name}" of type {kind} of a connector',
+                hint="declare it as text, and cast it in a view",
+            )
 
 
 def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
@@ -45,7 +57,17 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
     )
 
 
-def discarding(session: Session, record: ObjectRecord) -> Callable[[], list[str]]:
+def drop(session: Session, records: Sequence[ObjectRecord]) -> list[str]:
+    """Drop objects together, and let go of what sources among them hold where they read: what to tell.
+
+    Raises what `Coordinator.drop` raises; then nothing is let go of.
+    """
+    discards = [_discarding(session, o) for o in records if o.kind == "source"]
+    session.database.coordinator.drop([o.id for o in records])
+    return [text for discard in discards for text in discard()]
+
+
+def _discarding(session: Session, record: ObjectRecord) -> Callable[[], list[str]]:
     """What is to be done once a source has been dropped, of which nothing is known any more then: what to tell."""
     if not holds(record.options):
         return lambda: []

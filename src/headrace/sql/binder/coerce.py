@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from headrace.common import time_of_day
 from headrace.common.jsonb import document
+from headrace.common.span import text_of as interval_text
 from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
 from headrace.sql.binder import clock, spans
 from headrace.sql.binder import types as t
@@ -15,7 +16,7 @@ from headrace.sql.binder.own import calls_kernel, kernel
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr, Parameter, fill
 from headrace.sql.binder.types import Context, Type
-from headrace.sql.intervals import interval_text, parse_interval
+from headrace.sql.intervals import parse_interval
 from headrace.sql.values import parse_text, to_text
 
 FLOAT_TEXT = (

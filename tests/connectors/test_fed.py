@@ -1,0 +1,89 @@
+"""Tables that connectors feed: what they cannot be made of, and that nothing is left where they read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common import span, time_of_day
+from headrace.common.columns import Column
+from headrace.common.jsonb import document
+from headrace.connectors import base, sinks
+from headrace.errors import InvalidParameter, NotSupported, SourceError, UndefinedTable
+from headrace.session.execution import fed
+
+
+def test_types_that_no_connector_reads_are_refused_by_name() -> None:
+    for kind, name in ((document.SPARK_TYPE, "jsonb"), (span.SPARK_TYPE, "interval"), (time_of_day.SPARK_TYPE, "time")):
+        for spelled in (kind, f"array<{kind}>"):
+            with pytest.raises(NotSupported, match=f'"b" of type {name}'):
+                fed.check_types([Column("a", "int"), Column("b", spelled)])
+    fed.check_types([Column("a", "struct<x:int>")])
+
+
+class Coordinator:
+    """Drops what it is told to."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.dropped: list[int] = []
+        self.fails = fails
+
+    def secrets(self, names: Any) -> None:
+        return None
+
+    def drop(self, ids: list[int]) -> None:
+        if self.fails:
+            raise UndefinedTable("it is gone")
+        self.dropped += ids
+
+
+def session_of(coordinator: Coordinator) -> Any:
+    return SimpleNamespace(database=SimpleNamespace(coordinator=coordinator))
+
+
+RECORDS = [
+    ObjectRecord(1, "materialized_view", "public", "t"),
+    ObjectRecord(2, "source", "public", "t$changes", options={"connector": "postgres-cdc"}),
+]
+
+
+def test_what_a_source_holds_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator, discarded = Coordinator(), list[list[int]]()
+    opened = SimpleNamespace(discard=lambda: discarded.append([*coordinator.dropped]))
+    monkeypatch.setattr(fed, "open_source", lambda *_: opened)
+    assert fed.drop(session_of(coordinator), RECORDS) == []
+    assert discarded == [[1, 2]], "once it is dropped, and not before"
+    with pytest.raises(UndefinedTable):
+        fed.drop(session_of(Coordinator(fails=True)), RECORDS)
+    assert len(discarded) == 1
+
+
+def test_what_cannot_be_let_go_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise SourceError("nobody answers")
+
+    monkeypatch.setattr(fed, "open_source", fail)
+    (told,) = fed.drop(session_of(Coordinator()), RECORDS)
+    assert "is still there: nobody answers" in told
+
+
+def test_passwords_have_to_be_secrets() -> None:
+    for check, options in (
+        (sinks.check_secret_options, {"connector": "postgres", "password": "x"}),
+        (sinks.check_secret_options, {"connector": "kafka", "properties.sasl.password": "x"}),
+        (base.check_secret_options, {"connector": "kafka", "properties.ssl.key.password": "x"}),
+        (base.check_secret_options, {"connector": "kafka", "properties.sasl.oauthbearer.client.secret": "x"}),
+        (base.check_secret_options, {"connector": "postgres-cdc", "password": "x"}),
+    ):
+        with pytest.raises(InvalidParameter, match="has to be a secret") as caught:
+            check(options, [])
+        assert "SECRET s" in str(caught.value.hint)
+    base.check_secret_options({"connector": "postgres-cdc", "username": "x"}, ["password"])
+
+
+def test_only_records_that_say_what_they_do_feed_a_table_by_key() -> None:
+    kinds = {name: base.feeds({"connector": name}) for name in base.connector_names()}
+    assert [name for name, feeds in kinds.items() if feeds] == ["kafka", "postgres-cdc"]

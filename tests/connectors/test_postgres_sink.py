@@ -1,0 +1,69 @@
+"""The postgres sink against tables and servers that are not as one expects them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.common.columns import Column
+from headrace.connectors.sinks import Sink, SinkPosition, open_sink
+from headrace.errors import InvalidParameter
+from postgres import HOST, Postgres
+
+POSITION = SinkPosition("d", 0, 1, 0, "a")
+
+
+def sink(server: Postgres, table: str, key: str = "id", *names: str, **more: str) -> Sink:
+    options = {"connector": "postgres", "host": HOST, "port": str(server.port), "user": "root", "type": "upsert",
+               "database": server.dbname, "table": table, "primary_key": key, **more}  # fmt: skip
+    return open_sink(options, [Column(key, "int"), *(Column(n, "string") for n in names)])
+
+
+def batch(names: list[str], *rows: tuple[Any, ...]) -> pa.RecordBatch:
+    arrays = [pa.array(values) for values in zip(*rows, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=[*names, "__w"])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    ["id int, UNIQUE (id, v)", "id int UNIQUE DEFERRABLE", "id int, EXCLUDE (id WITH =)"],
+)
+def test_an_index_that_is_no_key(postgres: Postgres, columns: str) -> None:
+    postgres.execute("DROP TABLE IF EXISTS keyless", f"CREATE TABLE keyless (v text, {columns})")
+    with pytest.raises(InvalidParameter, match="no primary key or unique index of id"):
+        sink(postgres, "keyless").reach()
+
+
+def test_columns_beside_the_key_of_an_index_do_not_count(postgres: Postgres) -> None:
+    postgres.execute("CREATE TABLE beside (id int, v text)", "CREATE UNIQUE INDEX ON beside (id) INCLUDE (v)")
+    found = sink(postgres, "beside", "id", "v")
+    found.reach()
+    found.write(POSITION, iter([batch(["id", "v"], (1, "a", 1))]))
+    with postgres.connect() as c:
+        assert c.execute("SELECT * FROM beside").fetchall() == [(1, "a")]
+
+
+def test_names_with_signs(postgres: Postgres) -> None:
+    postgres.execute('CREATE SCHEMA "100%s"', 'CREATE TABLE "100%s".signs ("at.t.id" int PRIMARY KEY, "v%" text)')
+    found = sink(postgres, "signs", "at.t.id", "v%", schema="100%s")
+    found.reach()
+    found.write(POSITION, iter([batch(["at.t.id", "v%"], (1, "a", 1), (2, "b", 1))]))
+    later = SinkPosition("d", 1, 2, 0, "a")
+    found.write(later, iter([batch(["at.t.id", "v%"], (1, "a", -1), (2, "b", -1), (2, "c", 1))]))
+    with postgres.connect() as c:
+        assert c.execute('SELECT * FROM "100%s".signs').fetchall() == [(2, "c")]
+
+
+def test_a_commit_is_safe_whatever_the_database_says(postgres: Postgres) -> None:
+    careless = postgres.new_database("careless")
+    careless.execute(
+        "ALTER DATABASE careless SET synchronous_commit = off",
+        "CREATE TABLE noted (id int PRIMARY KEY, v text DEFAULT current_setting('synchronous_commit'))",
+    )
+    found = sink(careless, "noted")
+    found.reach()
+    found.write(POSITION, iter([batch(["id"], (1, 1))]))
+    with careless.connect() as c:
+        assert c.execute("SELECT * FROM noted").fetchall() == [(1, "on")]
