@@ -103,8 +103,8 @@ records: st.SearchStrategy[Record] = st.one_of(
 def test_every_record_round_trips(record: Record) -> None:
     text = encode(record)
     version = record.VERSION
-    if isinstance(record, ObjectRecord) and record.kind != "role":
-        version = 2 if record.secrets or record.kind == "secret" else 1
+    if isinstance(record, ObjectRecord):
+        version = 3 if record.kind == "role" else 2 if record.secrets or record.kind == "secret" else 1
     if isinstance(record, RunRecord):
         version = 4 if record.content_b64 is not None and record.ref.offset else 3
     assert json.loads(text)["v"] == version

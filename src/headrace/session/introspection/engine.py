@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MEMORY: Final = "256MB"
 _SETTINGS: Final[Mapping[str, str | int | bool]] = {
-    "threads": 1, "memory_limit": _MEMORY, "max_temp_directory_size": "0MB", "enable_external_access": False,
+    "threads": 1, "memory_limit": _MEMORY, "temp_directory": "", "enable_external_access": False,
     "default_null_order": "nulls_last_on_asc_first_on_desc", "integer_division": True,
     "autoinstall_known_extensions": False, "autoload_known_extensions": False,
     "python_enable_replacements": False,
@@ -105,7 +105,9 @@ def _lookups() -> Any:
     """The database whose connections answer: it is empty, and cannot reach out of the process."""
     import duckdb
 
-    opened = duckdb.connect(":memory:", config=dict(_SETTINGS))
+    opened = duckdb.connect(":memory:")
+    for name, value in _SETTINGS.items():  # in this order: what may reach out is set before it may not
+        opened.execute(f"SET GLOBAL {name} = {value!r}")
     opened.execute("SET lock_configuration = true")
     return opened
 
@@ -171,6 +173,8 @@ def _error(error: Exception) -> HeadraceError:
         return InvalidText(message[0].lower() + message[1:])
     if kind == "InterruptException":
         return QueryCanceled("canceling statement due to user request")
+    if kind == "OutOfMemoryException":
+        return TooManyRows("the query over the system catalogs takes too much memory", hint="Ask for less.")
     if kind == "InvalidInputException" and "More than one row" in message:
         return StatementError("more than one row returned by a subquery used as an expression", sqlstate="21000")
     return NotSupported(f"this query over the system catalogs is not supported: {message}")
