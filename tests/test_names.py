@@ -4,6 +4,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections import Counter
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -81,3 +83,9 @@ def test_a_module_exports_what_it_says(name: str) -> None:
     assert module.__doc__, f"{name} has no docstring"
     for exported in getattr(module, "__all__", []):
         assert hasattr(module, exported), f"{name}.__all__ has {exported}, which is not there"
+
+
+def test_test_modules_have_unique_names() -> None:
+    """Without packages two of one name are one module to pytest, and to processes that tests start."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
