@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from headrace.server import ServerThread
+from headrace.session.database import Database
 from headrace.session.session import Session
 from support import WAIT_S
 
@@ -22,6 +24,21 @@ def count(connection: psycopg.Connection[Any], table: str) -> int:
     row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def check_views_follow(database: Database, views: Mapping[str, str], changes: Sequence[str]) -> None:
+    """Make views, and after each change compare each with its query."""
+    for name, query in views.items():
+        database.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+    for change in changes:
+        database.sql(change)
+        database.sql("FLUSH")
+        for name, query in views.items():
+            assert _sorted(database, f"SELECT * FROM {name}") == _sorted(database, query), (name, change)
+
+
+def _sorted(database: Database, query: str) -> list[str]:
+    return sorted(map(str, database.sql(query).rows()))
 
 
 def run(session: Session, *statements: str) -> list[tuple[Any, ...]]:

@@ -64,6 +64,18 @@ def kafka() -> Iterator[Kafka]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def logical() -> Iterator[Postgres]:
+    """A PostgreSQL server with logical replication. Skips if none is installed."""
+    from postgres import NoPostgres, postgres_server
+
+    try:
+        with postgres_server({"wal_level": "logical", "fsync": "off"}) as found:
+            yield found
+    except NoPostgres as error:
+        pytest.skip(str(error))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """With `HEADRACE_BINDER_COUNTS` set: how many queries of this run were bound, and why others were not."""
     if os.environ.get("HEADRACE_BINDER_COUNTS"):

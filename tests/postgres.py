@@ -96,6 +96,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def cdc_options(server: Postgres, table: str) -> dict[str, str]:
+    """Options of a source that follows a table of a server."""
+    from headrace.connectors.base import settled
+
+    return settled(
+        {"connector": "postgres-cdc", "hostname": HOST, "port": str(server.port), "username": "root",
+         "database.name": server.dbname, "table.name": table, "include.operation": "_op", "include.position": "_at"}
+    )  # fmt: skip
+
+
 @contextmanager
 def postgres_server(settings: Mapping[str, str] | None = None, parent: Path | None = None) -> Iterator[Postgres]:
     """A new cluster in a scratch directory below `parent`, started, and removed at the end; raises NoPostgres."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, Source, open_source, settled
+from headrace.connectors.base import Admission, Binding, Offsets, Source, open_source
 from headrace.errors import NotSupported, SourceError
-from postgres import HOST, NoPostgres, Postgres, postgres_server
+from postgres import NoPostgres, Postgres, cdc_options, postgres_server
 
 COLUMNS = [Column("id", "int", False), Column("v", "string"), Column("_op", "string"), Column("_at", "bigint")]
 _numbers = itertools.count()
@@ -32,11 +32,7 @@ class Followed:
     def __init__(self, server: Postgres, columns: str = "id int PRIMARY KEY, v text") -> None:
         self.server, self.table = server, f"t{next(_numbers)}"
         server.execute(f"CREATE TABLE {self.table} ({columns})")
-        self.options = settled(
-            {"connector": "postgres-cdc", "hostname": HOST, "port": str(server.port), "username": "root",
-             "database.name": server.dbname, "table.name": self.table, "include.operation": "_op",
-             "include.position": "_at"}
-        )  # fmt: skip
+        self.options = cdc_options(server, self.table)
         self.columns = COLUMNS
         self.source = self.open()
         self.at: Offsets = {}

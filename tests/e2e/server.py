@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +214,15 @@ def differences(server: Server, view: str, definition: str) -> str | None:
     if kept == wanted:
         return None
     return f"{view}: too many {list((kept - wanted).items())[:5]}, missing {list((wanted - kept).items())[:5]}"
+
+
+@contextlib.contextmanager
+def served(folder: Path, *statements: str) -> Iterator[Server]:
+    """A server that has run some statements, until the end of the block."""
+    found = Server(folder)
+    try:
+        found.start()
+        found.execute(*statements)
+        yield found
+    finally:
+        found.close()

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from server import HOST, Server
+from server import HOST, Server, served
 from support import WAIT_S
 
 needs_psql = pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not installed")
@@ -33,13 +33,8 @@ _SETUP = """
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("clients"))
-    try:
-        found.start()
-        found.execute(*_SETUP.split(";"))
+    with served(tmp_path_factory.mktemp("clients"), *_SETUP.split(";")) as found:
         yield found
-    finally:
-        found.close()
 
 
 def psql(server: Server, *commands: str) -> str:

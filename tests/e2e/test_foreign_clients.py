@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import registries
-from server import Server
+from server import Server, served
 
 PROGRAMS = Path(__file__).parent / "foreign"
 LIMIT_S = 300
@@ -19,12 +19,8 @@ LIMIT_S = 300
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("foreign"))
-    try:
-        found.start()
+    with served(tmp_path_factory.mktemp("foreign")) as found:
         yield found
-    finally:
-        found.close()
 
 
 def _jdbc(scratch: Path) -> list[str]:

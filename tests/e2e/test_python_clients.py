@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from postgres import Postgres
-from server import HOST, Server
+from server import HOST, Server, served
 
 psycopg2 = pytest.importorskip("psycopg2")
 pytest.importorskip("psycopg2.extras")
@@ -25,12 +25,8 @@ URLS = ("postgresql+psycopg2", "postgresql+psycopg", "risingwave+psycopg2")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("python"))
-    try:
-        found.start()
+    with served(tmp_path_factory.mktemp("python")) as found:
         yield found
-    finally:
-        found.close()
 
 
 # ---- psycopg2

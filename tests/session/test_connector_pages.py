@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.parquet
@@ -12,7 +12,7 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from kafka import Kafka
-from postgres import HOST, NoPostgres, Postgres, postgres_server
+from postgres import HOST, Postgres
 from support import eventually
 
 PAGES = Path(__file__).parents[2] / "docs" / "connectors"
@@ -35,15 +35,6 @@ def test_postgres(database: Database, postgres: Postgres) -> None:
     with shop.connect() as connection:
         rows = connection.execute("SELECT customer, total::text FROM revenue ORDER BY 1").fetchall()
     assert rows == [("ann", "11.50"), ("bob", "3.00")]
-
-
-@pytest.fixture(scope="module")
-def logical() -> Iterator[Postgres]:
-    try:
-        with postgres_server({"wal_level": "logical", "fsync": "off"}) as found:
-            yield found
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 def test_postgres_cdc(database: Database, logical: Postgres) -> None:

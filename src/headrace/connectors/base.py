@@ -174,6 +174,22 @@ class Source(ABC):
         """
 
 
+def range_tasks(ranges: Sequence[tuple[int, int, int]], parallelism: int) -> list[ReadTask]:
+    """Ranges (split, start, stop) cut into tasks of about as many positions, each with its `ranges`."""
+    share = max(1, -(-sum(stop - start for _, start, stop in ranges) // max(parallelism, 1)))
+    tasks: list[ReadTask] = []
+    room = 0
+    for split, start, stop in ranges:
+        while start < stop:
+            if room == 0:
+                tasks.append({"ranges": []})
+                room = share
+            taken = min(room, stop - start)
+            tasks[-1]["ranges"].append([split, start, start + taken])
+            start, room = start + taken, room - taken
+    return tasks
+
+
 def kept_columns(columns: Sequence[Column], names: Collection[str]) -> list[int]:
     """The places of the columns that are asked for; one place if there are none, for rows need a column."""
     return [i for i, column in enumerate(columns) if column.name in names] or [0]

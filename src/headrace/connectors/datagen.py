@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, range_tasks
 from headrace.connectors.datagen_fields import Field, make_fields
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit_rate
@@ -78,18 +78,7 @@ class DatagenSource(Source):
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`; a task holds ranges [start, stop) of splits."""
         ranges = [(s, int(from_.get(str(s), 0)), int(to.get(str(s), 0))) for s in range(self.splits)]
-        target = max(1, -(-sum(stop - start for _, start, stop in ranges) // max(1, parallelism)))
-        tasks: list[ReadTask] = []
-        room = 0
-        for split, start, stop in ranges:
-            while start < stop:
-                if room == 0:
-                    tasks.append({"ranges": []})
-                    room = target
-                part = min(room, stop - start)
-                tasks[-1]["ranges"].append([split, start, start + part])
-                start, room = start + part, room - part
-        return tasks
+        return range_tasks(ranges, parallelism)
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`; there are never errors."""

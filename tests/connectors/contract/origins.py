@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Source, open_source, settled
+from headrace.connectors.base import Source, open_source
 from kafka import Kafka
-from postgres import HOST, Postgres
+from postgres import Postgres, cdc_options
 
 _numbers = itertools.count(1)
 
@@ -91,11 +91,7 @@ class CdcOrigin(Origin):
     def __init__(self, server: Postgres) -> None:
         self.server, self.table = server, f"origin_{next(_numbers)}"
         server.execute(f"CREATE TABLE {self.table} (n bigint PRIMARY KEY)")
-        self._options = settled(
-            {"connector": "postgres-cdc", "hostname": HOST, "port": str(server.port), "username": "root",
-             "database.name": server.dbname, "table.name": self.table, "include.operation": "_op",
-             "include.position": "_at"}
-        )  # fmt: skip
+        self._options = cdc_options(server, self.table)
 
     def options(self) -> Mapping[str, str]:
         return self._options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,18 +10,8 @@ import pytest
 from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, Origin
 
 from headrace.connectors.base import Admission, Binding, Offsets, Source
-from postgres import NoPostgres, Postgres, postgres_server
 
 KINDS = ("datagen", "files", "kafka", "cdc")
-
-
-@pytest.fixture(scope="module")
-def logical() -> Iterator[Postgres]:
-    try:
-        with postgres_server({"wal_level": "logical", "fsync": "off"}) as found:
-            yield found
-    except NoPostgres as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(params=KINDS)

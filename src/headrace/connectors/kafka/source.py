@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, range_tasks
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.options import (
     ANSWER_S,
@@ -196,19 +196,7 @@ class KafkaSource(Source):
 
     def plan(self, from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:
         """See `Source`."""
-        ranges = _ranges(from_, to)
-        share = -(-sum(high - low for _, low, high in ranges) // max(parallelism, 1))
-        tasks: list[ReadTask] = []
-        room = 0
-        for partition, low, high in ranges:
-            while low < high:
-                if room == 0:
-                    tasks.append({"ranges": []})
-                    room = share
-                taken = min(room, high - low)
-                tasks[-1]["ranges"].append([partition, low, low + taken])
-                low, room = low + taken, room - taken
-        return tasks
+        return range_tasks(_ranges(from_, to), parallelism)
 
     def read(self, task: ReadTask) -> Iterator[ReadBatch]:
         """See `Source`."""

@@ -22,13 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.common.identifiers import quoted_name
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, RowError, Source
 from headrace.connectors.declared import needed_module
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import Parsed, apply_policy, sample
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
 from headrace.connectors.postgres.pgoutput import UPSERT, Change, Decoder
-from headrace.connectors.postgres.tables import has_key, keys, quoted
+from headrace.connectors.postgres.tables import has_key, keys
 from headrace.connectors.values import strings_to_array
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
@@ -122,7 +123,7 @@ class PostgresCdcSource(Source):
     def start_offsets(self) -> Offsets:
         """Before the table's content. Raises `SourceError` where there is no such table, or a column is missing."""
         with self._connection() as c:
-            names = {r[0] for r in c.execute(_COLUMNS, [quoted(self._schema_name, self._table)])}
+            names = {r[0] for r in c.execute(_COLUMNS, [quoted_name(self._schema_name, self._table)])}
         if not names:
             raise SourceError(f"there is no table {self._name} in PostgreSQL, or it cannot be seen")
         missing = next((column.name for column in self._own if column.name not in names), None)
@@ -131,7 +132,7 @@ class PostgresCdcSource(Source):
         return {}
 
     def _check_key(self, c: Any) -> None:
-        if not has_key(keys(c, quoted(self._schema_name, self._table)), self._key, told=True):
+        if not has_key(keys(c, quoted_name(self._schema_name, self._table)), self._key, told=True):
             raise SourceError(
                 f"({', '.join(self._key)}) is no key of the table {self._name} in PostgreSQL that changes tell",
                 hint="it has to be its primary key, or the columns of a unique index, NOT NULL and not deferrable, "
@@ -141,7 +142,7 @@ class PostgresCdcSource(Source):
     def _check_table(self, c: Any, oid: int | None) -> int:
         """The table's oid, if it is still the one that is followed, and all of its changes are published."""
         found, all_kinds, listed, only = c.execute(
-            _FOLLOWED, [quoted(self._schema_name, self._table), self._publication, self._schema_name, self._table]
+            _FOLLOWED, [quoted_name(self._schema_name, self._table), self._publication, self._schema_name, self._table]
         ).fetchone()
         again = "; then drop the table here, if it is there, and create it again"
         if found is None or (oid is not None and found != oid):
@@ -190,12 +191,12 @@ class PostgresCdcSource(Source):
 
     def _begin(self, c: Any) -> Binding:
         if c.execute("SELECT FROM pg_publication WHERE pubname = %s", [self._publication]).fetchone() is None:
-            name, table = quoted(self._publication), quoted(self._schema_name, self._table)
+            name, table = quoted_name(self._publication), quoted_name(self._schema_name, self._table)
             c.execute(f"CREATE PUBLICATION {name} FOR TABLE {table}")
         oid = self._check_table(c, None)
         c.execute(_NEW_SLOT, [self._slot, self._slot])
         (lsn,) = c.execute(_CONFIRMED, [self._slot]).fetchone()
-        (rows,) = c.execute(_ESTIMATE, [quoted(self._schema_name, self._table)]).fetchone()
+        (rows,) = c.execute(_ESTIMATE, [quoted_name(self._schema_name, self._table)]).fetchone()
         return Binding({LSN: int(lsn), CAUGHT_UP: False, TABLE: oid}, max(int(rows), 1), False)
 
     def _check_slot(self, c: Any, after: Offsets) -> None:
@@ -234,7 +235,7 @@ class PostgresCdcSource(Source):
             c.autocommit = True
             self._in_turn(lambda: c.execute(_DROP_SLOT, [self._slot]))
             if self._publication == self._slot:
-                c.execute(f"DROP PUBLICATION IF EXISTS {quoted(self._publication)}")
+                c.execute(f"DROP PUBLICATION IF EXISTS {quoted_name(self._publication)}")
 
     # ---- reading
 
@@ -255,9 +256,9 @@ class PostgresCdcSource(Source):
 
     def _content(self, c: Any) -> Iterator[ReadBatch]:
         names = [column.name for column in self._own]
-        columns = ", ".join(f"{quoted(n)}::text" for n in names)
+        columns = ", ".join(f"{quoted_name(n)}::text" for n in names)
         with c.cursor(name="headrace") as cursor:
-            cursor.execute(f"SELECT {columns} FROM {quoted(self._schema_name, self._table)}")
+            cursor.execute(f"SELECT {columns} FROM {quoted_name(self._schema_name, self._table)}")
             while rows := cursor.fetchmany(BATCH_ROWS):
                 yield self._batch([Change(UPSERT, 0, dict(zip(names, row))) for row in rows])
 

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.common.identifiers import quoted_name
 from headrace.connectors.postgres.options import SINK, connection
 from headrace.connectors.postgres.rows import FORMAT, copied
-from headrace.connectors.postgres.tables import has_key, keys, quoted
+from headrace.connectors.postgres.tables import has_key, keys
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition, already_delivered, key_of
 from headrace.errors import InvalidParameter, SinkError
 
@@ -37,8 +38,8 @@ class PostgresSink(Sink):
         self._values = SINK.read(options, SINK_OPTIONS)
         self._key = key_of(options, columns)
         self._upserts = options.get("type", "upsert") == "upsert"
-        schema = quoted(self._values["schema"])
-        self._table = f"{schema}.{quoted(self._values['table'])}"
+        schema = quoted_name(self._values["schema"])
+        self._table = f"{schema}.{quoted_name(self._values['table'])}"
         self._deliveries = f"{schema}.{DELIVERIES}"
 
     def reach(self) -> None:
@@ -83,17 +84,17 @@ class PostgresSink(Sink):
 
     @property
     def _names(self) -> list[str]:
-        return [quoted(c.name) for c in self.columns]
+        return [quoted_name(c.name) for c in self.columns]
 
     def _append(self, c: Any, batches: Iterable[pa.RecordBatch]) -> int:
         rows = (batch.take(np.repeat(np.arange(batch.num_rows), batch.column(WEIGHT_COLUMN))) for batch in batches)
         return _copy(c, self._table, self._names, (r.select(range(len(self.columns))) for r in rows))
 
     def _upsert(self, c: Any, batches: Iterable[pa.RecordBatch]) -> int:
-        names, key = ", ".join(self._names), [quoted(k) for k in self._key]
+        names, key = ", ".join(self._names), [quoted_name(k) for k in self._key]
         types = dict(c.execute(_COLUMNS, [self._table]).fetchall())
         # What has no equality cannot cancel out: json does as jsonb.
-        stage = ", ".join(f"{quoted(n.name)} {types[n.name].replace('json', 'jsonb', types[n.name] == 'json')}"
+        stage = ", ".join(f"{quoted_name(n.name)} {types[n.name].replace('json', 'jsonb', types[n.name] == 'json')}"
                           for n in self.columns)  # fmt: skip
         c.execute(f"CREATE TEMPORARY TABLE headrace_taken ({stage}, {WEIGHT_COLUMN} bigint) ON COMMIT DROP")
         changes = _copy(c, "headrace_taken", [*self._names, WEIGHT_COLUMN], batches)

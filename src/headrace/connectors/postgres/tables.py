@@ -6,11 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 
-def quoted(*names: str) -> str:
-    """A name as it stands in SQL."""
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
-
-
 def keys(connection: Any, table: str) -> Iterator[tuple[list[str], bool]]:
     """The columns, in order of their names, of which any two rows differ at any time; and whether changes tell them.
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
+from headrace.common.identifiers import quoted_name
 from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
@@ -54,7 +55,9 @@ def copy_to(session: Session, statement: st.CopyTo) -> Result:
         session.rights.require("r", record)
         known, relation = [c.name for c in record.columns], label(record)
         wanted = target_columns(record, statement.columns)
-        query = parse_query(f"SELECT {', '.join(_quoted(c.name) for c in wanted)} FROM {_table_text(statement.table)}")
+        named = ", ".join(quoted_name(c.name) for c in wanted)
+        table = quoted_name(*filter(None, (statement.table.schema, statement.table.name)))
+        query = parse_query(f"SELECT {named} FROM {table}")
     result = select(session, query)
     names = [c.name for c in result.columns or ()]
     check_lists(statement.format, names, names if known is None else known, relation)
@@ -67,14 +70,6 @@ def copy_from(session: Session, statement: st.CopyFrom) -> Result:
     columns = target_columns(record, statement.columns)
     check_lists(statement.format, [c.name for c in columns], [c.name for c in record.columns], label(record))
     return Result("COPY", sink=_Sink(session, statement, record, columns))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _table_text(name: st.TableName) -> str:
-    return ".".join(_quoted(part) for part in (name.schema, name.name) if part is not None)
 
 
 def check_lists(form: CopyFormat, copied: Sequence[str], known: Sequence[str], relation: str | None = None) -> None:

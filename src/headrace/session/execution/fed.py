@@ -14,6 +14,7 @@ from headrace.common.columns import Column
 from headrace.connectors.base import holds, open_source
 from headrace.connectors.leaving import own_type
 from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
+from headrace.session.names import quoted
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -43,16 +44,13 @@ def check_types(columns: Sequence[Column]) -> None:
 
 def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
     """The view's query, in Spark SQL."""
-
-    def quoted(names: Sequence[str]) -> str:
-        return ", ".join("`" + n.replace("`", "``") + "`" for n in names)
-
-    columns = quoted([c.name for c in source.columns if c.name not in COLUMNS.values()])
+    columns = ", ".join(quoted(c.name) for c in source.columns if c.name not in COLUMNS.values())
     if not key:
         return f"SELECT {columns} FROM `r{source.id}`"
     operation, position = COLUMNS["operation"], COLUMNS["position"]
+    keys = ", ".join(map(quoted, key))
     return (
-        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {quoted(key)} ORDER BY `{position}` DESC) "
+        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY `{position}` DESC) "
         f"AS __n FROM `r{source.id}`) WHERE __n = 1 AND `{operation}` <> 'delete'"
     )
 

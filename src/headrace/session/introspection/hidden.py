@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.common.identifiers import shown_name
 from headrace.errors import InvalidParameter, UndefinedObject, UndefinedTable
 from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
 from headrace.session.rights import PRIVILEGES, Rights, class_of
 from headrace.session.roles import PREDEFINED, all_roles
 from headrace.session.system import postgres
-from headrace.session.system.keys import quote_identifier
 from headrace.session.system.relations import Rows, SystemRelation, system_relation
 from headrace.sql.statements import TableName
 
@@ -46,7 +46,7 @@ def _definitions(session: Session) -> Rows:
     for index in postgres.indexes_of(session):
         yield {"oid": index.oid, "definition": index.text, "columns": list(index.columns)}
         if index.primary:
-            keys = ", ".join(quote_identifier(c) for c in index.columns)
+            keys = ", ".join(shown_name(c) for c in index.columns)
             yield {"oid": index.constraint_oid, "definition": f"PRIMARY KEY ({keys})", "columns": None}
 
 
@@ -64,10 +64,10 @@ def _type_names(session: Session) -> Rows:
 def _names(session: Session) -> Rows:
     path = ("pg_catalog", *session.variables.search_path())
     for schema, name, oid in postgres.named_oids(session):
-        text = f"{quote_identifier(schema)}.{quote_identifier(name)}"
+        text = f"{shown_name(schema)}.{shown_name(name)}"
         visible = schema in path
         yield {"oid": oid, "name": name, "qualified": f"{schema}.{name}", "visible": visible,
-               "text": quote_identifier(name) if visible else text}  # fmt: skip
+               "text": shown_name(name) if visible else text}  # fmt: skip
 
 
 def _function_types(session: Session) -> Rows:

@@ -152,9 +152,9 @@ class Rewriter:
         return self.parsed.position(location)
 
     def _refuse_clauses(self, select: Any) -> None:
-        for clause, what in (("locking_clause", "FOR UPDATE"), ("into_clause", "INTO")):
-            if getattr(select, clause) and (clause != "into_clause" or select.HasField(clause)):
-                raise NotSupported(f"{what} in a query over the system catalogs")
+        if select.locking_clause or select.HasField("into_clause"):
+            what = "FOR UPDATE" if select.locking_clause else "INTO"
+            raise NotSupported(f"{what} in a query over the system catalogs")
 
     def _name_outputs(self, tree: Any) -> None:
         """Name the outputs as PostgreSQL does, which the rewritten expressions would not be."""
@@ -241,7 +241,7 @@ class Rewriter:
         name = call.funcname[-1].string.sval
         if name in ("len", "range", "generate_series", "like_escape", "error") and schema == "pg_catalog":
             nodes.put_in(call.funcname, nodes.identifier(name))
-        elif name in ("current_setting", "set_config", *_SESSION) or name == "current_schemas":
+        elif name in ("current_setting", "set_config", *_SESSION):
             self._session_value(node, name)
         elif name in _RIGHTS:
             self._privilege(node, name)
@@ -279,7 +279,7 @@ class Rewriter:
         arguments = list(node.func_call.args)
         kind = _RIGHTS[name]
         whole = 3 if name != "has_column_privilege" else 4
-        if len(arguments) == whole or (len(arguments) == 3 and kind == "role"):
+        if len(arguments) == whole:
             if nodes.text_of(arguments[0]) is None:
                 raise NotSupported(f"{name} of another role that is no literal")
             user = nodes.text_of(arguments.pop(0))
@@ -329,7 +329,7 @@ class Rewriter:
                 node.CopyFrom(nodes.literal(literal.rsplit(".", 1)[-1]))  # the columns that hold one have its name
             elif literal is not None and not literal.isdecimal():
                 node.CopyFrom(nodes.number(self.resolve(kind, literal)))
-            elif kind in ("regprocedure",):
+            elif kind == "regprocedure":
                 raise NotSupported("regprocedure of what is no literal")
             else:
                 node.CopyFrom(nodes.call("x", inner))

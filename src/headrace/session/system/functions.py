@@ -25,10 +25,6 @@ def _number(session: Session) -> exp.Expr:
     return exp.Literal.number(session.number)
 
 
-def _null(kind: str) -> exp.Expr:
-    return exp.Cast(this=exp.Null(), to=exp.DataType.build(kind))
-
-
 def _schemas(session: Session) -> exp.Expr:
     names = ["pg_catalog", *session.variables.search_path()]
     return exp.Array(expressions=[_text(n) for n in names])
@@ -65,8 +61,6 @@ def _constant(make: Callable[[], exp.Expr]) -> Value:
     return lambda session, node: make()
 
 
-_true = _constant(exp.true)
-_no_text = _constant(lambda: _null("text"))
 _FUNCTIONS: dict[str, Value] = {
     "pg_is_in_recovery": lambda session, node: _standing_by(session),
     "current_setting": _setting,

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.catalog.records import ObjectRecord
+from headrace.common.identifiers import shown_name
 from headrace.session.system.relations import Rows
 
 CONSTRAINTS: Final = 1_000_000
 """How far the oid of a primary key lies above that of its table."""
 _KEY_INDEXES: Final = 2_000_000
 """The same of the index that PostgreSQL would have for it."""
-_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_$]*")
-
-
-def quote_identifier(name: str) -> str:
-    """A name as SQL has it."""
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True)
@@ -52,12 +46,11 @@ class Index:
     @property
     def text(self) -> str:
         """The statement that would make it, as `pg_get_indexdef` writes it."""
-        quoted = quote_identifier
         unique = "UNIQUE " if self.primary else ""
-        target = f"{quoted(self.schema)}.{quoted(self.on.name)}"
-        columns = ", ".join(map(quoted, self.columns))
-        rest = f" INCLUDE ({', '.join(map(quoted, self.included))})" if self.included else ""
-        return f"CREATE {unique}INDEX {quoted(self.name)} ON {target} USING btree ({columns}){rest}"
+        target = f"{shown_name(self.schema)}.{shown_name(self.on.name)}"
+        columns = ", ".join(map(shown_name, self.columns))
+        rest = f" INCLUDE ({', '.join(map(shown_name, self.included))})" if self.included else ""
+        return f"CREATE {unique}INDEX {shown_name(self.name)} ON {target} USING btree ({columns}){rest}"
 
 
 def indexes(records: Iterable[ObjectRecord]) -> Iterator[Index]:

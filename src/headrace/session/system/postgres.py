@@ -325,9 +325,6 @@ _EMPTY = {
     "label",
 }
 
-ALWAYS_EMPTY = frozenset(_EMPTY)
-"""Relations that never have rows."""
-
 
 def functions(session: Session) -> Rows:
     """The functions of the binder's catalogue."""

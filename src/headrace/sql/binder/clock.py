@@ -6,19 +6,12 @@ from typing import Final
 
 from headrace.common.span import MICROS
 from headrace.common.time_of_day import FIELD
-from headrace.sql.binder import types as t
 from headrace.sql.binder.spans import DAY, let, struct
-from headrace.sql.binder.tree import Call, Expr
 
 
 def of_micros(micros: str) -> str:
     """Spark's text for the time at so many microseconds, which may be null."""
     return let("__u", micros, f"CASE WHEN `__u` IS NOT NULL THEN named_struct('{FIELD}', `__u`) END")
-
-
-def micros_of(value: Expr) -> Expr:
-    """The microseconds since midnight."""
-    return Call(t.INT8, f"{{0}}.{FIELD}", (value,))
 
 
 OF_TIMESTAMP: Final = of_micros(f"pmod(unix_micros(CAST({{0}} AS TIMESTAMP)), {DAY})")
