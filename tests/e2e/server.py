@@ -83,13 +83,14 @@ class Server:
     def wait_ready(self) -> None:
         """Wait for the line that says that clients can connect."""
 
-        def ready() -> bool:
-            found = _READY.search(self.log_text().encode())
-            self.port = int(found.group(1)) if found else 0
-            return found is not None or self.exit_code() is not None
-
-        eventually(ready, "the server to come up", START_S)
+        eventually(lambda: self.ready() or self.exit_code() is not None, "the server to come up", START_S)
         assert self.port, f"the server ended with exit code {self.exit_code()}:\n{self.log_text()[-4000:]}"
+
+    def ready(self) -> bool:
+        """Whether this life has said that clients can connect."""
+        found = _READY.search(self.log_text().encode())
+        self.port = int(found.group(1)) if found else 0
+        return found is not None
 
     def exit_code(self) -> int | None:
         """How the process ended; None while it runs."""
