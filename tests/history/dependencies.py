@@ -159,7 +159,8 @@ def _session_edges(graph: Graph, seen: Observations) -> None:
         if t.freshness == "newest":
             _edge(graph, "session", earlier[-1] if earlier else None, t, f"session {t.session}")
         elif t.freshness == "session":
-            written = next((e for e in reversed(earlier) if not e.read_only), None)
+            # A session waits for what it has written: what it took back itself is nothing.
+            written = next((e for e in reversed(earlier) if any(True for _ in e.lasting())), None)
             _edge(graph, "session", written, t, f"session {t.session}")
         earlier.append(t)
 

@@ -237,6 +237,20 @@ def test_reads_of_views_may_be_behind_but_not_go_back() -> None:
     assert check(other.history, names.STRICT_SERIALIZABLE) == []
 
 
+def test_a_session_waits_for_what_it_has_written_and_for_nothing_else() -> None:
+    """Its reads of views may be behind what it has only seen; a write that it took back is none."""
+
+    def session(*taken_back: Op) -> Story:
+        story = Story().add(Op("write", R, 1), at=(0, 1), session=1)
+        seen = read(R, Register(1, 0))
+        story.add(Op("savepoint", value="a"), append(X, 2), *taken_back, seen, at=(5, 6), session=3)
+        return story.add(read(R, Register(0), "v"), at=(7, 8), session=3, freshness="session")
+
+    assert check(session(Op("rollback_to", value="a")).history, names.STRICT_SERIALIZABLE) == []
+    found = names_of(check(session().history, names.STRICT_SERIALIZABLE))
+    assert found == {names.G_SINGLE + names.BY_SESSION}
+
+
 def test_the_weaker_levels_allow_what_they_are_known_for() -> None:
     skew, lost = ANOMALIES["write skew"][0], ANOMALIES["lost update of a register"][0]
     fork = ANOMALIES["long fork"][0]
