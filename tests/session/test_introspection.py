@@ -74,6 +74,10 @@ def session(database: Database) -> Iterator[Session]:
         ("SELECT typname FROM pg_type WHERE oid = 'timestamp with time zone'::regtype", [("timestamptz",)]),
         ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT max(n) FROM r, "
          "pg_namespace WHERE nspname = 'public'", [(3,)]),
+        ("SELECT relname::varchar(3), 'looked'::\"char\", current_setting('no.such', true) IS NULL, "
+         "current_setting('timezone') FROM pg_class WHERE relname = 'looked'", [("loo", "l", True, "UTC")]),
+        ("SELECT nspname = ANY(current_schemas(true)), nspname = ANY(current_schemas(false)) FROM pg_namespace "
+         "WHERE nspname = 'pg_catalog'", [(True, False)]),
         ("SELECT relnatts / 2, NULL::int FROM pg_class WHERE relname = 'looked'", [(2, None)]),
         ("SELECT x FROM (VALUES (1), (NULL), (2)) v(x), pg_namespace WHERE nspname = 'public' ORDER BY x DESC",
          [(None,), (2,), (1,)]),
@@ -127,6 +131,10 @@ def test_outputs_are_named_as_postgresql_names_them(session: Session) -> None:
         ("SELECT has_table_privilege(10, 'looked', 'SELECT')", NotSupported),
         ("SELECT * FROM (WITH pg_am AS (SELECT 1) SELECT 1 FROM pg_am) q, pg_am", HeadraceError),
         ("SELECT now() - now() FROM pg_am", NotSupported),
+        ("SELECT tableoid, * FROM pg_class", NotSupported),
+        ("SELECT relname::timestamp(3) FROM pg_class", NotSupported),
+        ("SELECT current_setting('no.such', relname = 'x') FROM pg_class", NotSupported),
+        ("SELECT current_setting('no.such') FROM pg_class", UndefinedObject),
     ],
 )
 def test_what_is_refused(session: Session, sql: str, error: type[HeadraceError]) -> None:

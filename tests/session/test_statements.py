@@ -210,6 +210,11 @@ def test_settings(shop: Database) -> None:
     assert one("COMMIT; SHOW statement_timeout") == "5s"
     assert one("RESET ALL; SHOW statement_timeout") == "0"
     assert one("SELECT current_setting('timezone')") == "UTC"
+    assert one("SELECT current_setting('no.such', true)") is None
+    assert state_of(lambda: one("SELECT current_setting('no.such', false)")) == "42704"
+    assert state_of(lambda: one("SELECT current_setting('no.such')")) == "42704"
+    assert "pg_catalog" in one("SELECT current_schemas(true)")
+    assert "pg_catalog" not in one("SELECT current_schemas(false)")
     assert state_of(lambda: one("SET timezone = 'Europe/Rome'")) == "22023"
     session.close()
 

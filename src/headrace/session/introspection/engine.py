@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -27,10 +27,11 @@ from headrace.session.introspection import hidden
 from headrace.session.introspection.functions import MACROS, macro_name, table_name
 from headrace.session.introspection.rewriting import SCHEMAS, Rewriter, asks_catalog
 from headrace.session.result import ResultColumn
-from headrace.session.system.functions import version_text
+from headrace.session.system.functions import setting_or_null, version_text
 from headrace.session.system.relations import SystemRelation, system_relation
 from headrace.sql.postgres import parse_statement
 from headrace.sql.query import Query
+from headrace.sql.values import parse_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -66,7 +67,7 @@ def asked(session: Session, query: Query, *, described: bool = False) -> Asked |
     if not _is_asked(session, query):
         return None
     rewriter = Rewriter(
-        parse_statement(query.text), lambda name, given: _value(session, name, given),
+        parse_statement(query.text), partial(_value, session),
         lambda kind, text: hidden.object_id(session, kind, text), hidden.condition, session.rights.superuser,
         lambda schema, name: schema in SCHEMAS and system_relation(schema, name) is not None,
     )  # fmt: skip
@@ -207,15 +208,25 @@ def _stopped_with(session: Session, interrupt: Callable[[], None]) -> Iterator[N
 # ---- values
 
 
-def _value(session: Session, name: str, given: str | None) -> str | int | bool | list[str]:
+_ARGUMENTS: Final = {"current_setting": 2, "current_schemas": 1}
+
+
+def _is_true(given: str | int | bool) -> bool:
+    return given if isinstance(given, bool) else parse_text(str(given), "boolean") is True
+
+
+def _value(session: Session, name: str, *given: str | int | bool) -> str | int | bool | list[str] | None:
+    if len(given) > _ARGUMENTS.get(name, 0):
+        raise UndefinedFunction(f"function {name} does not take so many arguments")
     if name == "current_setting":
-        return session.setting(str(given).lower())
+        return setting_or_null(session, str(given[0]), missing_ok=len(given) == 2 and _is_true(given[1]))
+    implicit = ["pg_catalog"] if name == "current_schemas" and given and _is_true(given[0]) else []
     found: dict[str, Callable[[], str | int | bool | list[str]]] = {
         **dict.fromkeys(("current_user", "user", "current_role"), lambda: session.role),
         "session_user": lambda: session.user,
         **dict.fromkeys(("current_catalog", "current_database"), lambda: "dev"),
         "current_schema": lambda: session.names().schema,
-        "current_schemas": lambda: ["pg_catalog", *session.variables.search_path()],
+        "current_schemas": lambda: [*implicit, *session.variables.search_path()],
         "version": version_text, "pg_backend_pid": lambda: session.number,
         "pg_is_in_recovery": lambda: session.on_standby,
     }  # fmt: skip

@@ -93,6 +93,20 @@ def text_of(node: Any) -> str | None:
     return str(node.a_const.sval.sval)
 
 
+def constant_of(node: Any) -> str | int | bool | None:
+    """The value of a literal of any kind; None for what is none."""
+    text = text_of(node)
+    if text is not None:
+        return text
+    if node.WhichOneof("node") != "a_const":
+        return None
+    constant = node.a_const
+    kind = constant.WhichOneof("val")
+    if kind == "boolval":
+        return bool(constant.boolval.boolval)
+    return int(constant.ival.ival) if kind == "ival" else None
+
+
 def array_of(text: str) -> Any:
     """The array that a literal spells."""
     inner = text.strip()

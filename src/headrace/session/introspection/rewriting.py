@@ -66,8 +66,8 @@ class Rewriter:
     """One query; what it needs is gathered while it is rewritten."""
 
     parsed: Parsed
-    value_of: Callable[[str, str | None], str | int | bool | list[str] | None]
-    """What the session says: `current_user`, or `current_setting` with its argument."""
+    value_of: Callable[..., str | int | bool | list[str] | None]
+    """What the session says: `current_user`, or `current_setting` with its arguments."""
     resolve: Callable[[str, str], int]
     """The oid of what a literal names: `regclass` and so on, and its text."""
     holds: Callable[[str, str | None], str]
@@ -94,6 +94,8 @@ class Rewriter:
         self._name_outputs(tree)
         self._spell_vectors(tree.select_stmt)
         self._visit(tree)
+        if self.asks_for_tables:
+            self._refuse_all_columns(tree)
         return deparse(pb.ParseResult(version=160000, stmts=[pb.RawStmt(stmt=tree)]))
 
     # ---- walking
@@ -155,6 +157,11 @@ class Rewriter:
         if select.locking_clause or select.HasField("into_clause"):
             what = "FOR UPDATE" if select.locking_clause else "INTO"
             raise NotSupported(f"{what} in a query over the system catalogs")
+
+    def _refuse_all_columns(self, tree: Any) -> None:
+        """`tableoid` is one of the columns here; in PostgreSQL it is none of those that `*` and NATURAL mean."""
+        if any(nodes.messages(tree, pb.A_Star)) or any(j.is_natural for j in nodes.messages(tree, pb.JoinExpr)):
+            raise NotSupported("tableoid beside * or NATURAL in a query over the system catalogs")
 
     def _name_outputs(self, tree: Any) -> None:
         """Name the outputs as PostgreSQL does, which the rewritten expressions would not be."""
@@ -269,10 +276,10 @@ class Rewriter:
         arguments = node.func_call.args
         if name == "set_config":
             raise NotSupported("set_config in a query over the system catalogs", hint="Use SET.")
-        given = nodes.text_of(arguments[0]) if arguments and name == "current_setting" else None
-        if name == "current_setting" and given is None:
-            raise NotSupported("current_setting of what is no literal")
-        node.CopyFrom(nodes.literal(self.value_of(name, given)))
+        given = [nodes.constant_of(argument) for argument in arguments]
+        if None in given:
+            raise NotSupported(f"{name} of what is no literal in a query over the system catalogs")
+        node.CopyFrom(nodes.literal(self.value_of(name, *given)))
 
     def _privilege(self, node: Any, name: str) -> None:
         """A superuser may do everything; of others a relation says what they may."""
@@ -308,7 +315,7 @@ class Rewriter:
         if by_name is not None:
             found = nodes.call(by_name, subject)
             self._macro(found, by_name)
-        role = str(self.value_of("current_user", None) if user is None else user)
+        role = str(self.value_of("current_user") if user is None else user)
         self.roles.add(role)
         query = nodes.expression(  # the subject is computed where no name of the relation of rights stands in its way
             f"EXISTS (SELECT 1 FROM (SELECT $3 AS hr_o) hr_p, {table_name(*RIGHTS)} hr WHERE hr.role = $1 AND "
@@ -340,11 +347,19 @@ class Rewriter:
         if literal is not None and (is_array or kind.endswith("vector")):
             inner = nodes.array_of(literal)
         cast.arg.CopyFrom(inner)
-        if kind == "numeric" and cast.type_name.typmods:
-            nodes.put_in(cast.type_name.names, nodes.identifier("numeric"))
+        nodes.put_in(cast.type_name.names, nodes.identifier(_TYPES[kind]))
+        typmods = [nodes.constant_of(modifier) for modifier in cast.type_name.typmods]
+        if kind == "numeric" and typmods:
             return
         cast.type_name.ClearField("typmods")
-        nodes.put_in(cast.type_name.names, nodes.identifier(_TYPES[kind]))
+        letters = typmods[0] if typmods else 1 if kind == "char" else None
+        if letters is not None:
+            if kind not in ("char", "bpchar", "varchar") or is_array:
+                raise NotSupported(f"a cast to {kind} with a modifier in a query over the system catalogs")
+            whole = pb.Node()
+            whole.CopyFrom(node)
+            node.CopyFrom(nodes.call("left", whole, nodes.number(int(letters))))
+            return
         if kind.endswith("vector") and not is_array:
             cast.type_name.array_bounds.append(pb.Node(integer=pb.Integer(ival=-1)))
 
@@ -392,7 +407,7 @@ class Rewriter:
     def _value(self, node: Any) -> None:
         name = output_name(node)
         if name in _SESSION:
-            node.CopyFrom(nodes.literal(self.value_of(name, None)))
+            node.CopyFrom(nodes.literal(self.value_of(name)))
 
     def _element(self, node: Any) -> None:
         """An element of an array that begins with 0 is the next one of DuckDB's, which begin with 1."""

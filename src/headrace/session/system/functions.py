@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from headrace.errors import UndefinedObject
 from headrace.session.variables import PG_VERSION
 from headrace.sql.query import Query
 from headrace.sql.query import Session as Values
@@ -25,9 +26,9 @@ def _number(session: Session) -> exp.Expr:
     return exp.Literal.number(session.number)
 
 
-def _schemas(session: Session) -> exp.Expr:
-    names = ["pg_catalog", *session.variables.search_path()]
-    return exp.Array(expressions=[_text(n) for n in names])
+def _schemas(session: Session, node: exp.Expr) -> exp.Expr:
+    implicit = [] if node.this == exp.false() else ["pg_catalog"]
+    return exp.Array(expressions=[_text(n) for n in [*implicit, *session.variables.search_path()]])
 
 
 def version_text() -> str:
@@ -41,7 +42,18 @@ def _setting(session: Session, node: exp.Expr) -> exp.Expr:
     arguments = node.expressions
     if not arguments or not isinstance(arguments[0], exp.Literal):
         return node
-    return _text(session.setting(arguments[0].name.lower()))
+    found = setting_or_null(session, arguments[0].name, missing_ok=arguments[1:] == [exp.true()])
+    return _text(found) if found is not None else exp.Cast(this=exp.Null(), to=exp.DataType.build("text"))
+
+
+def setting_or_null(session: Session, name: str, *, missing_ok: bool) -> str | None:
+    """What `current_setting` answers. Raises `UndefinedObject` for no setting, unless that is to be NULL."""
+    try:
+        return session.setting(name.lower())
+    except UndefinedObject:
+        if missing_ok:
+            return None
+        raise
 
 
 def _standing_by(session: Session) -> exp.Expr:
@@ -75,7 +87,7 @@ _NODES: dict[type[exp.Expr], Value] = {
     exp.CurrentDatabase: _constant(lambda: _text("dev")),
     exp.CurrentCatalog: _constant(lambda: _text("dev")),
     exp.CurrentSchema: lambda session, node: _text(session.names().schema),
-    exp.CurrentSchemas: lambda session, node: _schemas(session),
+    exp.CurrentSchemas: _schemas,
     exp.CurrentUser: lambda session, node: _text(session.role),
     exp.SessionUser: lambda session, node: _text(session.user),
 }
@@ -91,7 +103,7 @@ def localize(session: Session, query: Query) -> Query:
     tree = query.tree
     holder = exp.Paren(this=tree)
     changed, known = False, True
-    asked: list[str] = []
+    asked: list[tuple[str, bool]] = []
     for node in reversed(list(holder.walk(bfs=False))):
         if node is holder:
             continue
@@ -100,7 +112,7 @@ def localize(session: Session, query: Query) -> Query:
             changed = True
             known = known and (type(node) in _NODES or _is_simple(node))
             if isinstance(node, exp.Anonymous) and node.name.lower() == "current_setting":
-                asked.append(node.expressions[0].name.lower())
+                asked.append((node.expressions[0].name.lower(), len(node.expressions) > 1))
             node.replace(new)
     if not changed:
         return query
@@ -117,18 +129,21 @@ def _is_simple(node: exp.Expr) -> bool:
     """Whether it is a call of a function that the binder knows, too."""
     if not isinstance(node, exp.Anonymous) or node.name.lower() not in _SIMPLE:
         return False
-    return all(isinstance(a, exp.Literal) for a in node.expressions) and len(node.expressions) <= 1
+    return all(isinstance(a, exp.Literal) for a in node.expressions[:1]) and node.expressions[1:] in ([], [exp.true()])
 
 
-def _values(session: Session, settings: Sequence[str]) -> Values:
-    """What the session says, by what asks for it."""
+def _values(session: Session, settings: Sequence[tuple[str, bool]]) -> Values:
+    """What the session says, by what asks for it; of settings also whether one that is missing is NULL."""
+    schemas = tuple(session.variables.search_path())
+    given = {name: setting_or_null(session, name, missing_ok=missing_ok) for name, missing_ok in settings}
     found: dict[str, str | bool | int | tuple[str, ...]] = {
         **dict.fromkeys(("current_user", "user", "current_role"), session.role), "session_user": session.user,
         **dict.fromkeys(("current_catalog", "current_database"), "dev"),
         "current_schema": session.names().schema, "version": version_text(),
-        "current_schemas": ("pg_catalog", *session.variables.search_path()),
+        "current_schemas true": ("pg_catalog", *schemas), "current_schemas false": schemas,
         "pg_backend_pid": session.number, "pg_is_in_recovery": session.on_standby, "txid_current": 1,
-        **{f"current_setting {name}": session.setting(name) for name in settings},
+        **{f"current_setting {n}": "" if value is None else value for n, value in given.items()},
+        **{f"current_setting {n} is missing": True for n, value in given.items() if value is None},
     }  # fmt: skip
     return tuple(sorted(found.items()))
 

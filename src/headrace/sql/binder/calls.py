@@ -86,12 +86,16 @@ def _created(at: Expressions, routine: Routine, message: Any) -> Expr:
 
 def _of_session(at: Expressions, name: str, message: Any) -> Expr:
     """What the session answers."""
-    if name != "current_setting":
-        return session_value(at.binder.world, name, message)
-    argument = at.bind(message.args[0])
-    if not isinstance(argument, Constant) or argument.text is None:
-        refuse("current_setting of a name that is no literal", message)
-    return session_value(at.binder.world, f"{name} {argument.text.lower()}", message)
+    world = at.binder.world
+    if name not in ("current_setting", "current_schemas"):
+        return session_value(world, name, message)
+    given = [argument.text if isinstance(argument, Constant) else None for argument in map(at.bind, message.args)]
+    if None in given:
+        refuse(f"{name} of what is no literal", message)
+    asked = f"{name} {str(given[0]).lower()}"
+    if given[1:] == ["true"] and world.value(f"{asked} is missing"):
+        return Constant(t.TEXT, None)
+    return session_value(world, asked, message)
 
 
 SPARK: Final = "spark"

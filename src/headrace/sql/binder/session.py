@@ -17,7 +17,7 @@ SESSION_VALUES: Final = frozenset(
 """Those that are called without brackets."""
 _CALLED: Final = {
     "version": (0,), "current_database": (0,), "current_schema": (0,), "current_schemas": (1,), "pg_backend_pid": (0,),
-    "pg_is_in_recovery": (0,), "txid_current": (0,), "current_setting": (1,),
+    "pg_is_in_recovery": (0,), "txid_current": (0,), "current_setting": (1, 2),
 }  # fmt: skip
 """Functions, and with how many arguments."""
 

@@ -106,7 +106,6 @@ mod(int4, int4) -> int4 : ({0} % {1})
 mod(int8, int8) -> int8 : ({0} % {1})
 trunc(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN abs({0}) < 9e15D THEN CAST(CASE WHEN {0} < 0D THEN ceil({0}) ELSE floor({0}) END AS DOUBLE) ELSE {0} END
 """
-_LOGARITHMS: Final = ("ln", "log", "log10")
 _ARRAYS: Final = """
 cardinality(anyarray) -> int4 : size({0})
 array_append(anyarray, anyelement) -> * : CASE WHEN {0} IS NULL THEN array({1}) ELSE array_append({0}, {1}) END
