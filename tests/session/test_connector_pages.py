@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
@@ -184,3 +186,18 @@ def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
     eventually(lambda: database.sql("SELECT a FROM appended").rows() == [(1,), (1,)])
     with pytest.raises(HeadraceError):
         database.sql("INSERT INTO appended VALUES (1)")
+
+
+def test_iceberg(database: Database, tmp_path: Path) -> None:
+    database.sql(example("iceberg", 0, {"/tmp/lake": str(tmp_path)}))
+    database.flush()
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    rows = catalog.load_table("shop.paid").scan().to_arrow().to_pylist()
+    assert sorted((r["customer"], str(r["total"])) for r in rows) == [("ann", "11.50"), ("bob", "3.00")]
+
+
+def test_deltalake(database: Database, tmp_path: Path) -> None:
+    database.sql(example("deltalake", 0, {"/tmp/fares": str(tmp_path / "t")}))
+    database.flush()
+    rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
+    assert sorted((r["customer"], str(r["total"])) for r in rows) == [("ann", "11.50"), ("bob", "3.00")]

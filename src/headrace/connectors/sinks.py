@@ -33,7 +33,9 @@ TYPES = ("upsert", "append-only")
 
 _SINKS: dict[str, tuple[str, str]] = {
     "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
+    "deltalake": ("headrace.connectors.lake.delta", "DeltaSink"),
     "files": ("headrace.connectors.file_sink.sink", "FileSink"),
+    "iceberg": ("headrace.connectors.lake.iceberg", "IcebergSink"),
     "kafka": ("headrace.connectors.kafka.sink", "KafkaSink"),
     "postgres": ("headrace.connectors.postgres.sink", "PostgresSink"),
 }
@@ -165,6 +167,15 @@ def _kind(options: Mapping[str, str]) -> type[Sink]:
     module, attribute = _SINKS[name]
     found: type[Sink] = getattr(import_module(module), attribute)
     return found
+
+
+def not_told_apart(key: Sequence[str], values: str) -> SinkError:
+    """What is said where `primary_key` does not tell rows apart."""
+    return SinkError(
+        f"the option primary_key ({', '.join(key)}) does not tell the rows of the sink apart: "
+        f"{values} is NULL or stands for several",
+        hint="create the sink with the columns that do, or with type append-only",
+    )
 
 
 def already_delivered(position: SinkPosition, delivered: int, target: str) -> bool:

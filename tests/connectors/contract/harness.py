@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from headrace.common.columns import Column
 from headrace.connectors.sinks import Sink, SinkPosition, open_sink
@@ -89,6 +91,41 @@ class FilesTarget(Target):
     def rows(self) -> Counter[Row]:
         found = [pyarrow.parquet.read_table(p).to_pylist() for p in sorted(self.folder.glob("*.parquet"))]
         return Counter((row["id"], row["v"]) for rows in found for row in rows)
+
+
+class IcebergTarget(Target):
+    """A table of a catalog in SQLite, read back by the package."""
+
+    def __init__(self, folder: Path, upserts: bool) -> None:
+        super().__init__()
+        self.folder, self.upserts = folder, upserts
+
+    def options(self) -> Mapping[str, str]:
+        return {
+            "connector": "iceberg", "catalog.type": "sql", "catalog.uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse.path": f"file://{self.folder}/lake", "database.name": "a.b", "table.name": "t",
+            "create_table_if_not_exists": "true",
+        }  # fmt: skip
+
+    def rows(self) -> Counter[Row]:
+        uri, warehouse = f"sqlite:///{self.folder}/catalog.db", f"file://{self.folder}/lake"
+        table = load_catalog("default", type="sql", uri=uri, warehouse=warehouse).load_table("a.b.t")
+        return Counter((row["id"], row["v"]) for row in table.scan().to_arrow().to_pylist())
+
+
+class DeltaTarget(Target):
+    """A table on a disk, read back by the package."""
+
+    def __init__(self, folder: Path, upserts: bool) -> None:
+        super().__init__()
+        self.location, self.upserts = f"{folder}/table", upserts
+
+    def options(self) -> Mapping[str, str]:
+        return {"connector": "deltalake", "location": self.location, "create_table_if_not_exists": "true"}
+
+    def rows(self) -> Counter[Row]:
+        found = DeltaTable(self.location).to_pyarrow_table().to_pylist()
+        return Counter((row["id"], row["v"]) for row in found)
 
 
 class KafkaTarget(Target):

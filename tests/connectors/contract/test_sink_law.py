@@ -12,11 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness import FilesTarget, KafkaTarget, PostgresTarget, Target, changes
+from harness import DeltaTarget, FilesTarget, IcebergTarget, KafkaTarget, PostgresTarget, Target, changes
 
 from headrace.errors import HeadraceError, SinkError
 
-KINDS = ("postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium")
+KINDS = (
+    "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "iceberg upsert",
+    "iceberg append", "deltalake upsert", "deltalake append",
+)  # fmt: skip
 
 
 @pytest.fixture(params=KINDS)
@@ -24,6 +27,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     name, _, kind = request.param.partition(" ")
     if name == "files":
         made: Target = FilesTarget(tmp_path)
+    elif name in ("iceberg", "deltalake"):
+        made = (IcebergTarget if name == "iceberg" else DeltaTarget)(tmp_path, kind == "upsert")
     elif name == "kafka":
         made = KafkaTarget(request.getfixturevalue("kafka"), kind)
     else:

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.connectors import json_out
-from headrace.connectors.sinks import WEIGHT_COLUMN
-from headrace.errors import SinkError
+from headrace.connectors.sinks import WEIGHT_COLUMN, not_told_apart
 
 Row = dict[str, Any]
 Record = tuple[bytes | None, bytes | None]
@@ -49,11 +48,7 @@ def _changes(
     for which, rows in net.items():
         gone, come = ([text for text, weight in rows.items() if weight * sign > 0] for sign in (-1, 1))
         if len(come) > 1 or any(rows[text] > 1 for text in come):
-            raise SinkError(
-                f"the option primary_key ({', '.join(key)}) does not tell the rows of the sink apart: "
-                f"{which.decode()} stands for several",
-                hint="create the sink with the columns that do",
-            )
+            raise not_told_apart(key, which.decode())
         if gone or come:
             yield which, gone[0] if gone else None, come[0] if come else None
 

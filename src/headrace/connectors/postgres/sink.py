@@ -18,8 +18,16 @@ from headrace.common.identifiers import quoted_name
 from headrace.connectors.postgres.options import SINK, connection
 from headrace.connectors.postgres.rows import FORMAT, copied
 from headrace.connectors.postgres.tables import has_key, keys
-from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition, already_delivered, key_of
-from headrace.errors import InvalidParameter, SinkError
+from headrace.connectors.sinks import (
+    SINK_OPTIONS,
+    WEIGHT_COLUMN,
+    Sink,
+    SinkPosition,
+    already_delivered,
+    key_of,
+    not_told_apart,
+)
+from headrace.errors import InvalidParameter
 
 DELIVERIES = "headrace_deliveries"
 """The table, in the schema of the target, with the newest epoch that each sink has delivered."""
@@ -125,12 +133,7 @@ class PostgresSink(Sink):
             f"OR {' OR '.join(f'{k} IS NULL' for k in key)} LIMIT 1"
         ).fetchone()
         if found is not None:
-            values = ", ".join(map(repr, found))
-            raise SinkError(
-                f"the option primary_key ({', '.join(self._key)}) does not tell the rows of the sink apart: "
-                f"{values} is NULL or stands for several",
-                hint="create the sink with the columns that do, or with type append-only",
-            )
+            raise not_told_apart(self._key, ", ".join(map(repr, found)))
 
 
 def _copy(c: Any, table: str, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:

@@ -1,0 +1,102 @@
+"""What the changes of an epoch come to: rows that are added, and keys whose rows are gone or replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from headrace.common.identifiers import quoted_name
+from headrace.connectors.sinks import WEIGHT_COLUMN, not_told_apart
+
+_PLACE: Final = "__n"
+_SETTINGS: Final = {"threads": 1, "enable_external_access": False, "autoload_known_extensions": False}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of an epoch as a whole: what has come and gone within it is none."""
+
+    count: int
+    """Changes that were taken in."""
+    rows: pa.Table
+    """Rows to add."""
+    keys: pa.Table | None = None
+    """The keys, each once, whose rows of before are gone; None where rows are only added."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.rows.num_rows and not (self.keys is not None and self.keys.num_rows)
+
+
+def taken(batches: Iterable[pa.RecordBatch], width: int, key: Sequence[str] | None) -> Changes:
+    """What batches with so many columns, and their weights, come to: by key, or as rows that are only added.
+
+    Raises `SinkError` where a key is NULL or stands for several rows.
+    """
+    whole = pa.Table.from_batches(list(batches))
+    return _added(whole, width) if key is None else _net(whole, width, key)
+
+
+def _added(whole: pa.Table, width: int) -> Changes:
+    """Every row as often as it is added."""
+    weights = np.asarray(whole.column(WEIGHT_COLUMN))
+    rows = whole.select(range(width))
+    if not (weights == 1).all():
+        rows = rows.take(pa.array(np.repeat(np.arange(len(weights)), weights)))
+    return Changes(whole.num_rows, rows)
+
+
+def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
+    """The row that each key has now, and the keys that had another one or none."""
+    rows = whole.select(range(width))
+    with duckdb.connect(config=dict(_SETTINGS)) as connection:
+        placed = whole.append_column(_PLACE, pa.array(np.arange(whole.num_rows)))
+        connection.register("taken", placed)
+        names = ", ".join(quoted_name(name) for name in rows.column_names)
+        # Only places come back: no value is to go through types that are not Arrow's own.
+        found = connection.sql(
+            f"SELECT min({_PLACE}) AS n, CAST(sum({WEIGHT_COLUMN}) AS BIGINT) AS w FROM taken GROUP BY {names} "
+            f"HAVING sum({WEIGHT_COLUMN}) <> 0 ORDER BY n"
+        ).to_arrow_table()
+        places, weights = (np.asarray(found.column(name)) for name in ("n", "w"))
+        come = rows.take(pa.array(places[weights > 0]))
+        _check_key(connection, come.select(key), weights[weights > 0])
+        keys = _distinct(connection, rows.take(pa.array(places)).select(key))
+    return Changes(whole.num_rows, come, keys)
+
+
+def without(table: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows of a table whose keys are not among these."""
+    names = [quoted_name(name) for name in keys.column_names]
+    same = " AND ".join(f"t.{name} = k.{name}" for name in names)
+    with duckdb.connect(config=dict(_SETTINGS)) as connection:
+        placed = table.select(keys.column_names).append_column(_PLACE, pa.array(np.arange(table.num_rows)))
+        connection.register("t", placed)
+        connection.register("k", keys)
+        found = connection.sql(f"SELECT t.{_PLACE} AS n FROM t ANTI JOIN k ON {same} ORDER BY n").to_arrow_table()
+    return table.take(found.column("n"))
+
+
+def _check_key(connection: Any, keys: pa.Table, weights: np.ndarray[Any, Any]) -> None:
+    connection.register("come", keys.append_column(WEIGHT_COLUMN, pa.array(weights)))
+    names = [quoted_name(name) for name in keys.column_names]
+    missing = " OR ".join(f"{name} IS NULL" for name in names)
+    found = connection.sql(
+        f"SELECT {', '.join(names)} FROM come GROUP BY {', '.join(names)} HAVING sum({WEIGHT_COLUMN}) > 1 "
+        f"OR {missing} LIMIT 1"
+    ).fetchall()
+    if found:
+        raise not_told_apart(keys.column_names, ", ".join(map(repr, found[0])))
+
+
+def _distinct(connection: Any, keys: pa.Table) -> pa.Table:
+    connection.register("touched", keys.append_column(_PLACE, pa.array(np.arange(keys.num_rows))))
+    names = ", ".join(quoted_name(name) for name in keys.column_names)
+    found = connection.sql(f"SELECT min({_PLACE}) AS n FROM touched GROUP BY {names} ORDER BY n").to_arrow_table()
+    return keys.take(found.column("n"))

@@ -1,0 +1,167 @@
+"""The `iceberg` sink: an epoch is one commit of an Iceberg table, which notes the epoch in the table's properties.
+
+A commit names the snapshot that it builds on, and fails where the table has another one by then: so of two who deliver
+the same epoch one commits, and the other one finds the epoch in the properties when it looks again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.lake import changes
+from headrace.connectors.lake.tables import CREATE, STORE, check_columns, check_key, fitted, told
+from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, already_delivered, key_of
+from headrace.errors import InvalidParameter
+
+SINK: Final = Declared(
+    (
+        Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
+               required=True, choices=("sql", "rest")),
+        Option("catalog.uri", "Where it is: `postgresql+psycopg://...` or `sqlite:////path`, or `https://...`.",
+               required=True, secret=True),
+        Option("catalog.name", "Its name.", default="default"),
+        Option("catalog.credential", "`client:secret`, of a REST catalog.", secret=True),
+        Option("catalog.token", "A bearer token, of a REST catalog.", secret=True),
+        Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
+               "by which a REST catalog knows it."),
+        Option("database.name", "The namespace of the table.", required=True),
+        Option("table.name", "The table.", required=True),
+        CREATE,
+        *STORE,
+    )
+)  # fmt: skip
+_PROPERTIES: Final = {
+    "catalog.type": "type", "catalog.uri": "uri", "catalog.credential": "credential", "catalog.token": "token",
+    "warehouse.path": "warehouse", "s3.endpoint": "s3.endpoint", "s3.region": "s3.region",
+    "s3.access.key": "s3.access-key-id", "s3.secret.key": "s3.secret-access-key",
+}  # fmt: skip
+_SCHEMES: Final = {"sql": ("postgresql", "sqlite:"), "rest": ("http://", "https://")}
+_MADE: Final = {"write.metadata.delete-after-commit.enabled": "true"}
+"""Properties of a table that is made: else each epoch leaves a file of metadata for ever."""
+_TRIES: Final = 5
+"""Commits of one epoch, where others commit to the table meanwhile."""
+
+
+class IcebergSink(Sink):
+    """See the module."""
+
+    @classmethod
+    def takes_secret(cls, option: str) -> bool:
+        """What lets somebody into the catalog and the object store."""
+        return SINK.takes_secret(option)
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        values = SINK.read(options, SINK_OPTIONS)
+        schemes = _SCHEMES[values["catalog.type"]]
+        if not values["catalog.uri"].startswith(schemes):
+            raise InvalidParameter(f"option catalog.uri must begin with {' or '.join(schemes)}")
+        self._catalog_name: str = values["catalog.name"]
+        self._properties = {name: values[option] for option, name in _PROPERTIES.items() if values[option]}
+        self._table_name = (*values["database.name"].split("."), values["table.name"])
+        self._creates: bool = values[CREATE.name]
+        self._upserts = options.get("type", "upsert") == "upsert"
+        self._key = key_of(options, columns)
+        self._name = f"Iceberg table {'.'.join(self._table_name)}"
+        check_key(columns, self._key)
+
+    def reach(self) -> None:
+        """See `Sink`."""
+        with told(self._name):
+            catalog = self._catalog()
+            if not catalog.table_exists(self._table_name):
+                if not self._creates:
+                    raise InvalidParameter(
+                        f"there is no {self._name}", hint=f"create it there first, or set {CREATE.name} = true"
+                    )
+                catalog.create_namespace_if_not_exists(self._table_name[:-1])
+                schema = arrow_schema(self.columns)
+                catalog.create_table_if_not_exists(self._table_name, schema, properties=_MADE)
+            check_columns(self.columns, self._schema(catalog.load_table(self._table_name)), self._name)
+
+    def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
+        """See `Sink`."""
+        with told(self._name):
+            catalog = self._catalog()
+            table = catalog.load_table(self._table_name)
+            if self._has(table, position):
+                return 0
+        found = changes.taken(batches, len(self.columns), self._key if self._upserts else None)
+        with told(self._name):
+            return self._deliver(catalog, table, position, found)
+
+    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: changes.Changes) -> int:
+        failed = needed_module("pyiceberg.exceptions", "iceberg").CommitFailedException
+        for attempt in range(1, _TRIES + 1):
+            try:
+                self._commit(table, position, found)
+                break
+            except failed:
+                table = catalog.load_table(self._table_name)
+                if self._has(table, position):
+                    return 0
+                if attempt == _TRIES:
+                    raise
+        return found.count
+
+    def _catalog(self) -> Any:
+        package = needed_module("pyiceberg.catalog", "iceberg")
+        return package.load_catalog(self._catalog_name, **self._properties)
+
+    @staticmethod
+    def _schema(table: Any) -> pa.Schema:
+        schema: pa.Schema = table.schema().as_arrow()
+        return schema
+
+    def _has(self, table: Any, position: SinkPosition) -> bool:
+        noted = table.properties.get(_noted(position), "0")
+        return already_delivered(position, int(noted), self._name)
+
+    def _commit(self, table: Any, position: SinkPosition, found: changes.Changes) -> None:
+        """Commit it, together with its epoch, on top of the table as it was loaded, or not at all."""
+        if found.is_empty:
+            return
+        # The package would put what fails on top of what is there by then, without a look at the epoch.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        summary = {"headrace.delivery": position.delivery, "headrace.epoch": str(position.epoch)}
+        rows = fitted(found.rows, self._schema(table), self._name)
+        with table.transaction() as transaction, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys that the table does not have
+            if found.keys is not None:
+                rows = self._delete(table, transaction, found.keys, rows, summary)
+            if rows.num_rows:
+                transaction.append(rows, snapshot_properties=summary)
+            if transaction.table_metadata.current_snapshot_id != table.metadata.current_snapshot_id:
+                transaction.set_properties({_noted(position): str(position.epoch)})
+
+    def _delete(
+        self, table: Any, transaction: Any, keys: pa.Table, rows: pa.Table, summary: Mapping[str, str]
+    ) -> pa.Table:  # fmt: skip
+        """Delete the rows with these keys; returns the rows to add.
+
+        Several columns are looked for one by one, which finds rows with other keys, too: these are added again.
+        """
+        expressions = needed_module("pyiceberg.expressions", "iceberg")
+        wanted = reduce(
+            expressions.And,
+            [expressions.In(name, pc.unique(keys.column(name)).drop_null().to_pylist()) for name in self._key],
+        )
+        if len(self._key) > 1:
+            met = table.scan(row_filter=wanted).to_arrow()
+            kept = changes.without(met, fitted(keys, self._schema(table), self._name))
+            rows = pa.concat_tables([kept, rows], promote_options="default") if kept.num_rows else rows
+        transaction.delete(wanted, snapshot_properties=dict(summary))
+        return rows
+
+
+def _noted(position: SinkPosition) -> str:
+    """The property in which the newest epoch of a sink is noted."""
+    return f"headrace.delivered.{position.delivery}"

@@ -1,0 +1,108 @@
+"""What all tables of a lake have in common: where they are, and which columns of a sink they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.common.columns import Column, arrow_type
+from headrace.connectors.declared import Option
+from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SinkError
+
+STORE: Final = (
+    Option("s3.endpoint", "Where an S3 server is that is not Amazon's."),
+    Option("s3.region", "The region of the bucket."),
+    Option("s3.access.key", "The access key; by default what the environment of Spark's workers says.", secret=True),
+    Option("s3.secret.key", "The secret key.", secret=True),
+)
+"""The options of an object store."""
+CREATE: Final = Option(
+    "create_table_if_not_exists", "Make the table, with the sink's columns, where there is none.", "boolean",
+    default="false",
+)  # fmt: skip
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """What the table's package, and all that it uses, raise inside the block as errors of the sink."""
+    try:
+        yield
+    except (HeadraceError, AssertionError):
+        raise
+    except Exception as error:
+        raise SinkError(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def check_key(columns: Sequence[Column], key: Sequence[str]) -> None:
+    """Refuse a key by which rows are not found exactly. Raises `NotSupported`."""
+    for column in columns:
+        kind = arrow_type(column.type)
+        if column.name in key and (pa.types.is_nested(kind) or pa.types.is_floating(kind)):
+            raise NotSupported(f'the column "{column.name}" of type {column.type} in the primary_key of this sink')
+
+
+def check_columns(columns: Sequence[Column], table: pa.Schema, name: str) -> None:
+    """Whether a table takes rows with such columns. Raises `InvalidParameter` where it does not."""
+    for column in columns:
+        at = table.get_field_index(column.name)
+        if at < 0:
+            raise InvalidParameter(f'the table {name} has no column "{column.name}"')
+        if not _holds(table.field(at).type, arrow_type(column.type)):
+            raise InvalidParameter(
+                f'the column "{column.name}" of the table {name} is of type {table.field(at).type}, which does not '
+                f"hold every {column.type}"
+            )
+    given = {column.name for column in columns}
+    left_out = next((f.name for f in table if not f.nullable and f.name not in given), None)
+    if left_out is not None:
+        raise InvalidParameter(f'the column "{left_out}" of the table {name} must have a value, and the sink has none')
+
+
+def _holds(theirs: pa.DataType, ours: pa.DataType) -> bool:
+    """Whether every value of one type is a value of another, the same in what it means."""
+    t = pa.types
+    if t.is_integer(ours) and t.is_signed_integer(theirs):
+        return bool(theirs.bit_width >= ours.bit_width)
+    if t.is_floating(ours) and t.is_floating(theirs):
+        return bool(theirs.bit_width >= ours.bit_width)
+    if t.is_decimal(ours) and t.is_decimal(theirs):
+        return bool(theirs.scale == ours.scale and theirs.precision >= ours.precision)
+    if t.is_timestamp(ours) and t.is_timestamp(theirs):
+        return (ours.tz is None) == (theirs.tz is None) and theirs.unit in ("us", "ns")
+    for alike in (_is_text, _is_binary):
+        if alike(ours):
+            return alike(theirs)
+    if _is_list(ours) and _is_list(theirs):
+        return _holds(theirs.value_type, ours.value_type)
+    if t.is_struct(ours) and t.is_struct(theirs):
+        fields = {theirs.field(i).name: theirs.field(i).type for i in range(theirs.num_fields)}
+        mine = [ours.field(i) for i in range(ours.num_fields)]
+        return [f.name for f in mine] == [*fields] and all(_holds(fields[f.name], f.type) for f in mine)
+    if t.is_map(ours) and t.is_map(theirs):
+        return _holds(theirs.key_type, ours.key_type) and _holds(theirs.item_type, ours.item_type)
+    return bool(ours == theirs)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def fitted(rows: pa.Table, table: pa.Schema, name: str) -> pa.Table:
+    """Rows with the types of a table's columns. Raises `SinkError` for a NULL where the table takes none."""
+    fields = [table.field(column) for column in rows.column_names]
+    for field, column in zip(fields, rows.columns):
+        if not field.nullable and column.null_count:
+            raise SinkError(f'a row has no value for the column "{field.name}", which the table {name} needs')
+    arrays = [column.cast(field.type) for field, column in zip(fields, rows.columns)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
