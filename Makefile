@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo demo-cdc test test-all lint bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +46,7 @@ endef
 
 help:
 	@echo 'make demo      a year of flights through live views, in a few minutes (ARGS="--keep" stays up)'
+	@echo 'make demo-cdc  PostgreSQL and Kafka to Iceberg through a view, with kills in between (ARGS="--kills 5")'
 	@echo 'make test      the tests, without the long ones (ARGS="tests/sql" for some of them)'
 	@echo 'make test-all  all tests'
 	@echo 'make lint      ruff and mypy'
@@ -63,6 +64,11 @@ demo:
 	@$(NEED_JAVA)
 	@$(MAKE) --no-print-directory $(READY)
 	@$(BIN)/headrace demo $(ARGS)
+
+demo-cdc:
+	@$(NEED_JAVA)
+	@$(MAKE) --no-print-directory $(READY)
+	@$(BIN)/python examples/cdc.py $(ARGS)
 
 test:
 	@$(NEED_JAVA)
