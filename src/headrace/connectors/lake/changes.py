@@ -14,7 +14,9 @@ from headrace.common.identifiers import quoted_name
 from headrace.connectors.sinks import WEIGHT_COLUMN, not_told_apart
 
 _PLACE: Final = "__n"
-_SETTINGS: Final = {"threads": 1, "enable_external_access": False, "autoload_known_extensions": False}
+_SETTINGS: Final = {
+    "threads": 1, "enable_external_access": False, "autoload_known_extensions": False, "temp_directory": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
