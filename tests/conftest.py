@@ -64,6 +64,19 @@ def kafka() -> Iterator[Kafka]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def rest_catalog() -> Iterator[str]:
+    """Where a REST catalog of Iceberg's listens, which keeps its tables in memory. Skips if its jars are not there."""
+    from iceberg_rest import NoCatalog, rest_catalog
+
+    with contextlib.ExitStack() as ends:
+        try:
+            uri = ends.enter_context(rest_catalog())
+        except NoCatalog as error:
+            pytest.skip(str(error))
+        yield uri
+
+
 @pytest.fixture(scope="module")
 def logical() -> Iterator[Postgres]:
     """A PostgreSQL server with logical replication. Skips if none is installed."""

@@ -17,9 +17,9 @@ from pathlib import Path
 
 FETCH_S = 600
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>headrace</groupId><artifactId>for-tests</artifactId><version>1</version><dependencies><dependency>
-<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
-</dependency></dependencies></project>"""
+<groupId>headrace</groupId><artifactId>for-tests</artifactId><version>1</version>
+<dependencies>{dependencies}</dependencies></project>"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
@@ -32,15 +32,22 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
-def jars(group: str, artifact: str, version: str) -> Path:
-    """A directory with a jar and what it needs. Raises NotToBeHad."""
+def jars(*coordinates: str) -> Path:
+    """A directory with jars, each `group:artifact:version` or with a classifier, and what they need.
+
+    Raises NotToBeHad.
+    """
+    parts = [each.split(":") for each in coordinates]
 
     def fill(folder: Path) -> Path:
-        (folder / "pom.xml").write_text(_POM.format(group=group, artifact=artifact, version=version))
+        lines = [
+            _DEPENDENCY.format(*each[:3], "".join(f"<classifier>{c}</classifier>" for c in each[3:])) for each in parts
+        ]
+        (folder / "pom.xml").write_text(_POM.format(dependencies="".join(lines)))
         _run("mvn", ["-q", "-B", _COPY, "-DincludeScope=runtime", f"-DoutputDirectory={folder}/jars"], folder)
         return folder / "jars"
 
-    return _kept(f"{artifact}-{version}", fill)
+    return _kept("+".join("-".join(each[1:]) for each in parts), fill)
 
 
 def node_modules(*packages: str) -> Path:
@@ -101,8 +108,12 @@ def _run(tool: str, arguments: Sequence[str], folder: Path) -> None:
         raise NotToBeHad(f"{tool} failed: {(done.stdout + done.stderr)[-2000:]}")
 
 
-KAFKA = ("org.apache.kafka", "kafka_2.13", "4.0.0")
-JDBC = ("org.postgresql", "postgresql", "42.7.4")
+KAFKA = ("org.apache.kafka:kafka_2.13:4.0.0",)
+JDBC = ("org.postgresql:postgresql:42.7.4",)
+ICEBERG_REST = (
+    "org.apache.iceberg:iceberg-core:1.10.0", "org.apache.iceberg:iceberg-core:1.10.0:tests",
+    "org.eclipse.jetty:jetty-servlet:11.0.24", "org.slf4j:slf4j-nop:2.0.17",
+)  # fmt: skip
 NODE = ("pg@8.13.1", "pg-cursor@2.12.1", "pg-copy-streams@6.0.6")
 PGX = "github.com/jackc/pgx/v5@v5.7.2"
 GO_CLIENT = Path(__file__).parent / "e2e" / "foreign" / "client.go"
@@ -112,6 +123,7 @@ def main() -> None:
     """Fetch everything; what cannot be had is told."""
     wanted: dict[str, Callable[[], Path]] = {
         "Kafka": lambda: jars(*KAFKA), "PostgreSQL's JDBC driver": lambda: jars(*JDBC),
+        "Iceberg's REST catalog": lambda: jars(*ICEBERG_REST),
         "node-postgres": lambda: node_modules(*NODE), "pgx": lambda: go_program(GO_CLIENT, PGX),
     }  # fmt: skip
     for name, fetch in wanted.items():

@@ -232,3 +232,24 @@ def test_an_object_store(store: S3Server, kind: str, tmp_path: Path) -> None:
     deliver(sink, 1, (1, "x", 1, 1), (2, "x", 2, 1))
     deliver(sink, 2, (1, "x", 1, -1), (2, "x", 2, -1), (2, "x", 3, 1))
     assert [(r["a"], r["v"]) for r in lake.rows()] == [(2, 3)]
+
+
+def test_a_rest_catalog(rest_catalog: str, tmp_path: Path) -> None:
+    """Two sinks into one table, which others write to as well; each epoch is there once."""
+    place = {"catalog.type": "rest", "catalog.uri": rest_catalog, "database.name": "n", "table.name": "t"}
+    catalog = load_catalog("rest", type="rest", uri=rest_catalog)
+    catalog.create_namespace("n")
+    catalog.create_table("n.t", arrow_schema(PAIR), location=f"file://{tmp_path}/t")
+    sinks = [open_sink({"connector": "iceberg", "primary_key": "a", **place}, PAIR) for _ in range(2)]
+    for epoch in (1, 2, 3):
+        for number, sink in enumerate(sinks):
+            sink.reach()
+            position = SinkPosition(f"d{number}", epoch - 1, epoch, 0, "a")
+            for _ in range(2):
+                sink.write(position, changes(PAIR, (10 * number + epoch, "x", epoch, 1)))
+        catalog.load_table("n.t").append(pa.table({"a": [100 + epoch], "b": ["y"], "v": [0]}, arrow_schema(PAIR)))
+    table = catalog.load_table("n.t")
+    assert sorted(r["a"] for r in table.scan().to_arrow().to_pylist()) == [1, 2, 3, 11, 12, 13, 101, 102, 103]
+    assert {k: v for k, v in table.properties.items() if "delivered" in k} == {
+        "headrace.delivered.d0": "3", "headrace.delivered.d1": "3",
+    }  # fmt: skip
