@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 
 from headrace.common.columns import Column
 from headrace.connectors.sinks import Sink, SinkPosition, open_sink
-from headrace.errors import InvalidParameter
+from headrace.errors import InvalidParameter, SinkError
 from postgres import HOST, Postgres
 
 POSITION = SinkPosition("d", 0, 1, 0, "a")
@@ -67,3 +68,31 @@ def test_a_commit_is_safe_whatever_the_database_says(postgres: Postgres) -> None
     found.write(POSITION, iter([batch(["id"], (1, 1))]))
     with careless.connect() as c:
         assert c.execute("SELECT * FROM noted").fetchall() == [(1, "on")]
+
+
+def test_a_connection_uses_nothing_of_the_process(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither the environment's password nor the file of passwords lets anybody in."""
+    rules = postgres.data / "pg_hba.conf"
+    before = rules.read_text()
+    postgres.execute("CREATE ROLE owner LOGIN SUPERUSER PASSWORD 'theirs'", "CREATE TABLE locked (id int PRIMARY KEY)")
+    passwords = tmp_path / "pgpass"
+    passwords.write_text("*:*:*:owner:theirs\n")
+    passwords.chmod(0o600)
+    monkeypatch.setenv("PGPASSWORD", "theirs")
+    monkeypatch.setenv("PGPASSFILE", str(passwords))
+    try:
+        rules.write_text(f"host all owner 127.0.0.1/32 scram-sha-256\n{before}")
+        postgres.execute("SELECT pg_reload_conf()")
+        with pytest.raises(SinkError, match="password"):
+            sink(postgres, "locked", user="owner").reach()
+        sink(postgres, "locked", user="owner", password="theirs").reach()
+    finally:
+        rules.write_text(before)
+        postgres.execute("SELECT pg_reload_conf()")
+
+
+def test_a_socket_is_no_host(postgres: Postgres) -> None:
+    with pytest.raises(InvalidParameter, match="must be a name or an address"):
+        sink(postgres, "locked", host="/var/run/postgresql").reach()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from headrace.connectors.declared import Declared, Option, needed_module
-from headrace.errors import HeadraceError, SinkError
+from headrace.errors import HeadraceError, InvalidParameter, SinkError
 
 CONNECT_S = 10
+REQUIRES_AUTH = 160_000
+"""The first version of libpq that can be told which ways of authentication, and no certificate, to use."""
 LOCK_WAIT_MS = 10_000
 """How long a transaction waits for a lock: what others hold is tried again, without a task that waits meanwhile."""
 
@@ -62,6 +65,14 @@ def cdc_server(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[spelled] for name, spelled in _CDC_NAMES.items()}
 
 
+def _nobody(psycopg: Any) -> dict[str, str]:
+    """Options by which nothing that belongs to this process says who it is: only what the user has given does."""
+    found = {"passfile": os.devnull, "gssencmode": "disable"}
+    if psycopg.pq.version() >= REQUIRES_AUTH:
+        found |= {"require_auth": "none,password,md5,scram-sha-256", "sslcertmode": "disable"}
+    return found
+
+
 @contextmanager
 def connection(values: Mapping[str, Any], failure: type[HeadraceError] = SinkError) -> Iterator[Any]:
     """A connection of psycopg within a transaction, which is committed by whoever asked for it, or not at all.
@@ -69,13 +80,17 @@ def connection(values: Mapping[str, Any], failure: type[HeadraceError] = SinkErr
     Raises `failure` for what the server says or does not say.
     """
     psycopg = needed_module("psycopg", "postgres")
+    if values["host"].startswith(("/", "@")):
+        raise InvalidParameter(
+            "the host of PostgreSQL must be a name or an address", hint="a socket tells the server who this process is"
+        )
     where = f"PostgreSQL at {values['host']}:{values['port']}"
     try:
         with psycopg.connect(
-            host=values["host"], port=values["port"], user=values["user"], password=values["password"],
+            host=values["host"], port=values["port"], user=values["user"], password=values["password"] or "",
             dbname=values["database"], sslmode=values["ssl_mode"], sslrootcert=values["ssl_root_cert"],
             connect_timeout=CONNECT_S, keepalives_idle=CONNECT_S, tcp_user_timeout=3 * CONNECT_S * 1000,
-            application_name="headrace",
+            application_name="headrace", **_nobody(psycopg),
         ) as found:  # fmt: skip
             found.execute(f"SET lock_timeout = {LOCK_WAIT_MS}; SET timezone = 'UTC'; SET client_encoding = 'UTF8'")
             found.commit()
