@@ -10,11 +10,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from clients import connect
-from headrace.errors import EpochTooOld, HeadraceError, InvalidParameter
+from headrace.config import Settings
+from headrace.errors import EpochTooOld, HeadraceError, InvalidParameter, SnapshotUnavailable
 from headrace.server import ServerThread
 from headrace.session.database import Database
+from headrace.session.database import connect as connect_to
 from support import eventually
 
 Row = tuple[Any, ...]
@@ -316,6 +319,25 @@ def test_rows_that_are_there_twice_come_twice(database: Database) -> None:
         found = next(changes)
     assert Counter(found.batch.column("a").to_pylist()) == {1: 3, 2: 1}
     database.sql("DROP TABLE bag")
+
+
+def test_a_database_in_which_nothing_has_happened(spark: SparkSession) -> None:
+    """There is no complete epoch yet."""
+    with connect_to(spark=spark, settings=Settings(run_fsync=False, barrier_interval_ms=3_600_000)) as fresh:
+        fresh.sql("CREATE TABLE first (a int)")
+        fresh.sql("CREATE SUBSCRIPTION s FROM first WITH (retention = '1h')")
+        with fresh.subscribe("s") as now, fresh.subscribe("s", since="full") as full:
+            assert next(full).batch.num_rows == 0
+            fresh.sql("INSERT INTO first VALUES (1)")
+            assert next(now).batch.num_rows == next(full).batch.num_rows == 1
+
+
+def test_a_view_that_is_being_created_is_refused(items: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = items.coordinator._core
+    monkeypatch.setattr(core, "is_filled", lambda relation_id: False)
+    for sql in ("CREATE SUBSCRIPTION other FROM kinds WITH (retention = '1h')", "COPY (SUBSCRIBE kinds) TO STDOUT"):
+        with pytest.raises(SnapshotUnavailable, match="still being created"):
+            items.sql(sql)
 
 
 # ---- what there is

@@ -354,7 +354,7 @@ class Lifecycle:
             self._check_new(record)
             with core.lock:
                 relation, since = core.relation(relation_id), core.frontier(relation_id)
-                if not since:
+                if not core.is_filled(relation_id):
                     raise SnapshotUnavailable(
                         f'materialized view "{relation.name}" is still being created',
                         hint="create the subscription when SHOW JOBS shows that it runs",

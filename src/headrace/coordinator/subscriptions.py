@@ -48,7 +48,7 @@ class Feed:
             unique = relation.kind == "table" and bool(relation.record.primary_key)
             self._reader = ChangeReader(relation.schema, unique)
             self.columns = relation.columns
-            if not core.frontier(relation_id):
+            if not core.is_filled(relation_id):
                 raise SnapshotUnavailable(
                     f'materialized view "{relation.name}" is still being created', hint="SHOW JOBS shows its progress"
                 )

@@ -124,9 +124,13 @@ class Piece:
         """How many rows it stands for."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    @cached_property
+    def _fitting(self) -> int:
+        return piece_rows(self.rows, _K_HIGHEST)
+
     def most(self, rows: int) -> int:
         """How many of them may be together in memory, up to so many."""
-        return piece_rows(self.rows, rows)
+        return min(rows, self._fitting)
 
     def places(self, low: int, high: int) -> Ints:
         """Which rows those from `low` to `high`, exclusive, are copies of."""
