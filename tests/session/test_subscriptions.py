@@ -312,6 +312,46 @@ def test_subscribe_in_asyncio(items: Database) -> None:
     assert asyncio.run(follow()) == [1, 2]
 
 
+def test_what_a_closed_loop_was_waiting_for_is_not_lost(items: Database) -> None:
+    with items.subscribe("items") as changes:
+
+        async def give_up() -> None:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(changes), 0.2)
+
+        async def go_on() -> list[int]:
+            return [(await anext(changes)).batch.column("id").to_pylist()[0] for _ in range(2)]
+
+        before = changes.position
+        asyncio.run(give_up())
+        items.sql("INSERT INTO items VALUES (1, 'a', 1)")
+        assert changes.position == before
+        items.sql("INSERT INTO items VALUES (2, 'a', 2)")
+        assert asyncio.run(go_on()) == [1, 2]
+        assert changes.position != before
+
+
+def test_values_are_those_of_a_query(database: Database, server: ServerThread) -> None:
+    database.sql(
+        "CREATE TABLE kinds_of_values (i int, b boolean, d double precision, n numeric(10, 2), t text, j jsonb, "
+        "p interval, c date, z timestamptz, a int[])"
+    )
+    database.sql(
+        "INSERT INTO kinds_of_values VALUES (1, true, 'NaN', 1.50, 'é', '{\"a\": [1]}', '1 mon 2 days', '2024-02-29', "
+        "'2024-02-29 10:00+00', ARRAY[1, NULL]), (NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+    )
+    database.sql("CREATE SUBSCRIPTION kinds_of_values_log FROM kinds_of_values WITH (retention = '1h')")
+    with connect(server) as wire:
+        wire.execute("DECLARE c SUBSCRIPTION CURSOR FOR kinds_of_values_log FULL")
+        changes = {str(row[:-2]) for row in fetched(wire, "FETCH ALL c")}
+        assert changes == {str(row) for row in fetched(wire, "SELECT * FROM kinds_of_values")}
+    with database.subscribe("kinds_of_values", since="full") as following:
+        found = next(following).batch.drop_columns(["op"]).to_pylist()
+    queried = database.sql("SELECT * FROM kinds_of_values").to_arrow().to_pylist()
+    assert sorted(map(str, found)) == sorted(map(str, queried))
+    database.sql("DROP TABLE kinds_of_values CASCADE")
+
+
 def test_rows_that_are_there_twice_come_twice(database: Database) -> None:
     database.sql("CREATE TABLE bag (a int)")
     with database.subscribe("bag") as changes:
@@ -357,6 +397,8 @@ def test_a_subscription_is_an_object(items: Database, wire: psycopg.Connection[A
     assert fetched(wire, "SELECT retention_ms FROM headrace_catalog.subscriptions WHERE name = 'items_log'") == [
         (7_200_000,)
     ]
+    ((_, text),) = fetched(wire, "SHOW CREATE SUBSCRIPTION items_log")
+    assert text == """CREATE SUBSCRIPTION "public"."items_log" FROM "public"."items" WITH (retention = '2 hours')"""
     with pytest.raises(psycopg.errors.DependentObjectsStillExist) as caught:
         wire.execute("DROP MATERIALIZED VIEW kinds")
     assert "subscription kinds_log depends on materialized view kinds" in str(caught.value)

@@ -6,9 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -71,29 +71,30 @@ class Following:
         self.position = str(self._reader.position)
         """Where it is: behind what it has given last."""
         self._now: Iterator[Changes] = iter(())
-        self._thread: ThreadPoolExecutor | None = None
         self._pending: asyncio.Future[Changes | None] | None = None
 
     def poll(self, timeout_s: float | None = None) -> Changes | None:
         """The next changes, waited for if need be; None where none come within the time, or it is closed."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            try:
-                return self._next(until_s)
-            except HeadraceError:
-                if self._closed:
-                    return None
-                raise
+            return self._given(self._next(until_s))
+
+    def _given(self, found: Changes | None) -> Changes | None:
+        self.position = self.position if found is None else found.position
+        return found
 
     def _next(self, until_s: float | None) -> Changes | None:
-        while not self._closed:
-            found = next(self._now, None)
-            if found is not None:
-                self.position = found.position
-                return found
-            if not self._reader.wait(None if until_s is None else max(until_s - time.monotonic(), 0.0)):
-                return None
-            self._now = self._there()
+        try:
+            while not self._closed:
+                found = next(self._now, None)
+                if found is not None:
+                    return found
+                if not self._reader.wait(None if until_s is None else max(until_s - time.monotonic(), 0.0)):
+                    return None
+                self._now = self._there()
+        except HeadraceError:
+            if not self._closed:
+                raise
         return None
 
     def _there(self) -> Iterator[Changes]:
@@ -129,15 +130,36 @@ class Following:
 
     async def __anext__(self) -> Changes:
         """The next changes, waited for in a thread; none is lost where the task is cancelled meanwhile."""
-        if self._pending is None:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "headrace-following")
-            self._pending = asyncio.get_running_loop().run_in_executor(self._thread, self.poll)
-        found = await asyncio.shield(self._pending)
+        loop = asyncio.get_running_loop()
+        if self._pending is None or self._pending.get_loop() is not loop:
+            self._pending = self._polling(loop)
+        pending = self._pending
+        await asyncio.wait([pending])  # which leaves it alone if this is cancelled
         self._pending = None
+        found = self._given(pending.result())
         if found is None:
             raise StopAsyncIteration
         return found
+
+    def _polling(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Changes | None]:
+        """What comes next, found by a thread that keeps no process from ending."""
+        future: asyncio.Future[Changes | None] = loop.create_future()
+
+        def run() -> None:
+            with self._lock:
+                found: Changes | None = None
+                failure: BaseException | None = None
+                try:
+                    found = self._next(None)
+                except BaseException as error:
+                    failure = error
+                try:
+                    loop.call_soon_threadsafe(_settle, future, found, failure)
+                except RuntimeError:  # the loop is closed: it is for who asks next
+                    self._now = self._now if found is None else chain([found], self._now)
+
+        threading.Thread(target=run, name="headrace-following", daemon=True).start()
+        return future
 
     def close(self) -> None:
         """Let go of everything, and let whoever waits go on; harmless when repeated, and in any thread."""
@@ -145,9 +167,6 @@ class Following:
         self._session.cancel()
         self._reader.close()
         self._session.close()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown(wait=False)
 
     def __enter__(self) -> Following:
         return self
@@ -160,6 +179,15 @@ class Following:
 
     async def __aexit__(self, *failure: object) -> None:
         self.close()
+
+
+def _settle(future: asyncio.Future[Changes | None], found: Changes | None, failure: BaseException | None) -> None:
+    if future.done():
+        return
+    if failure is None:
+        future.set_result(found)
+    else:
+        future.set_exception(failure)
 
 
 def _complete(position: Position, epoch: int) -> bool:

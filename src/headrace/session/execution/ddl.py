@@ -656,7 +656,8 @@ def _keep_for(session: Session, record: ObjectRecord, options: Mapping[str, str]
     """ALTER SUBSCRIPTION ... SET (retention = ...)."""
     if set(options) != {"retention"}:
         raise InvalidParameter("a subscription has one option: retention")
-    changed = lambda found: subscriptions.with_retention(found, options["retention"])  # noqa: E731
+    relation = session.database.catalog.state.objects[record.depends_on[0]]
+    changed = lambda found: subscriptions.with_retention(found, relation, options["retention"])  # noqa: E731
     session.database.coordinator.alter_objects([record.id], changed, "keeps changes for another time")
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.common.epoch import COUNTER_BITS, EPOCH_START_MS, epoch_ms, from_unix_ms
+from headrace.common.identifiers import quoted_name
 from headrace.coordinator.subscriptions import RETENTION, SINCE, Feed
 from headrace.errors import HeadraceError, InvalidParameter, ObjectMissing, UndefinedObject, WrongObjectType
 from headrace.session.execution.copying import check_lists
@@ -69,10 +70,13 @@ def retention_ms(text: str) -> int:
     return found
 
 
-def with_retention(record: ObjectRecord, text: str) -> ObjectRecord:
+def with_retention(record: ObjectRecord, relation: ObjectRecord, text: str) -> ObjectRecord:
     """A subscription that keeps changes for another time; what is not kept any more does not come back."""
+    name, source = quoted_name(record.schema, record.name), quoted_name(relation.schema, relation.name)
+    spelled = text.replace("'", "''")
+    definition = f"CREATE SUBSCRIPTION {name} FROM {source} WITH (retention = '{spelled}')"
     payload = {**record.payload, RETENTION: retention_ms(text)}
-    return replace(record, options={**record.options, "retention": text}, payload=payload)
+    return replace(record, definition=definition, options={**record.options, "retention": text}, payload=payload)
 
 
 def _require_readable(session: Session, record: ObjectRecord, name: object) -> None:
