@@ -13,9 +13,11 @@ SETUP = """
     CREATE INDEX kinds_i ON kinds_t (b);
     CREATE SINK kinds_s FROM kinds_t WITH (connector = 'blackhole');
     CREATE SOURCE kinds_d (k int) WITH (connector = 'datagen', rows_per_second = '1');
+    CREATE SUBSCRIPTION kinds_u FROM kinds_t WITH (retention = '1h');
     CREATE FUNCTION kinds_f(x int) RETURNS int LANGUAGE python AS 'return x + 1';
 """
 DROP = """
+    DROP SUBSCRIPTION kinds_u;
     DROP SINK kinds_s; DROP MATERIALIZED VIEW kinds_v; DROP VIEW kinds_w; DROP INDEX kinds_i; DROP SOURCE kinds_d;
     DROP FUNCTION kinds_f; DROP TABLE kinds_log; DROP TABLE kinds_t
 """
@@ -30,6 +32,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.CreateMaterializedView: ("CREATE MATERIALIZED VIEW new AS SELECT a FROM kinds_t",),
     st.CreateView: ("CREATE VIEW new AS SELECT a FROM kinds_t",),
     st.CreateIndex: ("CREATE INDEX new ON kinds_t (b)",),
+    st.CreateSubscription: ("CREATE SUBSCRIPTION new FROM kinds_t WITH (retention = '1 day')",),
     st.CreateFunction: ("CREATE FUNCTION new(x int) RETURNS int LANGUAGE python AS 'return x'",),
     st.CreateSchema: ("CREATE SCHEMA new",),
     st.CreateSecret: ("CREATE SECRET new WITH (backend = 'meta') AS 'x'",),
@@ -44,7 +47,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.DropOwned: ("DROP OWNED BY kinds_r",),
     st.SetRole: ("SET ROLE NONE", "RESET SESSION AUTHORIZATION"),
     st.Drop: ("DROP TABLE kinds_log",),
-    st.AlterJob: ("ALTER MATERIALIZED VIEW kinds_v PAUSE",),
+    st.AlterJob: ("ALTER MATERIALIZED VIEW kinds_v PAUSE", "ALTER SUBSCRIPTION kinds_u SET (retention = '2h')"),
     st.AlterColumns: ("ALTER TABLE kinds_t ADD COLUMN c int",),
     st.Insert: ("INSERT INTO kinds_t VALUES (2, 'y')", "INSERT INTO kinds_t VALUES (2, 'y') RETURNING a, b"),
     st.Update: ("UPDATE kinds_t SET b = 'z' WHERE a = 1", "UPDATE kinds_t SET b = 'z' WHERE a = 1 RETURNING b AS c"),
@@ -62,6 +65,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
         "SHOW FUNCTIONS", "SHOW INDEXES", "SHOW INDEXES FROM kinds_t", "SHOW ALL", "SHOW DATABASES", "SHOW search_path",
         "SHOW PARAMETERS LIKE 'max_%'", "SHOW TIME ZONE", "SHOW PARAMETERS",
         "SHOW TRANSACTION ISOLATION LEVEL", "SHOW CONNECTIONS", "SHOW SECRETS", "SHOW SUBSCRIPTIONS",
+        "SHOW SUBSCRIPTION CURSORS", "SHOW CREATE SUBSCRIPTION kinds_u",
         "SHOW CURSORS", "SHOW PROCESSLIST", "SHOW CLUSTER",
     ),
     st.Describe: ("DESCRIBE kinds_t", "DESCRIBE FUNCTION kinds_f", "DESCRIBE kinds_s"),
@@ -83,10 +87,12 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Execute: ("EXECUTE kinds_p(3)",),
     st.Deallocate: ("DEALLOCATE ALL",),
     st.DeclareCursor: ("DECLARE new CURSOR WITH HOLD FOR SELECT a FROM kinds_t",),
+    st.DeclareSubscriptionCursor: ("DECLARE new SUBSCRIPTION CURSOR FOR kinds_u FULL",),
     st.FetchCursor: ("FETCH kinds_c",),
     st.CloseCursor: ("CLOSE ALL",),
     st.CopyFrom: ("COPY kinds_t FROM STDIN",),
     st.CopyTo: ("COPY kinds_t TO STDOUT", "COPY (SELECT a FROM kinds_t) TO STDOUT"),
+    st.CopySubscribe: ("COPY (SUBSCRIBE kinds_t FULL UP TO now()) TO STDOUT",),
     st.Unlisten: ("UNLISTEN *",),
 }  # fmt: skip
 

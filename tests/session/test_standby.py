@@ -98,6 +98,23 @@ FILLED = (
 GROUPS = "SELECT g, n FROM m ORDER BY g"
 
 
+def test_changes_are_followed_on_a_standby_and_after_it_has_taken_over(opened: Open) -> None:
+    active = opened("a")
+    run(active.session(), *FILLED, "CREATE SUBSCRIPTION s FROM t WITH (retention = '1 day')")
+    standby = opened("b", standby=True)
+    shows(standby.session(), GROUPS, [(0, 1), (10, 2)])
+    with pytest.raises(ReadOnlyTransaction):
+        run(standby.session(), "CREATE SUBSCRIPTION other FROM t WITH (retention = '1 day')")
+    with standby.subscribe("s", since="full") as changes:
+        assert next(changes).batch.num_rows == 3
+        run(active.session(), "UPDATE t SET v = 11 WHERE k = 1")
+        renewed(active, standby)
+        assert next(changes).batch.column("op").to_pylist() == ["UpdateDelete", "UpdateInsert"]
+        assert standby.coordinator.take_over(60)
+        run(standby.session(), "DELETE FROM t WHERE k = 2")
+        assert next(changes).batch.to_pylist() == [{"k": 2, "v": 20, "op": "Delete"}]
+
+
 def test_it_shows_what_is_committed_and_takes_over(opened: Open) -> None:
     active = opened("a")
     run(active.session(), *FILLED)

@@ -15,6 +15,7 @@ from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.guard import Several
+from headrace.coordinator.subscriptions import kept_ms
 from headrace.coordinator.targets import retry_delay_ms, safe_epoch
 from headrace.errors import CorruptObject, HeadraceError, JobFailed, OutOfBudget
 from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels, least_runs
@@ -53,7 +54,8 @@ def releasable(core: Core, relation: Relation, record: StateTableRecord, without
 
     The caller holds the lock.
     """
-    retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
+    kept = max(core.settings.retention_ms, kept_ms(core.catalog.image, relation.id))
+    retention = from_unix_ms(max(core.clock.now_ms() - kept, 0))
     readers = core.log_readers(relation.id, without)
     # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
     newest = min(record.committed_epoch, core.complete)

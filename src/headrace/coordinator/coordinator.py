@@ -45,6 +45,7 @@ from headrace.coordinator.progress_server import ProgressServer
 from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Reads, Snapshot
 from headrace.coordinator.standby import Standby, StandbyStatus, Why
 from headrace.coordinator.status import EdgeStatus, GroupStatus, RelationEpochs, Status
+from headrace.coordinator.subscriptions import Feed
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
 from headrace.coordinator.watchdog import Barrier, Watchdog, barriers, waiting_for
@@ -523,6 +524,23 @@ class Coordinator:
         Raises `DuplicateObject`, and `InvalidParameter` where there is no key.
         """
         return self._guarded(lambda: self._life.create_secret(record, value))
+
+    def create_subscription(self, record: ObjectRecord) -> int:
+        """Create a subscription to the relation that it depends on; durable on return. Returns its id.
+
+        From now on changes stay readable for `RETENTION` of its payload. Raises `DuplicateTable`, `UndefinedTable`, and
+        `SnapshotUnavailable` for a view that is still being created.
+        """
+        return self._changing("CREATE", lambda: self._life.create_subscription(record))
+
+    def feed(self, relation_id: int, *, holds: bool = False) -> Feed:
+        """The changes of a table or view, from a position on that the reader has; close it after use.
+
+        Raises `UndefinedTable`, and `SnapshotUnavailable` for a view that is still being created.
+        """
+        if self._standby is not None:
+            self._standby.check_readable([relation_id])
+        return self._guarded(lambda: Feed(self._core, relation_id, holds=holds))
 
     def alter_secret(self, secret_id: int, value: str) -> None:
         """Give a secret another value; durable on return. Raises `UndefinedObject`, `InvalidParameter`."""

@@ -205,6 +205,11 @@ class Graph(ABC, Generic[R, J]):
             return 0
         return self.complete
 
+    def is_filled(self, relation_id: int) -> bool:
+        """Whether a relation has content; a view has some once it is created, and a table from the beginning."""
+        job = self.jobs.get(relation_id)
+        return job is None or job.created
+
     def job_frontier(self, job: J, known: Known | None = None) -> int:
         """The frontier of a view; 0 until it is created."""
         known = Known() if known is None else known

@@ -23,6 +23,7 @@ from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, ON_ERROR, checked_options, job_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
 from headrace.coordinator.steps import Position, position_of
+from headrace.coordinator.subscriptions import SINCE
 from headrace.coordinator.undecided import Undecided
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import (
@@ -35,6 +36,7 @@ from headrace.errors import (
     InvalidParameter,
     JobFailed,
     NotSupported,
+    SnapshotUnavailable,
     SparkLost,
     StatementError,
     UndefinedObject,
@@ -342,6 +344,28 @@ class Lifecycle:
             record = sealed_record(record, value, core.catalog.state, keys)
             event = AddEvent("secret_created", record.id, f'secret "{record.name}" was created')
             self._transact_new([Put(record), event], record.id)
+            return record.id
+
+    def create_subscription(self, record: ObjectRecord) -> int:
+        """See `Coordinator.create_subscription`."""
+        core = self._core
+        (relation_id,) = record.depends_on
+        with self._statement():
+            self._check_new(record)
+            with core.lock:
+                relation, since = core.relation(relation_id), core.frontier(relation_id)
+                if not core.is_filled(relation_id):
+                    raise SnapshotUnavailable(
+                        f'materialized view "{relation.name}" is still being created',
+                        hint="create the subscription when SHOW JOBS shows that it runs",
+                    )
+                pin = core.pins.pin([relation_id], since)  # until all know of the subscription
+            try:
+                payload = {**record.payload, SINCE: since}
+                record = replace(record, id=core.catalog.allocate_ids(1)[0], payload=payload)
+                self._transact_new([Put(record)], record.id)
+            finally:
+                core.pins.unpin(pin)
             return record.id
 
     def alter_secret(self, secret_id: int, value: str) -> None:

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -40,6 +41,7 @@ from headrace.session.access import check_rules
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, show
 from headrace.session.execution.kernels import KernelPlans
+from headrace.session.following import Following, since_of
 from headrace.session.held import HeldFrames
 from headrace.session.keeper import SparkKeeper
 from headrace.session.logs import set_level
@@ -338,6 +340,15 @@ class Database:
     def flush(self) -> None:
         """Wait until every view has taken in all that was written before."""
         self.coordinator.flush()
+
+    def subscribe(self, name: str, since: Literal["now", "begin", "full"] | str | int | datetime = "now") -> Following:
+        """The changes of a table, a view or a subscription as they come, epoch by epoch: iterate over it, and close it.
+
+        `since` says where to begin: with what changes from `now` on, at the `begin`ning of what is kept, with the rows
+        that there are (`full`), at a time, or behind a `position` or epoch that came before. Raises `EpochTooOld` for
+        what is not kept any more.
+        """
+        return Following(self.session(), _table_name(name), since_of(since))
 
     # ---- pipelines
 

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from headrace.errors import HeadraceError, NotSupported, SyntaxFault
 from headrace.session.execution import dml
-from headrace.session.execution.cursors import cursor_named
+from headrace.session.execution.cursors import columns_named
 from headrace.session.execution.row_writes import RowPlan, plan_rows
 from headrace.session.execution.select import describe_query
 from headrace.session.execution.show import CANCELLED_HEADS, PROMOTED_HEADS, heads
@@ -247,7 +247,7 @@ def _columns(session: Session, statement: st.Statement, types: Sequence[str | No
     if isinstance(statement, st.Execute):
         return session.statements.get(statement.name).columns
     if isinstance(statement, st.FetchCursor) and not statement.moves:
-        return cursor_named(session, statement.name).columns
+        return columns_named(session, statement.name)
     if isinstance(statement, st.Promote):
         return [ResultColumn(*head) for head in PROMOTED_HEADS]
     if isinstance(statement, st.CancelJobs):

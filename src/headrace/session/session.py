@@ -37,10 +37,23 @@ from headrace.errors import (
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import copying, cursors, ddl, dml, fed, grants, roles, routines, secrets, show
+from headrace.session.execution import (
+    copying,
+    cursors,
+    ddl,
+    dml,
+    fed,
+    grants,
+    roles,
+    routines,
+    secrets,
+    show,
+    subscriptions,
+)
 from headrace.session.execution.cursors import OpenCursor
 from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
 from headrace.session.execution.select import read, select
+from headrace.session.execution.subscriptions import SubscriptionCursor
 from headrace.session.named import Named
 from headrace.session.names import Names
 from headrace.session.parts import parts_of
@@ -100,6 +113,8 @@ class Session:
         """Prepared statements, those of the protocol among them."""
         self.cursors: Named[OpenCursor] = Named("cursor", "34000", "42P03")
         """What DECLARE has made."""
+        self.subscription_cursors: Named[SubscriptionCursor] = Named("cursor", "34000", "42P03")
+        """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.find_portal: Callable[[str], Any] = lambda name: None
         self.labels: dict[str, object] = {}
         """Added to the payload of every object that the session creates."""
@@ -271,8 +286,7 @@ class Session:
         # First what waits: once the transaction is over, nothing keeps what it has written from vacuum.
         self._withdraw("the session was closed")
         transactions.end(self)
-        for cursor in self.cursors.clear():
-            cursor.close()
+        cursors.close_all(self)
         if not self._closed:
             self._closed = True
             self.database.forget(self)
@@ -766,8 +780,7 @@ class Session:
             self.become(None, None)
             self.variables.reset()
             self.statements.clear()
-            for cursor in self.cursors.clear():
-                cursor.close()
+            cursors.close_all(self)
         return Result(f"DISCARD {statement.what.upper()}")
 
     def flush_statement(self, statement: st.Statement) -> Result:
@@ -804,6 +817,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.Delete: dml.delete,
     st.CopyFrom: copying.copy_from,
     st.CopyTo: copying.copy_to,
+    st.CopySubscribe: subscriptions.copy_subscribe,
     st.CreateTable: ddl.create_table,
     st.CreateSource: ddl.create_source,
     st.CreateView: ddl.create_view,
@@ -811,6 +825,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateSink: ddl.create_sink,
     st.CreateIndex: ddl.create_index,
     st.CreateSchema: ddl.create_schema,
+    st.CreateSubscription: ddl.create_subscription,
     st.CreateFunction: routines.create_function,
     st.CreateSecret: secrets.create_secret,
     st.AlterSecret: secrets.alter_secret,
@@ -842,6 +857,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CancelJobs: Session.cancel_jobs,
     st.Promote: Session.promote,
     st.DeclareCursor: cursors.declare_cursor,
+    st.DeclareSubscriptionCursor: subscriptions.declare,
     st.FetchCursor: cursors.fetch_cursor,
     st.CloseCursor: cursors.close_cursor,
     st.Unlisten: lambda session, statement: Result("UNLISTEN"),

@@ -13,7 +13,8 @@ _LISTS = {
     "TABLES": "tables", "SOURCES": "sources", "MATERIALIZED VIEWS": "materialized views", "VIEWS": "views",
     "CHECKPOINTS": "checkpoints", "PARAMETERS": "parameters", "PROGRESS": "progress",
     "JOBS": "jobs", "SCHEMAS": "schemas", "DATABASES": "databases", "SINKS": "sinks", "INDEXES": "indexes",
-    "CONNECTIONS": "connections", "SECRETS": "secrets", "SUBSCRIPTIONS": "subscriptions", "FUNCTIONS": "functions",
+    "CONNECTIONS": "connections", "SECRETS": "secrets", "SUBSCRIPTIONS": "subscriptions",
+    "SUBSCRIPTION CURSORS": "subscription cursors", "FUNCTIONS": "functions",
     "PROCESSLIST": "processlist", "CLUSTER": "cluster", "CURSORS": "cursors",
 }  # fmt: skip
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")

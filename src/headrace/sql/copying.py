@@ -11,6 +11,7 @@ from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor, other_database
 from headrace.sql.postgres import Parsed, parse_statement
 from headrace.sql.statements import DATABASE
+from headrace.sql.subscriptions import subscribe
 
 _LISTS: Final = ("force_quote", "force_not_null", "force_null")
 _TEXTS: Final = ("format", "delimiter", "null", "quote", "escape", "encoding")
@@ -40,8 +41,9 @@ def copy(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statemen
     tokens = cursor.rest()
     start = tokens[0].start
     text = cursor.text_of(tokens)
+    subscribed = _subscribed(cursor, tokens)
     try:
-        parsed = parse_statement(text)
+        parsed = parse_statement(text if subscribed is None else _with_a_query(text, tokens))
     except SyntaxFault as error:
         raise SyntaxFault(error.message, position=start + (error.position or 1)) from None
     node = parsed.tree.copy_stmt if parsed.tree is not None else None
@@ -50,6 +52,8 @@ def copy(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statemen
     _refuse(node)
     found = _format(node, parsed, start)
     columns = tuple(item.string.sval for item in node.attlist)
+    if subscribed is not None:
+        return st.CopySubscribe(*subscribe(subscribed), found)
     if node.HasField("query"):
         within = Cursor(cursor.sql, tokens[2 : _closing(tokens)])
         query = inner(within)
@@ -62,6 +66,20 @@ def copy(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statemen
         raise other_database(parts, start + parsed.position(relation.location))
     table = st.TableName(relation.schemaname or None, relation.relname)
     return st.CopyFrom(table, columns, found) if node.is_from else st.CopyTo(table, columns, None, found)
+
+
+def _subscribed(cursor: Cursor, tokens: Sequence[Any]) -> Cursor | None:
+    """What stands within the brackets of `COPY (SUBSCRIBE ...)`; None for any other COPY."""
+    stop = _closing(tokens)
+    within = Cursor(cursor.sql, tokens[2:stop])
+    found = stop < len(tokens) and Cursor(cursor.sql, tokens).is_symbol("(", 1) and within.peek("SUBSCRIBE")
+    return within if found else None
+
+
+def _with_a_query(text: str, tokens: Sequence[Any]) -> str:
+    """The text with a query within the brackets that PostgreSQL's parser knows; what follows stays where it is."""
+    low, high = tokens[2].start - tokens[0].start, tokens[_closing(tokens)].start - tokens[0].start
+    return text[:low] + "SELECT 1".ljust(high - low) + text[high:]
 
 
 def _refuse(node: Any) -> None:

@@ -9,6 +9,7 @@ from headrace.errors import NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.postgres import parse_statement
+from headrace.sql.subscriptions import timeout_s
 
 _BINARY, _SCROLL, _NO_SCROLL, _HOLD, _INSENSITIVE, _ASENSITIVE = 1, 2, 4, 32, 8, 16
 _ALL: Final = 2**63 - 1
@@ -49,10 +50,13 @@ def declare(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.State
 
 def fetch(cursor: Cursor) -> st.Statement:
     """Read FETCH or MOVE."""
-    tree = _tree(cursor)
+    start = cursor.at
+    cursor.until("WITH")
+    tree = _tree(Cursor(cursor.sql, cursor.tokens[start : cursor.at]))
     if tree is None:
         cursor.fail()
     node = tree.fetch_stmt
-    cursor.rest()
+    wait_s = timeout_s(cursor) if cursor.match("WITH") else None
+    cursor.expect_end()
     count = None if abs(node.how_many) >= _ALL else node.how_many
-    return st.FetchCursor(node.portalname, _DIRECTIONS[node.direction - 1], count, node.ismove)
+    return st.FetchCursor(node.portalname, _DIRECTIONS[node.direction - 1], count, node.ismove, wait_s)

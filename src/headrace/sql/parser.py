@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported, StatementError, SyntaxFault
-from headrace.sql import control, copying, cursors, ddl, grants
+from headrace.sql import control, copying, cursors, ddl, grants, subscriptions
 from headrace.sql import statements as st
 from headrace.sql.binder.changes import Change
 from headrace.sql.cursor import Cursor
@@ -97,6 +97,7 @@ def parse_query(text: str) -> Query:
 
 
 _STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
+    ("CREATE SUBSCRIPTION", subscriptions.create_subscription),
     ("CREATE", ddl.create),
     ("DROP OWNED BY", grants.drop_owned),
     ("DROP", ddl.drop),
@@ -141,6 +142,8 @@ def _statement(cursor: Cursor) -> st.Statement:
         return _prepare(cursor)
     if cursor.peek("COPY"):
         return copying.copy(cursor, _inner)
+    if subscriptions.is_declaration(cursor):
+        return subscriptions.declare(cursor)
     if cursor.peek("DECLARE"):
         return cursors.declare(cursor, _inner)
     if cursor.peek("FETCH") or cursor.peek("MOVE"):

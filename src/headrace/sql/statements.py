@@ -160,6 +160,16 @@ class CreateIndex(Statement, writes=True):
 
 
 @dataclass(frozen=True)
+class CreateSubscription(Statement, writes=True):
+    """`CREATE SUBSCRIPTION name FROM relation WITH (retention = '1d')`."""
+
+    name: TableName
+    source: TableName
+    options: Mapping[str, str]
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
 class CreateFunction(Statement, writes=True):
     """`CREATE FUNCTION | AGGREGATE name (arguments) RETURNS ... LANGUAGE ... AS body`.
 
@@ -587,6 +597,40 @@ class DeclareCursor(Statement, writes=False):
 
 
 @dataclass(frozen=True)
+class Since:
+    """Where to begin with the changes of a relation: at the oldest that are kept (`begin`), with those that are still
+    to come (`now`), with all rows and then those (`full`), at a time (`at_ms`) or after a `position`.
+    """
+
+    what: Literal["begin", "now", "full", "at_ms", "position"] = "now"
+    at_ms: int = 0
+    """Unix time in milliseconds: changes from then on."""
+    position: str = ""
+    """As headrace has shown it, or an epoch."""
+
+
+@dataclass(frozen=True)
+class DeclareSubscriptionCursor(Statement, writes=False):
+    """`DECLARE name SUBSCRIPTION CURSOR FOR subscription [SINCE ... | FULL]`."""
+
+    name: str
+    subscription: TableName
+    since: Since = field(default_factory=Since)
+
+
+@dataclass(frozen=True)
+class CopySubscribe(Statement, writes=False):
+    """`COPY (SUBSCRIBE relation [SINCE ... | FULL] [UP TO now()] [WITH (progress)]) TO STDOUT`."""
+
+    target: TableName
+    since: Since
+    ends: bool
+    """Whether it ends once it has given what there was when it began."""
+    progress: bool
+    format: CopyFormat
+
+
+@dataclass(frozen=True)
 class FetchCursor(Statement, writes=False):
     """`FETCH` and `MOVE`; `count` is None for `ALL`."""
 
@@ -594,6 +638,8 @@ class FetchCursor(Statement, writes=False):
     direction: Literal["forward", "backward", "absolute", "relative"]
     count: int | None
     moves: bool = False
+    timeout_s: float | None = None
+    """`WITH (timeout = '...')`: how long to wait for a first row, of a cursor over a subscription."""
 
 
 @dataclass(frozen=True)

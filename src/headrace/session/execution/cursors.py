@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, OutOfBudget, TransactionError
+from headrace.errors import HeadraceError, NotSupported, OutOfBudget, TransactionError
+from headrace.session.execution import subscriptions
 from headrace.session.execution.select import closing_if_possible, select
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
@@ -165,6 +166,7 @@ def declare_cursor(session: Session, statement: st.DeclareCursor) -> Result:
     if transaction is None and not statement.hold:
         raise TransactionError("DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01")
     session.cursors.require_free(statement.name)
+    session.subscription_cursors.require_free(statement.name)
     result = select(session, statement.query)
     depth = 0 if transaction is None else len(transaction.savepoints)
     cursor = OpenCursor(statement, result, session.database.settings.cursor_memory_bytes, depth)
@@ -178,6 +180,13 @@ def declare_cursor(session: Session, statement: st.DeclareCursor) -> Result:
     return Result("DECLARE CURSOR", notices=result.notices)
 
 
+def columns_named(session: Session, name: str) -> list[ResultColumn]:
+    """The columns of the cursor of that name, of whatever kind."""
+    if session.subscription_cursors.has(name):
+        return session.subscription_cursors.get(name).columns
+    return cursor_named(session, name).columns
+
+
 def cursor_named(session: Session, name: str) -> OpenCursor:
     """The cursor of that name, or the portal. Raises `HeadraceError` (34000)."""
     portal: OpenCursor | None = None if session.cursors.has(name) else session.find_portal(name)
@@ -186,6 +195,12 @@ def cursor_named(session: Session, name: str) -> OpenCursor:
 
 def fetch_cursor(session: Session, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE."""
+    if session.subscription_cursors.has(statement.name):
+        return subscriptions.fetch(session.subscription_cursors.get(statement.name), statement)
+    if statement.timeout_s is not None:
+        raise NotSupported(
+            "WITH (timeout) in FETCH from a cursor of a query", hint="leave it out: nothing is waited for"
+        )
     cursor = cursor_named(session, statement.name)
     rows = cursor.fetch(statement.direction, statement.count)
     if statement.moves:
@@ -203,9 +218,20 @@ def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iter
 def close_cursor(session: Session, statement: st.CloseCursor) -> Result:
     """CLOSE."""
     if statement.name is None:
-        for cursor in session.cursors.clear():
-            cursor.close()
+        close_all(session)
         return Result("CLOSE CURSOR ALL")
+    follows = session.subscription_cursors.pop(statement.name)
+    if follows is not None:
+        follows.close()
+        return Result("CLOSE CURSOR")
     session.cursors.get(statement.name).close()
     session.cursors.pop(statement.name)
     return Result("CLOSE CURSOR")
+
+
+def close_all(session: Session) -> None:
+    """Close all cursors, of whatever kind."""
+    for cursor in session.cursors.clear():
+        cursor.close()
+    for follows in session.subscription_cursors.clear():
+        follows.close()

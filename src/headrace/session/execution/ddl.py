@@ -38,7 +38,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import fed, grants, routines, secrets, sharing, unaligned
+from headrace.session.execution import fed, grants, routines, secrets, sharing, subscriptions, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
@@ -450,6 +450,17 @@ def _wait(session: Session, view_id: int) -> None:
         raise
 
 
+def create_subscription(session: Session, statement: st.CreateSubscription) -> Result:
+    """CREATE SUBSCRIPTION: from now on the changes of a table or view are kept for a while."""
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE SUBSCRIPTION")
+    if found is not None:
+        return found
+    schema = statement.name.schema or session.names().schema
+    record = replace(subscriptions.subscription_of(session, statement), schema=schema)
+    session.database.coordinator.create_subscription(grants.owned(session, record))
+    return Result("CREATE SUBSCRIPTION")
+
+
 def create_schema(session: Session, statement: st.CreateSchema) -> Result:
     """CREATE SCHEMA."""
     state = session.database.catalog.state
@@ -537,7 +548,7 @@ def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | Non
         return session.database.catalog.state.object_named("", name.name)
     if kind == "aggregate":
         kind = "function"
-    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret"):
+    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret", "subscription"):
         raise NotSupported(f"DROP {kind.upper()}")
     found = session.names().find(name)
     if found is not None and kind_name(found) != kind:
@@ -566,8 +577,8 @@ def _missing(kind: str, name: TableName) -> HeadraceError:
         return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
     if kind in ("function", "aggregate"):
         return UndefinedFunction(f'{kind} "{name}" does not exist')
-    if kind == "secret":
-        return UndefinedObject(f'secret "{name}" does not exist')
+    if kind in ("secret", "subscription"):
+        return UndefinedObject(f'{kind} "{name}" does not exist')
     return UndefinedTable(f'{kind} "{name}" does not exist')
 
 
@@ -624,6 +635,9 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
         assert statement.target is not None
         grants.give(session, record, statement.target)
         return Result(tag)
+    if record.kind == "subscription" and statement.action == "set":
+        _keep_for(session, record, statement.options)
+        return Result(tag)
     if statement.action not in ("pause", "resume", "set"):
         raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")
     if record.id not in session.database.catalog.state.jobs:
@@ -636,6 +650,15 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
     for each in [record, *parts]:
         coordinator.alter_job(each.id, paused=statement.action == "pause")
     return Result(tag)
+
+
+def _keep_for(session: Session, record: ObjectRecord, options: Mapping[str, str]) -> None:
+    """ALTER SUBSCRIPTION ... SET (retention = ...)."""
+    if set(options) != {"retention"}:
+        raise InvalidParameter("a subscription has one option: retention")
+    relation = session.database.catalog.state.objects[record.depends_on[0]]
+    changed = lambda found: subscriptions.with_retention(found, relation, options["retention"])  # noqa: E731
+    session.database.coordinator.alter_objects([record.id], changed, "keeps changes for another time")
 
 
 def _to_alter(session: Session, statement: st.AlterJob) -> ObjectRecord | None:
@@ -656,5 +679,6 @@ def _left_behind(session: Session, record: ObjectRecord) -> list[Notice]:
 
 __all__ = [
     "alter", "create_index", "create_materialized_view", "create_planned", "create_schema", "create_sink",
-    "create_source", "create_table", "create_view", "drop", "planned_text", "sink_query", "taken",
+    "create_source", "create_subscription", "create_table", "create_view", "drop", "planned_text", "sink_query",
+    "taken",
 ]  # fmt: skip

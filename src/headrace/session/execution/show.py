@@ -126,6 +126,12 @@ def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
     return rows
 
 
+def _subscription_cursors(session: Session, statement: st.Show) -> Rows:
+    """The session's own, and how far they are: `SINCE '<position>'` goes on there."""
+    open_now = sorted(session.subscription_cursors.all(), key=lambda c: c.name)
+    return [[c.name, label(c.subscription), str(c.reader.position)] for c in open_now]
+
+
 def _nothing(session: Session, statement: st.Show) -> Rows:
     return []
 
@@ -235,7 +241,7 @@ _PROGRESS_HEADS: Heads = (
 CANCELLED_HEADS: Heads = (("Id", "bigint"),)
 PROMOTED_HEADS: Heads = (("pg_promote", "boolean"),)
 """What CANCEL JOBS returns."""
-_EMPTY = ("connections", "subscriptions", "cursors", "processlist", "cluster")
+_EMPTY = ("connections", "cursors", "processlist", "cluster")
 _LISTINGS: dict[str, Listing] = {
     "setting": Listing((), _setting),
     "all": Listing(_texts("name", "setting", "description"), _all),
@@ -255,6 +261,8 @@ _LISTINGS: dict[str, Listing] = {
     "views": Listing(_texts("Name"), _relations("view")),
     "sinks": Listing(_texts("Name"), _relations("sink")),
     "secrets": Listing(_texts("Name"), _relations("secret")),
+    "subscriptions": Listing(_texts("Name"), _relations("subscription")),
+    "subscription cursors": Listing(_texts("Name", "SubscriptionName", "Position"), _subscription_cursors),
     **{what: Listing(_texts("Name"), _nothing) for what in _EMPTY},
 }
 

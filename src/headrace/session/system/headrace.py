@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.store import describe_self
 from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.subscriptions import RETENTION, SINCE
 from headrace.coordinator.watermarks import declared
 from headrace.session.system.relations import Rows, define
 
@@ -142,6 +143,18 @@ def _secrets(session: Session) -> Rows:
         }  # fmt: skip
 
 
+def _subscriptions(session: Session) -> Rows:
+    state, epochs = session.database.catalog.state, {e.relation_id: e for e in session.database.coordinator.epochs()}
+    for o in state.objects_of("subscription"):
+        relation = epochs.get(o.depends_on[0])
+        yield {
+            "id": o.id, "name": o.name, "schema_name": o.schema, "relation": _names(session).get(o.depends_on[0]),
+            "retention_ms": o.payload[RETENTION], "since_epoch": o.payload[SINCE], "created": moment(o.created_ms),
+            "readable_after": max(relation.safe_epoch, o.payload[SINCE]) if relation else None,
+            "frontier": relation.frontier if relation else None,
+        }  # fmt: skip
+
+
 def _state_tables(session: Session) -> Rows:
     with session.database.catalog.reading() as state:
         rows = []
@@ -225,6 +238,10 @@ _COLUMNS = {
         "id bigint, name, relation, key, include, automatic boolean, checkpoint_group, used_by", _indexes,
     ),
     "secrets": ("id bigint, name, schema_name, created timestamp, key_id, used_by", _secrets),
+    "subscriptions": (
+        "id bigint, name, schema_name, relation, retention_ms bigint, since_epoch bigint, readable_after bigint, "
+        "frontier bigint, created timestamp", _subscriptions,
+    ),
     "state_tables": (
         "id bigint, job_id bigint, operator, committed_epoch bigint, safe_epoch bigint, runs int, rows bigint, "
         "bytes bigint", _state_tables,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from headrace.coordinator.subscriptions import RETENTION
 from headrace.session.system.headrace import moment
 from headrace.session.system.postgres import OWNER, display_type, namespaces, owner_oid, relations
 from headrace.session.system.relations import Rows, define
@@ -95,6 +96,17 @@ def _secrets(session: Session) -> Rows:
     return [{"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200)} for o in found]
 
 
+def _subscriptions(session: Session) -> Rows:
+    state, schemas = session.database.catalog.state, namespaces(session)
+    return [
+        {
+            "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "definition": o.definition,
+            "retention_seconds": o.payload[RETENTION] // 1000, "created_at": moment(o.created_ms),
+        }
+        for o in state.objects_of("subscription")
+    ]  # fmt: skip
+
+
 @cache
 def load() -> None:
     """Define the relations."""
@@ -135,6 +147,11 @@ def load() -> None:
         "rw_catalog", "rw_columns",
         "relation_id bigint, name, position int, is_hidden boolean, is_primary_key boolean, is_generated boolean, "
         "is_nullable boolean, data_type, type_oid bigint, udt_type", _rw_columns, is_hidden=False, is_generated=False,
+    )  # fmt: skip
+    define(
+        "rw_catalog", "rw_subscriptions",
+        "id bigint, name, schema_id bigint, owner bigint, definition, retention_seconds bigint, created_at timestamp",
+        _subscriptions, owner=10,
     )  # fmt: skip
     define("rw_catalog", "rw_secrets", "id bigint, name, schema_id bigint, owner bigint", _secrets, owner=10)
     define("rw_catalog", "rw_schemas", "id bigint, name, owner bigint",

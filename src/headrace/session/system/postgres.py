@@ -59,7 +59,9 @@ def relations(session: Session) -> list[ObjectRecord]:
     return [
         o
         for o in objects
-        if o.kind not in ("schema", "function", "secret", "role") and not is_part(o) and not is_automatic(o)
+        if o.kind not in ("schema", "function", "secret", "role", "subscription")
+        and not is_part(o)
+        and not is_automatic(o)
     ]
 
 

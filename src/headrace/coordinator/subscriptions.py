@@ -1,0 +1,183 @@
+"""Following a relation's changes, and the subscriptions that keep its history for those who do.
+
+A subscription is an object of the catalog with a promise: changes of a table or view stay readable for so long. It runs
+nothing. Who reads has a position of his own, and needs nothing of the server between two pieces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from headrace.catalog.state import CatalogState
+from headrace.coordinator.core import Core, Relation
+from headrace.coordinator.waiting import CHECK_S
+from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
+from headrace.state.changelog import ChangeReader, Piece, Position, beginning_of
+from headrace.state.schema import RunRef
+
+RETENTION: Final = "retention_ms"
+"""Of a subscription's payload: for how long changes stay readable, in milliseconds."""
+SINCE: Final = "since"
+"""Of a subscription's payload: the epoch after which its history begins."""
+
+
+def kept_ms(state: CatalogState, relation_id: int) -> int:
+    """The longest time for which a subscription keeps the changes of a relation; 0 where there is none."""
+    found = (state.objects[i] for i in state.dependents(relation_id))
+    return max((o.payload[RETENTION] for o in found if o.kind == "subscription"), default=0)
+
+
+class Feed:
+    """The changes of one relation, for one reader, by one thread at a time.
+
+    With `holds` what the reader has not taken stays readable until `close`; else as long as history is kept anyway.
+    """
+
+    def __init__(self, core: Core, relation_id: int, *, holds: bool = False) -> None:
+        self._core = core
+        self._id = relation_id
+        self._holds = holds
+        self._pin: int | None = None
+        self._closed = False
+        with core.lock:
+            relation = self._relation()
+            assert relation.schema is not None
+            unique = relation.kind == "table" and bool(relation.record.primary_key)
+            self._reader = ChangeReader(relation.schema, unique)
+            self.columns = relation.columns
+            if not core.is_filled(relation_id):
+                raise SnapshotUnavailable(
+                    f'materialized view "{relation.name}" is still being created', hint="SHOW JOBS shows its progress"
+                )
+
+    # ---- where to begin
+
+    def newest(self) -> Position:
+        """The position of who wants what changes from now on."""
+        with self._core.lock:
+            self._relation()
+            return self._held(Position(self._core.frontier(self._id)))
+
+    @property
+    def newest_epoch(self) -> int:
+        """The epoch up to which the relation will not change any more."""
+        with self._core.lock:
+            return self._core.frontier(self._id)
+
+    def oldest(self, since: int = 0) -> Position:
+        """The position of who wants all changes that are kept, or those after an epoch."""
+        with self._core.lock:
+            return self._held(Position(max(self._relation().safe, since)))
+
+    def whole(self) -> Position:
+        """The position of who wants all rows that there are, and then what changes."""
+        with self._core.lock:
+            self._relation()
+            return self._held(beginning_of(self._core.frontier(self._id)))
+
+    def at(self, position: Position) -> Position:
+        """A position that somebody was given before. Raises `EpochTooOld`, `EpochTooNew`."""
+        with self._core.lock:
+            self._check(self._relation(), position)
+            return self._held(position)
+
+    # ---- reading
+
+    def read(self, position: Position, at_most: int | None = None) -> Piece:
+        """What comes next, of epochs up to one, and from which position to go on; empty where there is nothing new.
+
+        Raises `EpochTooOld` where it is not kept any more, `UndefinedTable` for a relation that was dropped.
+        """
+        core = self._core
+        core.check()
+        with core.catalog.reading() as state, core.lock:
+            relation = self._relation()
+            self._check(relation, position)
+            state = state if core.mirrored is None else core.mirrored
+            newest = core.frontier(self._id)
+            up_to = max(newest if at_most is None else min(newest, at_most), position.epoch)
+            refs = self._refs(state, relation, position, up_to)
+            pin = core.pins.pin([self._id], position.after, {r.path for r in refs})
+            self._held(position)
+        try:
+            return self._reader.read(refs, core.root, position, up_to)
+        finally:
+            core.pins.unpin(pin)
+
+    def wait(self, position: Position, timeout_s: float | None, check: Callable[[], None] = lambda: None) -> bool:
+        """Wait until there is something after a position; False where the time is over before.
+
+        `check` is asked now and then, and raises if nobody waits any more.
+        """
+        core = self._core
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            check()
+            with core.changed:
+                if not self._is_idle(position):
+                    return True
+                left_s = CHECK_S if until_s is None else min(CHECK_S, until_s - time.monotonic())
+                if left_s <= 0:
+                    return False
+                core.changed.sleep(lambda: self._is_idle(position), left_s)
+
+    def close(self) -> None:
+        """Hold nothing any more; harmless when repeated, and in any thread."""
+        self._closed = True
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            self._core.pins.unpin(pin)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # where it was never made
+            self.close()
+
+    # ---- the caller holds the lock
+
+    def _is_idle(self, position: Position) -> bool:
+        core = self._core
+        relation = core.relations.get(self._id)
+        if relation is None or core.stopping or position.within or self._closed:
+            return False
+        job = core.jobs.get(self._id)
+        first = relation.changes.first_after(position.epoch)
+        return first is None or first > (core.complete if job is None else job.committed)
+
+    def _relation(self) -> Relation:
+        relation = self._core.relations.get(self._id)
+        if relation is None:
+            raise UndefinedTable("what was followed here does not exist any more", hint="it was dropped")
+        return relation
+
+    def _check(self, relation: Relation, position: Position) -> None:
+        if position.after < relation.safe:
+            raise EpochTooOld(
+                f'the changes of "{relation.name}" after epoch {position.after} are not kept any more',
+                detail=f"kept is what has changed after epoch {relation.safe}",
+                hint="Begin anew with FULL. A subscription with a longer retention keeps more.",
+            )
+        if position.after > self._core.complete:
+            raise EpochTooNew(f"epoch {position.epoch} is above the newest complete epoch {self._core.complete}")
+
+    def _refs(
+        self, state: CatalogState, relation: Relation, position: Position, up_to: int
+    ) -> tuple[RunRef, ...]:  # fmt: skip
+        refs = (r.ref for r in state.runs_of(relation.state_table))
+        if position.content:
+            return tuple(r for r in refs if r.epoch_lo <= position.epoch)
+        return tuple(r for r in refs if r.epoch_hi > position.after and r.epoch_lo <= up_to)
+
+    def _held(self, position: Position) -> Position:
+        """The position, which stays readable from now on if the reader is to be waited for."""
+        if self._holds and not self._closed:
+            pins, before = self._core.pins, self._pin
+            self._pin = pins.pin([self._id], position.after)
+            if before is not None:
+                pins.unpin(before)
+        return position
+
+
+__all__ = ["RETENTION", "SINCE", "Feed", "kept_ms"]
