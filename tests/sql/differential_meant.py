@@ -113,8 +113,11 @@ class Meant:
     sql: str = ""
     ours: str = ""
     theirs: str = ""
-    row_by_row: bool = False
-    """Whether each row has to be as PostgreSQL has it alone, or NULL where that fails."""
+    rows: str = ""
+    """What an expression has where PostgreSQL fails for a row alone: `null`, or `any` value.
+
+    All other rows have to be the same.
+    """
 
     def fits(self, sql: str, ours: str, theirs: str) -> bool:
         """Whether it is this one."""
@@ -132,12 +135,13 @@ MEANT: Final = (
     Meant("a strict function of a constant NULL is NULL for PostgreSQL, whatever its other arguments are",
           ours=r"^(2\w{4}|0A000) ", theirs=r"^\[(\(None,\)(, )?)+\]$"),
     Meant("PostgreSQL computes constants before all else, and here nobody does whom nobody asks", sql=r"(?i)coalesce\(",
-          ours=r"^\[", theirs="^22023"),
+          ours=r"^\[", theirs="^22023", rows="any"),
     Meant("beside a NULL nothing is computed here", ours=r"^\[.*\bNone\b", theirs=r"^22(003|008|012|01|P02|007|023)",
-          row_by_row=True),
-    Meant("whether a row is null does not need its values", sql="row.*IS NULL", theirs="^22", ours=r"^\["),
+          rows="null"),
+    Meant("whether a row is null does not need its values", sql="row.*IS NULL", theirs="^22", ours=r"^\[",
+          rows="any"),
     Meant("what no element of an array needs is not computed", sql="array_(replace|remove)|ANY|ALL",
-          ours=r"^\[", theirs="^22012|^22003", row_by_row=False),
+          ours=r"^\[", theirs="^22012|^22003", rows="any"),
 )  # fmt: skip
 """The reviewed list: whatever is not on it is a difference."""
 _OF_SPARK: Final = re.compile(
@@ -146,11 +150,17 @@ _OF_SPARK: Final = re.compile(
 """Words of the machinery, which no message has."""
 
 
-def judged(sql: str, ours: Answer, theirs: Answer, row_by_row: Callable[[], bool]) -> tuple[str, str | None]:
-    """How a comparison counts, and what differs, in words; None if nothing does that is not meant.
+RowByRow = Callable[[bool], bool]
+"""Whether each row is as PostgreSQL has it alone; where that fails, whether it is NULL, or with `False` anything."""
 
-    `row_by_row` says whether each row is as PostgreSQL has it alone, or NULL where that fails.
-    """
+
+def of_a_query(null: bool) -> bool:
+    """Rows of a query are made of several, so that none can be asked for alone."""
+    return False
+
+
+def judged(sql: str, ours: Answer, theirs: Answer, row_by_row: RowByRow = of_a_query) -> tuple[str, str | None]:
+    """How a comparison counts, and what differs, in words; None if nothing does that is not meant."""
     if ours.unknown is None and ours.rows is None and (ours.error == "XX000" or _OF_SPARK.search(ours.message)):
         return "internal error", f"internal error: {ours.error} {ours.message}"
     if ours.rows is None and theirs.rows is None:
@@ -161,12 +171,12 @@ def judged(sql: str, ours: Answer, theirs: Answer, row_by_row: Callable[[], bool
         return "equal", None
     mine, other = _shown(ours), _shown(theirs)
     for meant in MEANT:
-        if meant.fits(sql, mine, other) and (not meant.row_by_row or row_by_row()):
+        if meant.fits(sql, mine, other) and (not meant.rows or row_by_row(meant.rows == "null")):
             return f"meant: {meant.why}", None
     return "different", f"{mine} for {other}"
 
 
-def difference(sql: str, ours: Answer, theirs: Answer, row_by_row: Callable[[], bool] = lambda: False) -> str | None:
+def difference(sql: str, ours: Answer, theirs: Answer, row_by_row: RowByRow = of_a_query) -> str | None:
     """What differs, in words; None if nothing does that is not meant."""
     return judged(sql, ours, theirs, row_by_row)[1]
 

@@ -21,3 +21,10 @@ SELECT DISTINCT x.f8 * x.f8 FROM d AS x
 SELECT x.b, string_agg(x.t, ',' ORDER BY x.id), count(DISTINCT x.i2), count(DISTINCT x.i4) FROM d AS x GROUP BY x.b
 SELECT x.b, string_agg(x.t, ',' ORDER BY x.id), sum(DISTINCT 0.01) FROM d AS x GROUP BY ROLLUP (x.b)
 SELECT string_agg(DISTINCT x.t, ',') FILTER (WHERE x.id > 1), string_agg(x.t, NULL), string_agg(x.t, '') FILTER (WHERE false) FROM d AS x
+SELECT x.b, string_agg((SELECT max(y.t) FROM d AS y WHERE y.id = x.id), ',' ORDER BY x.id) AS v FROM d AS x GROUP BY x.b
+SELECT string_agg(x.t, ',') FILTER (WHERE x.id IN (SELECT y.id FROM d AS y WHERE y.id = 1)) AS v FROM d AS x
+SELECT x.id, count(*) OVER (ORDER BY x.i8 RANGE BETWEEN 9223372036854775807 PRECEDING AND CURRENT ROW) FROM d AS x
+SELECT x.id, count(*) OVER (ORDER BY x.n DESC NULLS LAST RANGE BETWEEN 2.125 PRECEDING AND 10 FOLLOWING) FROM d AS x
+SELECT x.id, count(*) OVER (PARTITION BY x.b ORDER BY x.ts RANGE BETWEEN '10 days' PRECEDING AND '10000 days' FOLLOWING) FROM d AS x
+SELECT x.id, count(*) OVER (ORDER BY x.d RANGE BETWEEN interval '61 days' PRECEDING AND CURRENT ROW) FROM d AS x
+SELECT x.id, count(*) OVER (ORDER BY x.n, x.id RANGE 2 PRECEDING) FROM d AS x

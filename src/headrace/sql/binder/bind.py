@@ -211,7 +211,9 @@ class Binder:
             select = fetched_first(select)
         if first:
             return self._first_of_each(select, first)
-        if select.groups and has_total(message.group_clause) and message.limit_option != pb.LIMIT_OPTION_WITH_TIES:
+        if select.groups and has_total(message.group_clause):
+            if message.limit_option == pb.LIMIT_OPTION_WITH_TIES:
+                refuse("WITH TIES of grouping sets with a total", message)
             return with_total(self, select)
         return with_ties(self, select) if message.limit_option == pb.LIMIT_OPTION_WITH_TIES else select
 

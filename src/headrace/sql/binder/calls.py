@@ -19,10 +19,10 @@ from headrace.sql.binder.overloads import FORBIDDEN, arguments_for, chosen, unde
 from headrace.sql.binder.own import canonical, comparable, sortable
 from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.routines import routine_call
-from headrace.sql.binder.rows import SETS
+from headrace.sql.binder.rows import SETS, has_columns
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.session import is_session_function, session_value
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Over, SortKey, walk
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Over, SortKey, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 
@@ -179,14 +179,20 @@ def _made(
 
 def _joined(text: Expr, delimiter: Expr, distinct: bool, order: tuple[SortKey, ...], where: Expr | None) -> Expr:
     """`string_agg`: Spark's own fails beside aggregates with DISTINCT, and leaves the order of distinct texts open."""
-    if not isinstance(delimiter, Constant):
-        refuse("string_agg with a delimiter that is no literal")
+    if has_columns(delimiter):
+        refuse("string_agg with a delimiter of each row")
+    parts = (text, *(key.value for key in order), *((where,) if where is not None else ()))
+    if any(
+        isinstance(part, Nested) for value in parts for part in walk(value)
+    ):  # no function of lists has queries in it
+        order = order or ((SortKey(text, False, False),) if distinct else ())
+        return Aggregate(t.TEXT, "listagg({d}{0}, {1})", (text, delimiter), distinct, order, where)
     passing: Expr = Call(t.BOOL, "({0} IS NOT NULL)", (text,))
     if where is not None:
         passing = Call(t.BOOL, "({0} AND {1})", (passing, where))
     texts = Aggregate(t.array_of(t.TEXT), "list", (text,), distinct, order, passing)
-    form = "CASE WHEN size({0}) > 0 THEN array_join({0}, {1}) END"
-    return Call(t.TEXT, form, (texts, Constant(t.TEXT, delimiter.text or "")))
+    form = "CASE WHEN size({0}) > 0 THEN array_join({0}, coalesce({1}, '')) END"
+    return Call(t.TEXT, form, (texts, delimiter))
 
 
 def _entry(
@@ -304,7 +310,7 @@ def _without_filter(made: Expr, message: Any) -> Expr:
     if not isinstance(made, Aggregate) or made.where is None:
         return made
     if made.form in ("array_agg", "list"):
-        refuse("FILTER of this aggregate over a window", message)
+        refuse("this aggregate over a window", message)
     if not made.arguments:
         return replace(made, form="count({0})", arguments=(_passing(made.where, Constant(t.INT4, "1")),), where=None)
     return replace(made, arguments=(_passing(made.where, made.arguments[0]), *made.arguments[1:]), where=None)
@@ -335,7 +341,7 @@ def _window(at: Expressions, name: str, message: Any) -> tuple[tuple[Expr, ...],
 def _over(made: Expr, partition: tuple[Expr, ...], order: tuple[SortKey, ...], frame: str) -> Expr:
     """Put OVER to the aggregates that an expression is made of."""
     if isinstance(made, Aggregate):
-        if made.order:
+        if made.order or "listagg" in made.form:
             refuse("this aggregate over a window")
         return Over(made.type, made, partition, order, frame)
     assert isinstance(made, Call)

@@ -236,6 +236,8 @@ class _Writer:
 
     def _array_agg(self, expr: Aggregate, where: str) -> str:
         """Values travel in structs, since Spark's lists drop bare nulls."""
+        if any(isinstance(part, Nested) for child in expr.children() for part in walk(child)):
+            raise NotBound(f"a query inside of an aggregate of type {expr.type}")
         fields = [f"{self.expr(expr.arguments[0])} AS `v`"]
         fields += [f"{self.expr(k.value)} AS `k{i}`" for i, k in enumerate(expr.order)]
         function = "collect_set" if expr.distinct else "collect_list"

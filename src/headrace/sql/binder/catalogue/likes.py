@@ -8,7 +8,7 @@ from typing import Final
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue.entries import Make
-from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.tree import Call, Constant, Expr, Parameter
 
 _PLAIN: Final = r"\G((?:[^{e}]|{e}[%_{e}])*+){e}([^%_{e}])"
 """What comes up to an escape character that stands before an ordinary one, and that one: `{e}` is the escape character."""
@@ -27,6 +27,8 @@ def operator(symbol: str, escape: str = "\\") -> Make:
 def _pattern(pattern: Expr, escape: str) -> Expr:
     """The pattern without escape characters before what would stand for itself all the same."""
     mark = re.escape(escape)
+    if isinstance(pattern, Parameter):
+        return pattern  # it stays a literal for Spark, which refuses such a one
     if not isinstance(pattern, Constant):
         java = _spelled(_PLAIN.replace("{e}", mark))
         return Call(t.TEXT, f"regexp_replace({{0}}, {java.replace('{', '{{')}, '$1$2')", (pattern,))
