@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkValueError
+from pyspark.errors import AnalysisException, PySparkValueError
 
 from headrace.errors import FunctionFailed, JobFailed, SparkLost
 from headrace.plan.failures import translate
@@ -44,6 +44,53 @@ def test_an_operator_that_fails_is_no_users_function() -> None:
     )
     error = translate(RuntimeError(text))
     assert isinstance(error, JobFailed) and not isinstance(error, FunctionFailed)
+
+
+def test_a_defect_is_told_without_java() -> None:
+    text = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0.0 failed\n\n"
+        "java.lang.ClassCastException: class org.apache.spark.unsafe.types.UTF8String cannot be cast to class "
+        "java.lang.Integer (they are in unnamed module of loader 'app')\n\tat org.apache.spark.Foo.bar(Foo.scala:1)\n"
+        "\t... 3 more"
+    )
+    error = translate(RuntimeError(text))
+    assert isinstance(error, JobFailed) and error.message == "Spark failed to compute this"
+    assert "java" not in str(error.detail) and "\tat " not in str(error.detail) and "Job aborted" in str(error.detail)
+
+
+def test_what_a_plan_may_raise_is_not_what_was_raised() -> None:
+    plan = "+- Project [CASE WHEN true THEN raise_error('headrace.errors.InvalidDatetime: date out of range') END]"
+    text = f"[MISSING_GROUP_BY] The query does not include a GROUP BY clause. SQLSTATE: 42803;\n{plan}"
+    error = translate(AnalysisException(text))
+    assert (error.sqlstate, error.message) == ("42803", "The query does not include a GROUP BY clause.")
+
+
+def test_too_many_digits() -> None:
+    error = translate(AnalysisException(
+        "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] 789 cannot be represented as Decimal(8, 6). If necessary "
+        'set "spark.sql.ansi.enabled" to "false" to bypass this error, and return NULL instead. SQLSTATE: 22003'
+    ))  # fmt: skip
+    assert (error.sqlstate, error.message) == ("22003", "numeric field overflow")
+    assert error.detail == "A field with precision 8, scale 6 must round to an absolute value less than 10^2."
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "message"),
+    [
+        ("""[CAST_INVALID_INPUT] The value 'o'ne' of the type "STRING" cannot be cast to "INT" because it is """
+         "malformed. Correct the value as per the syntax, or change its target type. SQLSTATE: 22018",
+         "22P02", """invalid input syntax for type integer: "o'ne\""""),
+        ("""[CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be cast to "TIMESTAMP_NTZ" because it is """
+         "malformed. SQLSTATE: 22018",
+         "22007", 'invalid input syntax for type timestamp without time zone: "x"'),
+        ("""[CAST_OVERFLOW] The value 300000L of the type "BIGINT" cannot be cast to "SMALLINT" due to an overflow. """
+         "Use `try_cast` to tolerate overflow and return NULL instead. SQLSTATE: 22003",
+         "22003", "smallint out of range"),
+    ],
+)  # fmt: skip
+def test_casts_fail_in_postgresqls_words(said: str, state: str, message: str) -> None:
+    error = translate(AnalysisException(said))
+    assert (error.sqlstate, error.message) == (state, message)
 
 
 def unparsed() -> PySparkValueError:

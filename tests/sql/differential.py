@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
+import random
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from differential_random import Generator, Queries
+from differential_meant import Answer, judged, same, same_answer
+from differential_mixed import mixed
+from differential_queries import Queries
+from differential_random import Generator
 
 from headrace.dataflow.kernels import register
 from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
+from headrace.sql.binder import types as t
 from headrace.sql.binder.bind import Known, bind_query
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
@@ -36,39 +38,29 @@ from headrace.sql.types import render_text
 COLUMNS = {
     "id": "int", "i2": "smallint", "i4": "int", "i8": "bigint", "f4": "float", "f8": "double", "n": "decimal(10,2)",
     "t": "string", "b": "boolean", "d": "date", "ts": "timestamp_ntz", "tz": "timestamp", "a": "array<int>",
+    "tm": t.TIME.spark, "iv": t.INTERVAL.spark, "j": t.JSONB.spark, "by": "binary", "ta": "array<string>",
 }  # fmt: skip
 POSTGRES_TYPES = {
     "int": "int4", "smallint": "int2", "bigint": "int8", "float": "float4", "double": "float8",
     "decimal(10,2)": "numeric(10,2)",
     "string": "text", "boolean": "bool", "date": "date", "timestamp_ntz": "timestamp", "timestamp": "timestamptz",
-    "array<int>": "int4[]",
+    "array<int>": "int4[]", t.TIME.spark: "time", t.INTERVAL.spark: "interval", t.JSONB.spark: "jsonb",
+    "binary": "bytea", "array<string>": "text[]",
 }  # fmt: skip
 ROWS = (
     (1, 1, 2, 3, "1.5", "2.5", "3.25", "one", "t", "2024-02-29", "2024-02-29 13:45:10.5", "2024-02-29 13:45:10+00",
-     "{1,2,3}"),
+     "{1,2,3}", "04:05:06.789", "1 mon -2 days 03:04:05.5", '{"a": 1, "b": [1, "x", null]}', "\\x00ff10",
+     '{a,"b c",NULL}'),
     (2, -7, -2147483648, 9223372036854775807, "-0.25", "-1e-7", "-99999999.99", "Two \\ 'x'", "f", "1999-12-31",
-     "1999-12-31 23:59:59", "1970-01-01 00:00:00+00", "{}"),
+     "1999-12-31 23:59:59", "1970-01-01 00:00:00+00", "{}", "23:59:59.999999", "-1 day", '[1, 2.50, {"a": true}]',
+     "\\x", "{}"),
     (3, 0, 0, 0, "0", "0", "0.00", "", "f", "2000-01-01", "2000-01-01 00:00:00", "2001-02-03 04:05:06.789+00",
-     "{NULL,5}"),
-    (4, None, None, None, None, None, None, None, None, None, None, None, None),
+     "{NULL,5}", "00:00", "30 days", '"x"', "\\x61", "{x,x}"),
+    (4, *[None] * 17),
     (5, 32767, 100, -100, "1e10", "123456789.125", "12.50", "a,b,c", "t", "2023-07-15", "2023-07-15 10:00:00.000001",
-     "2023-12-31 23:00:00+00", "{7}"),
+     "2023-12-31 23:00:00+00", "{7}", "24:00", "1 mon", "null", "\\xff", '{"",NULL}'),
 )  # fmt: skip
 TABLES = {"d": COLUMNS}
-
-
-@dataclass
-class Answer:
-    """Rows of texts, or the SQLSTATE of an error; `unknown` says what the binder did not know."""
-
-    rows: list[tuple[str | None, ...]] | None = None
-    error: str | None = None
-    message: str = ""
-    unknown: str | None = None
-
-    def sorted(self) -> Answer:
-        """The same, its rows in an order of their own."""
-        return self if self.rows is None else replace(self, rows=sorted(self.rows, key=_sortable))
 
 
 class Postgres:
@@ -112,38 +104,70 @@ class Headrace:
     def __init__(self, spark: Any):
         self._spark = spark
         register([spark])
-        rows = []
-        for row in ROWS:
-            cells = [
-                f"CAST({_spark_literal(v, k)} AS {k}) AS {n}" for v, (n, k) in zip(row, COLUMNS.items(), strict=True)
-            ]
-            rows.append(f"SELECT {', '.join(cells)}")
-        made = spark.sql(" UNION ALL ".join(rows))
-        # Not a checkpoint: Spark loses rows of outer joins of one with itself.
-        spark.createDataFrame(made.toArrow(), made.schema).createOrReplaceTempView("differential_d")
+        text = self.bound(" UNION ALL ".join(f"SELECT {', '.join(_cells(row))}" for row in ROWS))
+        assert not isinstance(text, Answer), text
+        made = spark.sql(text[0])
+        table = spark.createDataFrame(made.toArrow(), made.schema)
+        table.coalesce(1).createOrReplaceTempView("differential_d")  # so that nothing has to be shuffled
 
     def ask(self, sql: str) -> Answer:
         """The answer as the wire would have it."""
+        bound = self.bound(sql)
+        return bound if isinstance(bound, Answer) else self._run(bound[0])
+
+    def bound(self, sql: str) -> tuple[str, int] | Answer:
+        """Spark's text, and how many columns there are; or why there is none."""
         try:
             query = bind_query(parse_statement(sql), Known(lambda name: TABLES.get(name.name)))
-            frame = self._spark.sql(spark_text(query, _rename))
-            return Answer(rendered(arrow(frame), [f.dataType.simpleString() for f in frame.schema.fields]))
+            return spark_text(query, _rename), len(query.names)
         except NotBound as unknown:
             return Answer(unknown=unknown.what)
         except HeadraceError as error:
             return Answer(error=error.sqlstate, message=error.message)
+
+    def ask_together(self, queries: Sequence[str]) -> list[Answer]:
+        """The answers to several queries by one job, which takes as long as one of them; their rows in any order."""
+        found = [self.bound(sql) for sql in queries]
+        texts = [bound for bound in found if not isinstance(bound, Answer)]
+        answers = iter(self._together(texts))
+        return [bound if isinstance(bound, Answer) else next(answers) for bound in found]
+
+    def _together(self, texts: Sequence[tuple[str, int]]) -> list[Answer]:
+        if len(texts) < 2:
+            return [self._run(text) for text, _ in texts]
+        whole = self._run(_side_by_side(texts))
+        if whole.rows is None:
+            half = len(texts) // 2
+            return [*self._together(texts[:half]), *self._together(texts[half:])]
+        answers, at = [], 1
+        for i, (_, width) in enumerate(texts):
+            answers.append(Answer([row[at : at + width] for row in whole.rows if row[0] == str(i)]))
+            at += width
+        return answers
+
+    def _run(self, text: str) -> Answer:
+        try:
+            frame = self._spark.sql(text)
+            return Answer(rendered(arrow(frame), [f.dataType.simpleString() for f in frame.schema.fields]))
         except Exception as error:
             found = translate(error)
-            state = found.sqlstate if isinstance(found, HeadraceError) else "XX000"
-            return Answer(error=state, message=str(found)[:500])
+            return Answer(error=found.sqlstate, message=found.message[:500])
 
 
-def _spark_literal(value: object, kind: str) -> str:
-    if value is None:
-        return "NULL"
-    if kind.startswith("array"):
-        return "array(" + str(value).strip("{}") + ")"
-    return str(value) if isinstance(value, int) else "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+def _side_by_side(texts: Sequence[tuple[str, int]]) -> str:
+    """One query with the rows of several: the number of the query, and columns for each."""
+    total, at, parts = sum(width for _, width in texts), 0, []
+    for i, (text, width) in enumerate(texts):
+        columns = ", ".join(f"`c{j}`" for j in range(width))
+        items = [*["NULL"] * at, *(f"`c{j}`" for j in range(width)), *["NULL"] * (total - at - width)]
+        parts.append(f"SELECT {i}, {', '.join(items)} FROM ({text}) AS q{i}({columns})")
+        at += width
+    return " UNION ALL ".join(parts)
+
+
+def _cells(row: Sequence[object]) -> list[str]:
+    texts = [None if v is None else str(v) for v in row]
+    return [f"{_literal(v)}::{POSTGRES_TYPES[k]} AS {n}" for v, (n, k) in zip(texts, COLUMNS.items(), strict=True)]
 
 
 def _rename(name: TableName) -> str:
@@ -163,127 +187,56 @@ def rendered(table: pa.Table, kinds: Sequence[str]) -> list[tuple[str | None, ..
     return list(zip(*columns, strict=True))
 
 
-# ---- comparing
-
-
-def same(ours: str | None, theirs: str | None) -> bool:
-    """Whether two texts say the same: numbers to 15 digits, everything else literally."""
-    if ours == theirs:
-        return True
-    if ours is None or theirs is None:
-        return False
-    try:
-        a, b = Decimal(ours), Decimal(theirs)
-    except InvalidOperation:
-        return False
-    if not (a.is_finite() and b.is_finite()):
-        return str(a) == str(b)
-    return math.isclose(a, b, rel_tol=_tolerance(theirs), abs_tol=1e-19)
-
-
-def _tolerance(text: str) -> float:
-    """Single floats have seven digits."""
-    return 1e-6 if sum(c.isdigit() for c in text.partition("e")[0]) < 10 and ("." in text or "e" in text) else 1e-14
-
-
-@dataclass(frozen=True)
-class Meant:
-    """A difference that is meant: why, and patterns of the statement, of ours and of PostgreSQL's answer."""
-
-    why: str
-    sql: str = ""
-    ours: str = ""
-    theirs: str = ""
-    row_by_row: bool = False
-    """Whether each row has to be as PostgreSQL has it alone, or NULL where that fails."""
-
-    def fits(self, sql: str, ours: str, theirs: str) -> bool:
-        """Whether it is this one."""
-        return bool(re.search(self.sql, sql) and re.search(self.ours, ours) and re.search(self.theirs, theirs))
-
-
-MEANT: Final = (
-    Meant("a numeric has 38 digits", ours=r"^22003 .*(numeric field overflow|Decimal|DECIMAL|precision)"),
-    Meant("what is too small for a float becomes zero, but in exp and power", theirs=r"^22003.*underflow"),
-    Meant("sums of floats become infinite", sql=r"(sum|avg)\(", theirs=r"^22003.*overflow", ours="Infinity"),
-    Meant("a backslash before a letter in a pattern of LIKE is refused", ours="escape character is not allowed"),
-    Meant("years beyond 9999 or before 4713 BC", ours=r"value out of range|date out of range|'-\d{4}-"),
-    Meant("dates end sooner for PostgreSQL", ours="'-?[0-9]{4,}-", theirs="^22008"),
-    Meant("a strict function of a constant NULL is NULL for PostgreSQL, whatever its other arguments are",
-          ours=r"^(2\w{4}|0A000) ", theirs=r"^\[(\(None,\)(, )?)+\]$"),
-    Meant("PostgreSQL computes constants before all else, and here nobody does whom nobody asks", sql=r"(?i)coalesce\(",
-          ours=r"^\[", theirs="^22023"),
-    Meant("beside a NULL nothing is computed here", ours=r"^\[.*\bNone\b", theirs=r"^22(003|008|012|01|P02|007|023)",
-          row_by_row=True),
-    Meant("whether a row is null does not need its values", sql="row.*IS NULL", theirs="^22"),
-    Meant("what no element of an array needs is not computed", sql="array_(replace|remove)|ANY|ALL|FILTER",
-          ours=r"^\[", theirs="^22012|^22003"),
-    Meant("half of -2147483648 is itself for PostgreSQL's left and right", sql=r"(left|right)\(", theirs="^\\["),
-)  # fmt: skip
-"""The reviewed list: whatever is not on it is a difference."""
-
-
-def difference(
-    sql: str, ours: Answer, theirs: Answer, row_by_row: Callable[[], bool] = lambda: True
-) -> str | None:  # fmt: skip
-    """What differs, in words; None if nothing does that is not meant.
-
-    `row_by_row` says whether each row is as PostgreSQL has it alone, or NULL where that fails.
-    """
-    if ours.unknown is not None or _same_answer(ours, theirs):
-        return None
-    if ours.rows is None and theirs.rows is None:
-        return None if ours.error != "XX000" else f"internal error: {ours.message}"
-    mine, other = _shown(ours), _shown(theirs)
-    if any(meant.fits(sql, mine, other) and (not meant.row_by_row or row_by_row()) for meant in MEANT):
-        return None
-    return f"{mine} for {other}"
-
-
-def _same_answer(ours: Answer, theirs: Answer) -> bool:
-    return (
-        ours.rows is not None
-        and theirs.rows is not None
-        and len(ours.rows) == len(theirs.rows)
-        and all(len(a) == len(b) and all(map(same, a, b)) for a, b in zip(ours.rows, theirs.rows, strict=True))
-    )
-
-
-def _shown(answer: Answer) -> str:
-    return str(answer.rows) if answer.rows is not None else f"{answer.error} {answer.message[:200]}"
-
-
 # ---- queries
+
+AT_ONCE: Final = 8
+"""Queries that one job of Spark's answers."""
 
 
 def search_queries(
     ours: Headrace, theirs: Postgres, seed: int, count: int, tally: Counter[str] | None = None
 ) -> list[tuple[str, str]]:
     """What differs among so many random queries, their rows in any order."""
-    queries = Queries(seed)
+    queries = Queries(seed, lambda sql: theirs.ask(sql).rows is not None)
+    return compare_queries(ours, theirs, [queries.query() for _ in range(count)], tally)
+
+
+def compare_queries(
+    ours: Headrace, theirs: Postgres, queries: Sequence[str], tally: Counter[str] | None = None
+) -> list[tuple[str, str]]:
+    """The queries that differ, their rows in any order, and how."""
+    asked = [(sql, theirs.ask(sql).sorted()) for sql in queries]
+    answered = [pair for pair in asked if pair[1].rows is not None]
+    pairs = [(sql, ours.ask(sql).sorted(), other) for sql, other in asked if other.rows is None]
+    for at in range(0, len(answered), AT_ONCE):
+        part = answered[at : at + AT_ONCE]
+        mine = ours.ask_together([sql for sql, _ in part])
+        pairs += [(sql, one.sorted(), other) for (sql, other), one in zip(part, mine, strict=True)]
     found = []
-    for _ in range(count):
-        sql = queries.query()
-        mine, other = ours.ask(sql).sorted(), theirs.ask(sql).sorted()
+    for sql, one, other in pairs:
+        outcome, how = judged(sql, one, other)
         if tally is not None:
-            tally[_outcome(mine, other)] += 1
-        how = difference(sql, mine, other)
+            tally[outcome] += 1
         if how is not None:
             found.append((sql, how))
     return found
 
 
-def _sortable(row: tuple[str | None, ...]) -> list[tuple[int, float, str]]:
-    return [_cell(cell) for cell in row]
+UNSURE: Final = re.compile(
+    r"LIMIT|OFFSET|FETCH|DISTINCT ON|row_number|ntile|lag|lead|_value|agg\(|mode|ROWS|GROUPS|FOR |now|random|current"
+    r"|ORDER BY"
+)
+"""Words of queries whose rows are not the same each time when words have been taken out."""
 
 
-def _cell(cell: str | None) -> tuple[int, float, str]:
-    if cell is None:
-        return (2, 0.0, "")
-    try:
-        return (0, round(float(cell), 6), "")
-    except ValueError:
-        return (1, 0.0, cell)
+def search_mutated(
+    ours: Headrace, theirs: Postgres, seed: int, count: int, tally: Counter[str] | None = None
+) -> list[tuple[str, str]]:
+    """What differs among so many random queries whose words have been mixed up."""
+    queries, chance = Queries(seed), random.Random(seed)
+    asked = [mixed(chance, queries.query(), queries.query()) for _ in range(count)]
+    found = compare_queries(ours, theirs, asked, tally)
+    return [(sql, how) for sql, how in found if how.startswith("internal") or not UNSURE.search(sql)]
 
 
 # ---- looking
@@ -294,10 +247,12 @@ def compare(
 ) -> list[tuple[str, str]]:
     """The expressions that differ, and how; those that PostgreSQL refuses are asked one by one."""
     tally = Counter() if tally is None else tally
-    refused, others = [], []
+    alone, others = [], []
     for expression in expressions:
-        (refused if theirs.ask(_select([expression])).rows is None else others).append(expression)
-    found = [pair for one in refused for pair in _together(ours, theirs, [one], tally)]
+        sql = _select([expression])
+        fine = theirs.ask(sql).rows is not None and not isinstance(ours.bound(sql), Answer)
+        (others if fine else alone).append(expression)
+    found = [pair for one in alone for pair in _together(ours, theirs, [one], tally)]
     return found + (_together(ours, theirs, others, tally) if others else [])
 
 
@@ -310,32 +265,26 @@ def _together(
 ) -> list[tuple[str, str]]:
     sql = _select(expressions)
     mine, other = ours.ask(sql), theirs.ask(sql)
-    if len(expressions) > 1 and not _same_answer(mine, other):
+    if len(expressions) > 1 and not same_answer(sql, mine, other):
         half = len(expressions) // 2
         parts = (expressions[:half], expressions[half:])
         return [pair for part in parts for pair in _together(ours, theirs, part, tally)]
-    tally[_outcome(mine, other)] += len(expressions)
-    found = difference(sql, mine, other, lambda: _row_by_row(theirs, expressions[0], mine))
+    outcome, found = judged(sql, mine, other, lambda null: _row_by_row(theirs, expressions[0], mine, null))
+    tally[outcome] += len(expressions)
     return [(expressions[0], found)] if found is not None else []
 
 
-def _row_by_row(theirs: Postgres, expression: str, ours: Answer) -> bool:
-    """Whether each row is as PostgreSQL has it alone, or NULL where that fails."""
+def _row_by_row(theirs: Postgres, expression: str, ours: Answer, null: bool) -> bool:
+    """Whether each row is as PostgreSQL has it alone; where that fails NULL, or unless `null`, anything."""
     assert ours.rows is not None
     for row, mine in zip(ROWS, ours.rows, strict=True):
         alone = theirs.ask(f"SELECT {expression} FROM d WHERE id = {row[0]}")
-        if mine != (None,) and (alone.rows is None or not all(map(same, mine, alone.rows[0]))):
+        if alone.rows is None:
+            if null and mine != (None,):
+                return False
+        elif not all(map(same, mine, alone.rows[0])):
             return False
     return True
-
-
-def _outcome(ours: Answer, theirs: Answer) -> str:
-    """How a comparison counts."""
-    if ours.unknown is not None:
-        return f"not known: {ours.unknown}"
-    if _same_answer(ours, theirs):
-        return "equal"
-    return "refused by both" if ours.rows is None and theirs.rows is None else "different"
 
 
 def search(
@@ -349,7 +298,7 @@ def search(
     return found
 
 
-_ONE_SHOT: Final = ("expressions", "queries")
+_ONE_SHOT: Final = ("expressions", "queries", "mutated")
 
 
 def main() -> None:
@@ -364,16 +313,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=500, help="expressions in a round")
-    parser.add_argument("--only", choices=("expressions", "queries", "views"))
+    parser.add_argument("--only", choices=(*_ONE_SHOT, "views"))
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = session(SparkSession.builder.master("local[1]")) if options.only in _ONE_SHOT else local_session()
-    tallies: dict[str, Counter[str]] = {kind: Counter() for kind in ("expressions", "queries", "views")}
+    tallies: dict[str, Counter[str]] = {kind: Counter() for kind in (*_ONE_SHOT, "views")}
     with postgres_server({"fsync": "off"}) as server:
         theirs, ours = Postgres(server.connect()), Headrace(spark)
         searches: dict[str, tuple[Callable[..., list[tuple[str, str]]], int]] = {
             "expressions": (partial(search, ours, theirs), options.count),
             "queries": (partial(search_queries, ours, theirs), options.count // 10),
+            "mutated": (partial(search_mutated, ours, theirs), options.count),
             "views": (partial(search_views, spark, theirs), options.count // 100),
         }
         chosen = [options.only] if options.only else list(searches)
@@ -401,7 +351,8 @@ def session(builder: Any) -> Any:
     """Spark as headrace sets it up."""
     settings = {
         "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true",
-        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
     }  # fmt: skip
     for key, value in settings.items():

@@ -140,3 +140,41 @@ array_append(array_remove('{}'::text[], t), ('Hello World'::text)::varchar(3))
 'NaN'::float8 * 1e308
 -1e-300::float8
 f8 < 123456789012345678901234567890123456789012345678901234567890
+-- refused before, or an error of Spark's
+a || 5
+5 || a
+ta || ta
+ta || NULL
+array_prepend(NULL, a)
+cardinality(ARRAY[1.5] || 2.25)
+(ARRAY[1.5] || 2.25)[2]
+(2.25 || ARRAY[1.5])[1]
+(ARRAY[n] || ARRAY[0.125])[2]
+a @> ARRAY[1]
+a && a
+a <@ a
+ta @> ARRAY[NULL]::text[]
+ARRAY[1, 1] <@ a
+'{}'::int[] && a
+'{}' <@ a
+greatest(a, ARRAY[5])
+least(ta, '{}')
+greatest(a, NULL)
+(id, t) < (2, 'x')
+(i4, t) >= (0, NULL)
+(i2, i4, id) <= (1, 2, 0)
+(d, t) > (d, 'a')
+t SIMILAR TO '%(o|a)%'
+t SIMILAR TO 'o_e'
+t NOT SIMILAR TO '[a-z,]+'
+t SIMILAR TO 'a.b'
+right(t, -2147483648)
+left(t, -2147483648)
+t LIKE t
+t ILIKE t
+'a\b%c\\d' LIKE coalesce(t, '') || 'a\\\b\%c\\\\d'
+t LIKE '%\o%'
+t LIKE 'a!_c' ESCAPE '!'
+t NOT ILIKE 'ONe!E' ESCAPE '!'
+coalesce(replace(t, '\', ''), 'é')::bytea
+'\x0afF'::text::bytea

@@ -1,4 +1,4 @@
-"""Random expressions over each type and entry of the catalogue, and random queries over the table of `differential`."""
+"""Random expressions over each type and entry of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ _LITERALS = {
     "int2": ("1::int2", "(-3)::int2"),
     "int4": ("0", "1", "2", "7", "-5", "100"),
     "int8": ("3000000000", "5::int8", "(-7)::int8"),
-    "numeric": ("2.5", "0.01", "-7.25", "100.0", "1.005"),
+    "numeric": ("2.5", "0.01", "-7.25", "100.0", "1.005", "0.00000001", "12345678901234.5678"),
     "float8": ("2.5::float8", "1e10::float8", "(-0.125)::float8", "'1e-5'::float8"),
     "float4": ("0.5::float4", "(-3)::float4"),
-    "text": ("'a'::text", "'Hello World'::text", "''::text", "'b,c'::text", "'12'::text"),
+    "text": (
+        "'a'::text",
+        "'Hello World'::text",
+        "''::text",
+        "'b,c'::text",
+        "'12'::text",
+        "'a%b_\\c'::text",
+        "'naïve €'::text",
+    ),
     "bool": ("true", "false", "NULL::bool"),
     "date": ("date '2024-03-31'", "date '1999-01-01'"),
     "timestamp": ("timestamp '2024-03-31 12:30:45.25'", "timestamp '2000-01-01'"),
@@ -42,7 +50,8 @@ _LITERALS = {
     "bytea": ("'\\x00ff10'::bytea", "''::bytea"),
 }
 _COLUMNS_OF = {"int2": "i2", "int4": "i4", "int8": "i8", "float4": "f4", "float8": "f8", "numeric": "n", "text": "t",
-               "bool": "b", "date": "d", "timestamp": "ts", "timestamptz": "tz", "int4[]": "a"}  # fmt: skip
+               "bool": "b", "date": "d", "timestamp": "ts", "timestamptz": "tz", "int4[]": "a", "time": "tm",
+               "interval": "iv", "jsonb": "j", "bytea": "by", "text[]": "ta"}  # fmt: skip
 _CASTS = {
     "int2": ("int4", "int8", "numeric", "float8"),
     "int4": ("int2", "int8", "numeric", "float8", "bool", "float4"),
@@ -72,7 +81,10 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
         "to_char({int4}, 'FM999,999,999,990')", "to_char({timestamptz}, 'Day, DD Month YYYY')",
         "format('%s-%L', {any}, {text})", "chr(64 + {small})", "substring({text} from '[A-Z].')",
         "({text} || {any})", "concat_ws(',', {any}, {any})", "trim(BOTH 'a' FROM {text})", "md5({text})",
-        "({text})::varchar(3)", "({text[]})[{small}]", "array_to_string({text[]}, {text})", "({any})::text",
+        "lpad({text}, 5)", "rpad({text}, {small}, {text})", "regexp_replace({text}, '[a-o]', 'X', 2)",
+        "regexp_replace({text}, 'o', '0', 1, 2)", "regexp_replace({text}, 'O', '0', 1, 0, 'i')",
+        "to_char({int8}, '999999')", "to_char({numeric}, 'FM9990.00')", "overlay({text} placing {text} from 2)",
+        "({text})::varchar(3)", "({text[]})[{small}]", "({jsonb} ->> '{key}')", "jsonb_typeof({jsonb})", "array_to_string({text[]}, {text})", "({any})::text",
     ),
     "int4": (
         "position({text} in {text})", "regexp_count({text}, 'o')", "({int4[]})[{small}]", "({int4} << {small})",
@@ -83,10 +95,13 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
     "numeric": (
         "round({numeric}, {small})", "trunc({numeric}, {small})", "round({numeric})", "({numeric} / 3)",
         "extract(epoch FROM {interval})", "extract({field} FROM {timestamp})", "extract({field} FROM {timestamptz})",
+        "trunc({numeric})", "extract(minute FROM {time})",
         "extract({days} FROM {date})", "({numeric} % 7)", "mod({numeric}, 2.5)", "({text})::numeric",
     ),
     "float8": (
-        "power({float8}, 2)", "({float8} ^ 2)", "exp({float4} / 4)", "degrees({float8})", "sin({float8})",
+        "pow({float8}, 2)", "cos({float8})", "tan({float8})", "sinh({float8} / 1e9)", "cosh({float4} / 1e10)",
+        "date_part('day', {date})", "date_part('hour', {time})", "date_part('{field}', {timestamptz})",
+        "date_part('day', {interval})", "power({float8}, 2)", "({float8} ^ 2)", "exp({float4} / 4)", "degrees({float8})", "sin({float8})",
         "round({float8})", "trunc({float8})", "date_part('{field}', {timestamp})", "pi()",
         "({interval_s} / {interval_s})",
     ),
@@ -95,7 +110,9 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
         "({int4[]} = {int4[]})", "({int4[]} < {int4[]})", "({int4[]} @> {int4[]})", "({int4[]} && {int4[]})",
         "(({int4}, {text}) = ({int4}, {text}))", "({bytea} = {bytea})", "({text[]} = {text[]})",
         "({date} < {timestamptz})", "(({int4}, {text}) IN (({int4}, {text}), (1, 'one')))",
-        "({text} SIMILAR TO '%(o|a)%')", "({text} < {text})", "(row({int4}, {text}) IS NULL)",
+        "({text} SIMILAR TO '%(o|a)%')", "({text} SIMILAR TO '[A-Z]_+')", "regexp_like({text}, 'O', 'i')", "({text} LIKE '%\\o%')",
+        "({text} LIKE {text})", "(({int4}, {text}) < ({int4}, {text}))", "(({int8}, {date}) >= ({int4}, {date}))",
+        "({int4[]} <@ {int4[]})", "({text[]} @> {text[]})", "({jsonb} @> {jsonb})", "({jsonb} ? '{key}')", "({text} < {text})", "(row({int4}, {text}) IS NULL)",
     ),
     "date": ("make_date(2024, 2, {small} + 9)", "to_date('31/12/1999', 'DD/MM/YYYY')", "({timestamp})::date",
              "({date} + {small})", "({date} - {small})"),
@@ -106,15 +123,18 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "timestamptz": (
         "({timestamp} AT TIME ZONE 'America/New_York')", "date_trunc('{unit}', {timestamptz}, 'Europe/Berlin')",
-        "date_trunc('{unit}', {timestamptz})", "to_timestamp({int4})", "({timestamptz} + interval '2 months')",
+        "date_trunc('{unit}', {timestamptz})", "to_timestamp({int4})", "({timestamptz} + interval '2 months')", "to_timestamp('2024-02-29', 'YYYY-MM-DD')",
     ),
     "interval": ("({timestamp} - {timestamp})", "({small} * {interval})", "({interval} / 3)",
-                 "age({timestamp}, {timestamp})"),
+                 "age({timestamp}, {timestamp})", "age({timestamptz}, {timestamptz})",
+                 "make_interval(1, 2, 3, 4, 5, 6, 7.5)", "make_interval({small}, {small})"),
     "time": ("make_time(8, 15, 23.5)", "({time} + {interval})", "({timestamp})::time"),
     "jsonb": ("to_jsonb({any})", "({jsonb} -> '{key}')", "({jsonb} -> {small})", "jsonb_build_array({any}, {any})",
               "jsonb_build_object({text}, {any})", "jsonb_set({jsonb}, ARRAY['a'], {jsonb})", "({jsonb} || {jsonb})"),
-    "int4[]": ("({int4[]})[1:{small}]", "({int4[]})[{small}:]", "ARRAY[{int4}, {int4}]", "({int4[]} || {int4})"),
+    "int4[]": ("({int4[]})[1:{small}]", "({int4[]})[{small}:]", "ARRAY[{int4}, {int4}]", "({int4[]} || {int4})",
+               "({int4} || {int4[]})", "array_prepend({int4}, {int4[]})", "({int4[]} || {int4[]})"),
     "text[]": ("string_to_array({text}, ',')", "regexp_match({text}, '([a-z])(.)')", "ARRAY[{text}, {text}]",
+               "({text[]} || {text})", "regexp_match({text}, '([A-Z])', 'i')",
                "({int4[]})::text[]", "array_append({text[]}, {text})", "array_remove({text[]}, {text})"),
     "bytea": ("sha256({bytea})", "substring({bytea} from 2 for 1)", "({bytea} || {bytea})", "({text})::bytea"),
 }  # fmt: skip
@@ -238,93 +258,3 @@ def _entries_by_result() -> dict[str, list[tuple[str, tuple[str, ...], Any]]]:
     plain = {name: found for name, found in FUNCTIONS.items() if name not in _BY_FORM}
     add(plain, lambda name, a: f"{name}({', '.join(a)})")
     return found
-
-
-# ---- queries
-
-_AGGREGATES = (
-    "count({})", "sum({})", "avg({})", "min({})", "max({})", "count(DISTINCT {})", "sum({}) FILTER (WHERE {b})",
-)  # fmt: skip
-_WINDOWS = (
-    "sum({}) OVER (PARTITION BY {k} ORDER BY {o})", "count({}) OVER (ORDER BY {o})", "lag({}) OVER (ORDER BY {o})",
-    "rank() OVER (PARTITION BY {k} ORDER BY {})", "first_value({}) OVER (PARTITION BY {k} ORDER BY {o})",
-    "min({}) OVER (ORDER BY {o} ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
-)  # fmt: skip
-_JOINS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
-_GROUPED = ("i4", "b", "t", "d")
-
-
-class Queries:
-    """Random queries whose rows are the same in any order."""
-
-    def __init__(self, seed: int):
-        self._seed = seed
-        self.random = random.Random(seed)
-
-    def query(self) -> str:
-        """A query; no two of its columns have one name."""
-        makers = (self._joined, self._grouped, self._windowed, self._nested, self._set_operation, self._first)
-        return self.random.choice(makers)()
-
-    def _from(self, *relations: str) -> Generator:
-        return Generator(self.random.randrange(2**31), relations)
-
-    def _joined(self) -> str:
-        inside = self._from("x", "y")
-        key = self.random.choice(("id", "i4", "b", "d"))
-        kind = self.random.choice(_JOINS)
-        on = f"x.{key} = y.{key}" if kind == "FULL JOIN" else f"x.{key} = y.{key} AND {inside.expression('bool', 1)}"
-        items = f"x.id AS a, y.id AS b, {inside.expression(None, 1)} AS c"
-        if self.random.random() < 0.3:
-            return f"SELECT x.id AS a, y.id AS b, {key} FROM d AS x {kind} d AS y USING ({key})"
-        where = f" WHERE {inside.expression('bool', 1)}" if self.random.random() < 0.4 else ""
-        return f"SELECT {items} FROM d AS x {kind} d AS y ON {on}{where}"
-
-    def _grouped(self) -> str:
-        inside = self._from("x")
-        keys = self.random.sample(_GROUPED, self.random.choice((1, 2)))
-        form = self.random.choice(("{}", "{}", "ROLLUP ({})", "CUBE ({})", "GROUPING SETS (({}), ())"))
-        aggregate = self._aggregate(inside)
-        having = f" HAVING count(*) > {self.random.choice((0, 1))}" if self.random.random() < 0.3 else ""
-        listed = ", ".join(f"x.{k}" for k in keys)
-        return f"SELECT {listed}, {aggregate} AS v FROM d AS x GROUP BY {form.format(listed)}{having}"
-
-    def _aggregate(self, inside: Generator) -> str:
-        form = self.random.choice(_AGGREGATES)
-        kind = self.random.choice(("int4", "int8", "numeric", "int2"))
-        return form.format(inside.expression(kind, 1), b=inside.expression("bool", 1))
-
-    def _windowed(self) -> str:
-        inside = self._from("x")
-        value = inside.expression(self.random.choice(("int4", "int2")), 1)
-        key = self.random.choice(("x.b", "x.i4 % 2", "x.t"))
-        return f"SELECT x.id, {self.random.choice(_WINDOWS).format(value, k=key, o='x.id')} AS v FROM d AS x"
-
-    def _nested(self) -> str:
-        inside, within = self._from("x"), self._from("y")
-        condition = within.expression("bool", 1)
-        form = self.random.choice((
-            "SELECT x.id, x.i4 IN (SELECT y.i4 FROM d AS y WHERE {c}) AS v FROM d AS x",
-            "SELECT x.id FROM d AS x WHERE x.i4 NOT IN (SELECT y.i4 FROM d AS y WHERE y.i4 IS NOT NULL AND {c})",
-            "SELECT x.id FROM d AS x WHERE EXISTS (SELECT 1 FROM d AS y WHERE y.id = x.id AND {c})",
-            "SELECT x.id, (SELECT max(y.i4) FROM d AS y WHERE {c}) + x.id AS v FROM d AS x",
-            "SELECT q.v FROM (SELECT {e} AS v FROM d AS x) AS q WHERE q.v IS NOT NULL",
-            "WITH c AS (SELECT x.id AS k, {e} AS v FROM d AS x) SELECT c.v, e.v FROM c JOIN c AS e USING (k)",
-        ))  # fmt: skip
-        return form.format(c=condition, e=inside.expression(None, 1))
-
-    def _set_operation(self) -> str:
-        kind = self.random.choice(("int4", "text", "date", "numeric"))
-        other = "int8" if kind == "int4" else kind
-        word = self.random.choice(("UNION", "UNION ALL", "INTERSECT", "EXCEPT", "INTERSECT ALL", "EXCEPT ALL"))
-        sides = [self._from("x").expression(k, 1) for k in (kind, other)]
-        return f"SELECT {sides[0]} AS v FROM d AS x {word} SELECT {sides[1]} FROM d AS x"
-
-    def _first(self) -> str:
-        inside = self._from("x")
-        return self.random.choice((
-            "SELECT DISTINCT {e} AS v FROM d AS x",
-            "SELECT DISTINCT ON (x.b) x.b, x.id FROM d AS x ORDER BY x.b, x.id DESC",
-            "SELECT x.id, {e} AS v FROM d AS x ORDER BY x.id DESC LIMIT 2 OFFSET 1",
-            "SELECT x.b, x.id FROM d AS x ORDER BY x.b DESC FETCH FIRST 1 ROW WITH TIES",
-        )).format(e=inside.expression(None, 1))  # fmt: skip

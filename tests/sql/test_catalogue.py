@@ -7,6 +7,7 @@ from typing import Any
 
 import differential
 import pytest
+from differential_meant import difference
 
 from headrace.sql.binder import calls, overloads
 from headrace.sql.binder.bind import Known, bind_query
@@ -51,12 +52,12 @@ def _compared(sides: Any, part: list[str], form: str) -> list[tuple[str, str]]:
     ours, theirs = sides
     sql = form.format(", ".join(f"({e}) AS c{i}" for i, e in enumerate(part)))
     mine, other = ours.ask(sql), theirs.ask(sql)
-    if mine.rows is not None and other.rows is not None and differential.difference(sql, mine, other) is None:
+    if mine.rows is not None and other.rows is not None and difference(sql, mine, other) is None:
         return []
     if len(part) > 1:
         half = len(part) // 2
         return _compared(sides, part[:half], form) + _compared(sides, part[half:], form)
-    found = mine.unknown or differential.difference(sql, mine, other)
+    found = mine.unknown or difference(sql, mine, other)
     return [] if found is None else [(part[0], found)]
 
 

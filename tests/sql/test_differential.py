@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ QUICK = int(os.environ.get("HEADRACE_DIFFERENTIAL", "160"))
 """How many expressions `make test` compares."""
 CASES = Path(__file__).parent / "differential_cases.sql"
 """What was found once, an expression a line."""
+QUERIES = Path(__file__).parent / "differential_query_cases.sql"
+"""What was found once, a query a line."""
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +26,18 @@ def sides(sql_spark: Any, postgres: Any) -> Iterator[tuple[differential.Headrace
         yield differential.Headrace(sql_spark), differential.Postgres(connection)
 
 
+def lines(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("--")]
+
+
+def test_found_queries(sides: Any) -> None:
+    tally: Counter[str] = Counter()
+    assert differential.compare_queries(*sides, lines(QUERIES), tally) == []
+    assert set(tally) == {"equal", "refused by both"}
+
+
 def test_found_cases(sides: Any) -> None:
-    cases = [line for line in CASES.read_text().splitlines() if line and not line.startswith("--")]
+    cases = lines(CASES)
     assert len(cases) > 10
     assert [found for i in range(0, len(cases), 8) for found in differential.compare(*sides, cases[i : i + 8])] == []
 

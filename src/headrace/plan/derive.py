@@ -106,8 +106,9 @@ class Derivation:
             return self.rules[kind](self, node, needed)
         if kind in _ROWWISE:
             return rowwise(self, node, needed, self.derive)
+        written = "WITH RECURSIVE" if kind == "UnionLoop" else f"{kind}: {node.simpleString(200)!s}"
         raise NotSupported(
-            f"a view can't contain {kind}: {node.simpleString(200)!s}",
+            f"a view can't contain {written}",
             hint="there is no incremental rule for this plan node; compute it in a query over the view instead",
         )
 

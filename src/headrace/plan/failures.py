@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from headrace import errors
 from headrace.errors import HeadraceError
@@ -32,10 +32,16 @@ _CALL_FAILED = "An error occurred while calling "
 _NAME_UNKNOWN = " does not exist in the JVM"
 
 _ARITHMETIC = re.compile(r"java\.lang\.ArithmeticException")
+_DEFECT = re.compile(
+    r"\bjava\.\w+\.(?:ClassCast|NullPointer|NoSuchElement|IndexOutOfBounds)Exception|\bscala\.MatchError\b"
+)
+"""What is no user's fault, and tells users nothing."""
 _JAVA_CLASS = re.compile(r"\b(?:java|javax|scala|py4j|org\.apache)(?:\.[\w$]+)+(?::\s*)?")
 _ADVICE = re.compile(
-    r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error\.|\s*Use `try_\w+` to tolerate [^.]*\."
+    r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error(, and return NULL instead)?\."
+    r"|\s*Use `try_\w+` to tolerate [^.]*\."
 )
+_TOO_MANY_DIGITS = re.compile(r"^\S+ cannot be represented as Decimal\((\d+), (\d+)\)")
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
 
 # Spark's states where PostgreSQL's clients know another one.
@@ -67,7 +73,8 @@ def translate(error: BaseException) -> HeadraceError:
             detail=str(error) if type(error) is Py4JError else None,
         )
     text = _text(error)
-    raised = _RAISED.search(text)
+    # What Spark says about a plan shows the plan, and in it what its expressions may raise.
+    raised = None if isinstance(error, AnalysisException) else _RAISED.search(text)
     if raised is not None and hasattr(errors, raised.group(1)):
         kind: type[HeadraceError] = getattr(errors, raised.group(1))
         # Spark adds a state of its own to the last line of what a worker has raised.
@@ -89,10 +96,15 @@ def translate(error: BaseException) -> HeadraceError:
         return raising
     if _ARITHMETIC.search(text):
         return errors.NumericOutOfRange("numeric value out of range")
+    if _DEFECT.search(text):
+        return errors.JobFailed(
+            "Spark failed to compute this", detail=_traceless(text),
+            hint="write it in another way, and report what was written",
+        )  # fmt: skip
     python = _PYTHON.findall(text)
     if python:
-        return errors.JobFailed(_shortened(f"{python[-1][0]}: {python[-1][1]}"), detail=text[:4000])
-    return errors.JobFailed(_shortened(text), detail=text[:4000])
+        return errors.JobFailed(_shortened(f"{python[-1][0]}: {python[-1][1]}"), detail=_traceless(text))
+    return errors.JobFailed(_shortened(text), detail=_traceless(text))
 
 
 def _is_of_a_lost_application(error: BaseException) -> bool:
@@ -162,10 +174,38 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+_NAMES = {
+    "SMALLINT": "smallint", "INT": "integer", "BIGINT": "bigint", "FLOAT": "real", "DOUBLE": "double precision",
+    "DECIMAL": "numeric", "BOOLEAN": "boolean", "DATE": "date", "TIMESTAMP": "timestamp with time zone",
+    "TIMESTAMP_NTZ": "timestamp without time zone",
+}  # fmt: skip
+"""Types that messages of PostgreSQL call by another name."""
+_MALFORMED = re.compile(
+    r"""^The value '(.*)' of the type "STRING" cannot be cast to "(\w+)[^"]*" because it is malformed""", re.DOTALL
+)
+_OVERFLOW = re.compile(r"""^The value \S+ of the type "[^"]+" cannot be cast to "(\w+)[^"]*" due to an overflow""")
+
+
+def _in_own_words(message: str) -> str:
+    """What Spark says of a cast that fails, as PostgreSQL says it."""
+    malformed = _MALFORMED.match(message)
+    if malformed is not None and malformed[2] in _NAMES:
+        return f'invalid input syntax for type {_NAMES[malformed[2]]}: "{malformed[1]}"'
+    overflow = _OVERFLOW.match(message)
+    return f"{_NAMES[overflow[1]]} out of range" if overflow is not None and overflow[1] in _NAMES else message
+
+
 def _of_state(state: str, message: str) -> HeadraceError:
+    digits = _TOO_MANY_DIGITS.match(message)
+    if digits is not None:
+        precision, scale = map(int, digits.groups())
+        bound = f"less than 10^{precision - scale}" if precision > scale else "less than 1"
+        detail = f"A field with precision {precision}, scale {scale} must round to an absolute value {bound}."
+        return errors.NumericOutOfRange("numeric field overflow", detail=detail)
     kind = _STATES.get(state)
     if kind is errors.InvalidText and _TO_DATETIME.search(message):
         kind = errors.InvalidDatetime
+    message = _in_own_words(message)
     if kind is not None:
         return kind(message)
     if state.startswith("42"):
@@ -180,6 +220,16 @@ def _shortened(text: str) -> str:
     first = _ADVICE.sub("", first)
     first = _JAVA_CLASS.sub("", re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", first)).strip()
     return first[:2000] or "Spark failed"
+
+
+def _traceless(text: str) -> str:
+    """What was said, without where in Java it was said."""
+    lines = [
+        line
+        for line in text.splitlines()
+        if not re.match(r"\s+(?:at |\.\.\. \d+ more)|(?:Driver|JVM) stacktrace", line)
+    ]
+    return _JAVA_CLASS.sub("", "\n".join(lines)).strip()[:4000]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import coerce, common_type
 from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.first_rows import first_of_each, with_ties
-from headrace.sql.binder.grouping import check_grouped, group_value, grouping_of
+from headrace.sql.binder.grouping import as_sets, check_grouped, group_value, grouping_of
 from headrace.sql.binder.names import output_name
 from headrace.sql.binder.one_row import fetched_first
 from headrace.sql.binder.ordering import bound_limit, order_keys
@@ -24,6 +24,7 @@ from headrace.sql.binder.recursion import declare_pending, recursive_query
 from headrace.sql.binder.relations import Relations
 from headrace.sql.binder.rows import sets_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
+from headrace.sql.binder.totals import has_total, with_total
 from headrace.sql.binder.tree import (
     Aggregate,
     Call,
@@ -191,6 +192,9 @@ class Binder:
             check_grouped(
                 self, grouped[0], [o.value for o in outputs] + [k.value for k in order] + ([having] if having else [])
             )
+        grouped = as_sets(
+            grouped, [*(o.value for o in outputs), *(k.value for k in order), *([having] if having else [])]
+        )
         limit, offset = bound_limit(self, message)
         if targets.sets:
             windowed = any(isinstance(part, Over) for o in outputs for part in walk(o.value))
@@ -207,6 +211,10 @@ class Binder:
             select = fetched_first(select)
         if first:
             return self._first_of_each(select, first)
+        if select.groups and has_total(message.group_clause):
+            if message.limit_option == pb.LIMIT_OPTION_WITH_TIES:
+                refuse("WITH TIES of grouping sets with a total", message)
+            return with_total(self, select)
         return with_ties(self, select) if message.limit_option == pb.LIMIT_OPTION_WITH_TIES else select
 
     def _distinct(self, message: Any, outputs: Sequence[Output], scope: Scope) -> tuple[list[Expr], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.sql.binder import types as t
@@ -12,15 +13,16 @@ from headrace.sql.binder.catalogue.aggregates import AGGREGATES, WINDOWS, Aggreg
 from headrace.sql.binder.catalogue.documents import AGGREGATES as DOCUMENTS
 from headrace.sql.binder.catalogue.documents import aggregated as document_of
 from headrace.sql.binder.catalogue.spans import scaled
-from headrace.sql.binder.coerce import coerce, sortable, to_common
+from headrace.sql.binder.coerce import coerce, to_common
+from headrace.sql.binder.frames import frame
 from headrace.sql.binder.overloads import FORBIDDEN, arguments_for, chosen, undefined
-from headrace.sql.binder.own import canonical, comparable
+from headrace.sql.binder.own import canonical, comparable, sortable
 from headrace.sql.binder.reading import declare, inner, kind_of, place, refuse, strings
 from headrace.sql.binder.routines import routine_call
-from headrace.sql.binder.rows import SETS
+from headrace.sql.binder.rows import SETS, has_columns
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.session import is_session_function, session_value
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Over, SortKey, walk
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Over, SortKey, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import Routine
 
@@ -29,13 +31,6 @@ if TYPE_CHECKING:
 
 declare("FuncCall", "funcname args agg_order agg_filter over agg_star agg_distinct agg_within_group funcformat")
 declare("WindowDef", "name refname partition_clause order_clause frame_options start_offset end_offset")
-
-_NONDEFAULT, _RANGE, _ROWS, _GROUPS, _BETWEEN = 0x1, 0x2, 0x4, 0x8, 0x10
-_BOUNDS: Final = (
-    (0x20, 0x40, "UNBOUNDED PRECEDING"), (0x80, 0x100, "UNBOUNDED FOLLOWING"), (0x200, 0x400, "CURRENT ROW"),
-    (0x800, 0x1000, "{} PRECEDING"), (0x2000, 0x4000, "{} FOLLOWING"),
-)  # fmt: skip
-_EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
 
 
 def call_function(at: Expressions, message: Any) -> Expr:
@@ -179,9 +174,29 @@ def _made(
         summed = Aggregate(total.result(parts), total.form, parts, distinct, (), where)
         counted = Aggregate(t.INT8, "count({d}{0})", tuple(ready), distinct, (), where)
         return numbers.average_of(summed, counted)
+    if name == "string_agg":
+        return _joined(ready[0], ready[1], distinct, order, where)
     values = tuple(ready)
-    kept = order if name in ("string_agg", "array_agg") else ()
+    kept = order if name == "array_agg" else ()
     return Aggregate(entry.result(values), entry.form, values, distinct, kept, where)
+
+
+def _joined(text: Expr, delimiter: Expr, distinct: bool, order: tuple[SortKey, ...], where: Expr | None) -> Expr:
+    """`string_agg`: Spark's own fails beside aggregates with DISTINCT, and leaves the order of distinct texts open."""
+    if has_columns(delimiter):
+        refuse("string_agg with a delimiter of each row")
+    parts = (text, *(key.value for key in order), *((where,) if where is not None else ()))
+    if any(
+        isinstance(part, Nested) for value in parts for part in walk(value)
+    ):  # no function of lists has queries in it
+        order = order or ((SortKey(text, False, False),) if distinct else ())
+        return Aggregate(t.TEXT, "listagg({d}{0}, {1})", (text, delimiter), distinct, order, where)
+    passing: Expr = Call(t.BOOL, "({0} IS NOT NULL)", (text,))
+    if where is not None:
+        passing = Call(t.BOOL, "({0} AND {1})", (passing, where))
+    texts = Aggregate(t.array_of(t.TEXT), "list", (text,), distinct, order, passing)
+    form = "CASE WHEN size({0}) > 0 THEN array_join({0}, coalesce({1}, '')) END"
+    return Call(t.TEXT, form, (texts, delimiter))
 
 
 def _entry(
@@ -277,7 +292,7 @@ def _windowed(at: Expressions, name: str, message: Any) -> Expr:
     partition, order, frame = _window(at, name, message)
     if name in AGGREGATES or name in DOCUMENTS or message.agg_star:
         made = _made(name, arguments, (), where, message)
-        return _over(made, partition, order, frame)
+        return _over(_without_filter(made, message), partition, order, frame)
     if where is not None:
         refuse("FILTER of a window function", message)
     if name in ("lag", "lead") and len(arguments) == 3:
@@ -290,6 +305,24 @@ def _windowed(at: Expressions, name: str, message: Any) -> Expr:
     if ranks and not order:
         order = (SortKey(Constant(t.INT4, "1"), False, False),)
     return Over(function.type, function, partition, order, "" if ranks else frame)
+
+
+def _without_filter(made: Expr, message: Any) -> Expr:
+    """An aggregate over a window without its FILTER: Spark loses the window of one that lets nothing pass."""
+    if isinstance(made, Call):
+        return replace(made, arguments=tuple(_without_filter(a, message) for a in made.arguments))
+    if not isinstance(made, Aggregate) or made.where is None:
+        return made
+    if made.form in ("array_agg", "list"):
+        refuse("this aggregate over a window", message)
+    if not made.arguments:
+        return replace(made, form="count({0})", arguments=(_passing(made.where, Constant(t.INT4, "1")),), where=None)
+    return replace(made, arguments=(_passing(made.where, made.arguments[0]), *made.arguments[1:]), where=None)
+
+
+def _passing(where: Expr, value: Expr) -> Expr:
+    """A value where a condition is true, else null, which aggregates pass over."""
+    return Call(value.type, "CASE WHEN {0} THEN {1} END", (where, value))
 
 
 def _window(at: Expressions, name: str, message: Any) -> tuple[tuple[Expr, ...], tuple[SortKey, ...], str]:
@@ -306,7 +339,7 @@ def _window(at: Expressions, name: str, message: Any) -> tuple[tuple[Expr, ...],
         refuse("a window that extends another one", message)
     partition = tuple(comparable(at.known(p)) for p in definition.partition_clause)
     order = sort_keys(at, definition.order_clause)
-    return partition, order, _frame(at, definition, order)
+    return partition, *frame(at, definition, order)
 
 
 def _over(made: Expr, partition: tuple[Expr, ...], order: tuple[SortKey, ...], frame: str) -> Expr:
@@ -318,31 +351,6 @@ def _over(made: Expr, partition: tuple[Expr, ...], order: tuple[SortKey, ...], f
     assert isinstance(made, Call)
     parts = tuple(_over(a, partition, order, frame) if isinstance(a, (Aggregate, Call)) else a for a in made.arguments)
     return Call(made.type, made.form, parts, made.volatile)
-
-
-def _frame(at: Expressions, definition: Any, order: Sequence[SortKey]) -> str:
-    options = definition.frame_options
-    if not options & _NONDEFAULT:
-        return ""
-    if options & _EXCLUDE:
-        refuse("EXCLUDE in a window frame", definition)
-    if options & _GROUPS:
-        refuse("a window frame of GROUPS", definition)
-    unit = "ROWS" if options & _ROWS else "RANGE"
-    start, end = "", ""
-    for first, last, words in _BOUNDS:
-        if options & first:
-            start = words.format(_offset(at, definition.start_offset, unit) if "{}" in words else "")
-        if options & last:
-            end = words.format(_offset(at, definition.end_offset, unit) if "{}" in words else "")
-    return f"{unit} BETWEEN {start} AND {end or 'CURRENT ROW'}"
-
-
-def _offset(at: Expressions, node: Any, unit: str) -> str:
-    found = at.bind(node)
-    if unit != "ROWS" or not isinstance(found, Constant) or found.text is None or not found.text.isdigit():
-        refuse("this bound of a window frame", node)
-    return found.text
 
 
 __all__ = ["call_function", "kind_of", "place", "sort_key", "sort_keys"]

@@ -39,6 +39,12 @@ _FLOAT_READ = (
     "CAST(raise_error(concat('headrace.errors.NumericOutOfRange: \"', {0}, '\" is out of range for type {name}')) "
     "AS {kind}) ELSE CAST(TRIM({0}) AS {kind}) END"
 )
+_BYTES_READ = (
+    "CASE WHEN instr({0}, '\\\\') = 0 THEN encode({0}, 'UTF-8') "
+    "WHEN rlike({0}, '^\\\\\\\\x([0-9a-fA-F][0-9a-fA-F])*\\\\z') THEN unhex(substring({0}, 3)) "
+    "WHEN {0} IS NOT NULL THEN CAST(raise_error('headrace.errors.NotSupported: this text read as bytea: "
+    "only \\\\x and an even number of hexadecimal digits, or text without backslashes, can be read') AS BINARY) END"
+)
 _ELEMENT_TEXT = (
     "CASE WHEN __e IS NULL THEN 'NULL' WHEN __e = '' OR lower(__e) = 'null' OR rlike(__e, '[{},\"\\\\\\\\\\\\s]') "
     "THEN concat('\"', regexp_replace(__e, '([\"\\\\\\\\])', '\\\\\\\\$1'), '\"') ELSE __e END"
@@ -198,6 +204,8 @@ def _read(expr: Expr, target: Type) -> Expr:
         return Call(target, _FLOAT_READ.replace("{kind}", target.spark).replace("{name}", str(target)), (expr,))
     if target.name in (*t.INTEGERS, "numeric", "date", "timestamp", "timestamptz"):
         return Call(target, f"CAST(TRIM({{0}}) AS {target.spark.upper()})", (expr,))
+    if target.name == "bytea":
+        return Call(target, _BYTES_READ, (expr,))
     raise NotBound(f"text read as {target}")
 
 
@@ -209,11 +217,6 @@ def as_text(expr: Expr) -> Expr:
     if source.name == "interval" and isinstance(expr, Constant) and expr.text is not None:
         return Constant(t.TEXT, interval_text(*parse_interval(expr.text)))
     return Call(t.TEXT, _text_form(source), (expr,))
-
-
-def sortable(expr: Expr) -> Expr:
-    """What sorts for Spark as an array does in PostgreSQL: nulls among its elements are larger than all others."""
-    return Call(Type("keys", "?", "?"), "transform({0}, `__o` -> struct(`__o` IS NULL, `__o`))", (expr,))
 
 
 def _spelled(text: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue.operators import OPERATORS
+from headrace.sql.binder.catalogue import likes
+from headrace.sql.binder.catalogue.patterns import matches, similar_pattern
 from headrace.sql.binder.coerce import coerce
-from headrace.sql.binder.overloads import operator
 from headrace.sql.binder.own import calls_kernel
 from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Wrong
@@ -21,14 +22,26 @@ if TYPE_CHECKING:
 
 
 def rows(at: Expressions, symbol: str, message: Any) -> Expr:
-    """`(a, b) = (c, d)`; of the comparisons only `=` and `<>`."""
+    """`(a, b) = (c, d)`, `(a, b) < (c, d)`."""
     left, right = (inner(m).args for m in (message.lexpr, message.rexpr))
     if len(left) != len(right):
         raise Wrong("unequal number of entries in row expressions", "42601", place(message))
+    if symbol in ("<", "<=", ">", ">="):
+        return _ordered(at, symbol, [(at.bind(a), at.bind(b)) for a, b in zip(left, right, strict=True)], message)
     if symbol not in ("=", "<>"):
-        refuse("an order of rows", message)
+        refuse(f"rows with {symbol}", message)
     parts = [at.operate(symbol, at.bind(a), at.bind(b), message) for a, b in zip(left, right, strict=True)]
     return conjunction("AND" if symbol == "=" else "OR", parts)
+
+
+def _ordered(at: Expressions, symbol: str, pairs: Sequence[tuple[Expr, Expr]], message: Any) -> Expr:
+    """The first pair of which the two are not equal decides; a null in front of it leaves it open."""
+    (left, right), *rest = pairs
+    if not rest:
+        return at.operate(symbol, left, right, message)
+    equal = at.operate("=", left, right, message)
+    decided = at.operate(symbol[0], left, right, message)
+    return Call(t.BOOL, "CASE WHEN {0} THEN {1} ELSE {2} END", (equal, _ordered(at, symbol, rest, message), decided))
 
 
 def distinct(at: Expressions, message: Any) -> Expr:
@@ -75,17 +88,23 @@ def like(at: Expressions, message: Any) -> Expr:
 def _like_escape(at: Expressions, message: Any) -> Expr:
     """`LIKE ... ESCAPE 'c'`."""
     pattern, escape = (at.bind(arg) for arg in inner(message.rexpr).args)
-    if not isinstance(escape, Constant) or escape.text is None or len(escape.text) != 1 or escape.text == "'":
+    if not isinstance(escape, Constant) or escape.text is None or len(escape.text) != 1:
         refuse("this ESCAPE", message)
-    left = at.bind(message.lexpr)
-    symbol = at.symbol(message)
-    compared = operator(OPERATORS, symbol, (left, pattern), message)
-    assert isinstance(compared, Call)
-    if "*" in symbol:
-        refuse("ILIKE with ESCAPE", message)
-    word = "\\\\" if escape.text == "\\" else escape.text
-    form = f"({{0}} LIKE {{1}} ESCAPE '{word}')"
-    return Call(t.BOOL, f"(NOT {form})" if symbol.startswith("!") else form, compared.arguments)
+    parts = [at.converted(e, t.TEXT, message) for e in (at.bind(message.lexpr), pattern)]
+    return likes.operator(at.symbol(message), escape.text)(parts)
+
+
+def similar(at: Expressions, message: Any) -> Expr:
+    """`SIMILAR TO` a literal."""
+    call = inner(message.rexpr)
+    if strings(call.funcname)[-1] != "similar_to_escape" or len(call.args) != 1:
+        refuse("SIMILAR TO with ESCAPE", message)
+    inner(call)
+    pattern = at.bind(call.args[0])
+    if not isinstance(pattern, Constant) or pattern.text is None:
+        refuse("SIMILAR TO a pattern that is no literal", message)
+    left = at.converted(at.bind(message.lexpr), t.TEXT, message)
+    return matches([left, Constant(t.TEXT, similar_pattern(pattern.text))], False, at.symbol(message).startswith("!"))
 
 
 def between(at: Expressions, message: Any) -> Expr:

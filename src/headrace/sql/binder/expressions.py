@@ -310,10 +310,10 @@ class Expressions:
     def _unified(self, function: str, what: str, message: Any) -> Expr:
         bound = [self.bind(arg) for arg in message.args]
         target = common_type(bound, what)
-        if target.is_array and function != "coalesce":
-            refuse("an order of arrays", message)
         values = tuple(self.converted(e, target, message) for e in bound)
-        if target.name in t.LOOSE and function != "coalesce":
+        if function != "coalesce" and target.element is not None and target.element.name in t.LOOSE:
+            refuse(f"an order of {target}", message)
+        if function != "coalesce" and (target.is_array or target.name in t.LOOSE):
             return extreme(function, values)
         return Call(target, f"{function}({', '.join(f'{{{i}}}' for i in range(len(values)))})", values)
 
@@ -414,6 +414,7 @@ _OPERATIONS: Final[dict[int, _Reader]] = {
     pb.AEXPR_IN: Expressions._in,
     pb.AEXPR_LIKE: comparisons.like,
     pb.AEXPR_ILIKE: comparisons.like,
+    pb.AEXPR_SIMILAR: comparisons.similar,
     pb.AEXPR_BETWEEN: comparisons.between,
     pb.AEXPR_NOT_BETWEEN: comparisons.between,
     pb.AEXPR_OP_ANY: comparisons.any_all,

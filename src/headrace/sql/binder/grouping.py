@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postgast import pg_query_pb2 as pb
 
+from headrace.sql.binder import types as t
 from headrace.sql.binder.expressions import Expressions
+from headrace.sql.binder.own import GROUPING
 from headrace.sql.binder.reading import declare, inner, kind_of, refuse
 from headrace.sql.binder.scope import Scope, Wrong
-from headrace.sql.binder.tree import Aggregate, Column, Constant, Expr, Nested, Output, Over, everything
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Output, Over, everything, walk
 
 if TYPE_CHECKING:
     from headrace.sql.binder.bind import Binder
@@ -29,14 +31,23 @@ def grouping_of(binder: Binder, clause: Any, outputs: Sequence[Output], scope: S
         if value not in found and not isinstance(value, Constant):
             found.append(value)
     if clause and not found:
-        refuse("GROUP BY of constants alone")
+        found.append(Call(t.INT4, "CAST(1 AS INT)", ()))  # one group, or none if there are no rows
     return tuple(found), ", ".join(f"{{{i}}}" for i in range(len(found)))
 
 
 def _sets(binder: Binder, clause: Any, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
     found: list[Expr] = []
     parts = [_part(binder, node, outputs, scope, found) for node in clause]
-    return tuple(found), ", ".join(parts)
+    if not found and parts != ["()"]:
+        refuse("grouping sets without any expression", clause[0])
+    return tuple(found), ", ".join("GROUPING SETS (())" if part == "()" else part for part in parts)
+
+
+def as_sets(grouped: tuple[tuple[Expr, ...], str], values: Sequence[Expr]) -> tuple[tuple[Expr, ...], str]:
+    """A plain GROUP BY as one grouping set where `GROUPING` is asked for, which Spark knows of sets alone."""
+    groups, text = grouped
+    asked = any(isinstance(p, Aggregate) and GROUPING in p.form for value in values for p in walk(value))
+    return (groups, f"GROUPING SETS (({text}))") if asked and text.startswith("{") and "(" not in text else grouped
 
 
 _WORDS: Final = {pb.GROUPING_SET_ROLLUP: "ROLLUP", pb.GROUPING_SET_CUBE: "CUBE", pb.GROUPING_SET_SETS: "GROUPING SETS"}
@@ -72,7 +83,9 @@ def group_value(binder: Binder, node: Any, outputs: Sequence[Output], scope: Sco
         constant = inner(node)
         if constant.WhichOneof("val") != "ival":
             raise Wrong("non-integer constant in GROUP BY", "42601", constant.location)
-        return numbered(outputs, constant.ival.ival, "GROUP BY", constant.location)
+        return _without_aggregates(
+            numbered(outputs, constant.ival.ival, "GROUP BY", constant.location), constant.location
+        )
     if kind_of(node) == "ColumnRef" and len(node.column_ref.fields) == 1:
         column = inner(node)
         if kind_of(column.fields[0]) == "String":
@@ -110,6 +123,9 @@ def check_grouped(binder: Binder, groups: Sequence[Expr], values: Sequence[Expr]
 
 
 def _check(binder: Binder, groups: set[Expr], value: Expr) -> None:
+    if isinstance(value, Aggregate) and GROUPING in value.form and not groups.issuperset(value.arguments):
+        what = "arguments to GROUPING must be grouping expressions of the associated query level"
+        raise Wrong(what, "42803", None)
     if value in groups or isinstance(value, Aggregate):
         return
     if isinstance(value, Column) and value.relation in binder.local:

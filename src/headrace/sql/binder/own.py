@@ -12,7 +12,7 @@ from headrace.common.time_of_day import FIELD
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
 from headrace.sql.binder.scope import Item
-from headrace.sql.binder.tree import Call, Column, Constant, Expr, Nested, Over, Select, walk
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Nested, Over, Select, walk
 from headrace.sql.binder.types import Type
 
 _SURE: Final = frozenset(
@@ -20,6 +20,8 @@ _SURE: Final = frozenset(
      "has_any", "has_all", "concat", "strip_nulls", "canonical", "value", "array")
 )  # fmt: skip
 """Kernels that never fail."""
+GROUPING: Final = "grouping({0})"
+"""What only `GROUPING` has in its form: it is about the expressions that are grouped by, not about values."""
 
 
 def kernel(result: Type, name: str, arguments: Sequence[Expr]) -> Expr:
@@ -64,6 +66,11 @@ def comparable(expr: Expr) -> Expr:
     return Call(t.BYTEA, f"{{0}}.{document.KEY}", (expr,))
 
 
+def sortable(expr: Expr) -> Expr:
+    """What sorts for Spark as an array does in PostgreSQL: nulls among its elements are larger than all others."""
+    return Call(Type("keys", "?", "?"), "transform({0}, `__o` -> struct(`__o` IS NULL, `__o`))", (expr,))
+
+
 def canonical(expr: Expr) -> Expr:
     """The one value that stands for all that are equal to it."""
     if expr.type.name == "interval":
@@ -73,7 +80,7 @@ def canonical(expr: Expr) -> Expr:
 
 def extreme(function: str, values: Sequence[Expr]) -> Expr:
     """`greatest` or `least` of values that are compared by something else; nulls do not count."""
-    keys = [comparable(v) for v in values]
+    keys = [sortable(v) if v.type.is_array else comparable(v) for v in values]
     n = len(values)
     pairs = [f"CASE WHEN {{{i}}} IS NOT NULL THEN named_struct('k', {{{n + i}}}, 'v', {{{i}}}) END" for i in range(n)]
     return Call(values[0].type, f"{function}({', '.join(pairs)}).v", (*values, *keys))
@@ -85,23 +92,25 @@ def one_of_equals(select: Select) -> Select:
     if groups:
         select = replace(
             select, groups=tuple(groups.get(g, g) for g in select.groups),
-            outputs=tuple(replace(o, value=_put(o.value, groups)) for o in select.outputs),
-            having=None if select.having is None else _put(select.having, groups),
-            order=tuple(replace(k, value=_put(k.value, groups)) for k in select.order),
+            outputs=tuple(replace(o, value=put(o.value, groups)) for o in select.outputs),
+            having=None if select.having is None else put(select.having, groups),
+            order=tuple(replace(k, value=put(k.value, groups)) for k in select.order),
         )  # fmt: skip
     if select.distinct and any(kind.name in t.LOOSE for kind in select.types):
         select = replace(select, outputs=tuple(replace(o, value=canonical(o.value)) for o in select.outputs))
     return select
 
 
-def _put(expr: Expr, found: Mapping[Expr, Expr]) -> Expr:
+def put(expr: Expr, found: Mapping[Expr, Expr]) -> Expr:
     """The expression with others in the place of those found, but not inside of aggregates."""
     if expr in found:
         return found[expr]
+    if isinstance(expr, Aggregate) and GROUPING in expr.form:
+        return replace(expr, arguments=tuple(found.get(a, a) for a in expr.arguments))
     if isinstance(expr, (Call, Nested)):
-        return replace(expr, arguments=tuple(_put(a, found) for a in expr.arguments))
+        return replace(expr, arguments=tuple(put(a, found) for a in expr.arguments))
     if isinstance(expr, Over):
-        parts = tuple(_put(p, found) for p in expr.partition)
-        keys = tuple(replace(k, value=_put(k.value, found)) for k in expr.order)
+        parts = tuple(put(p, found) for p in expr.partition)
+        keys = tuple(replace(k, value=put(k.value, found)) for k in expr.order)
         return replace(expr, partition=parts, order=keys)
     return expr

@@ -21,6 +21,9 @@ def recursive_query(binder: Binder, cte: Any, scope: Scope) -> Query | None:
         return None
     first = binder.branch(body.larg, scope)
     names = [inner(n).sval for n in cte.aliascolnames]
+    if len(names) > len(first.names):
+        available = f"{len(first.names)} columns available but {len(names)} columns specified"
+        raise Wrong(f'WITH query "{cte.ctename}" has {available}', "42P10", cte.location)
     columns = (*names, *first.names[len(names) :])
     itself = Pending(columns, tuple(first.types), binder.next_id())
     scope.ctes[cte.ctename] = itself

@@ -231,7 +231,7 @@ class Relations:
     def _windows(self, name: str, call: Any, message: Any) -> tuple[Relation, list[Item]]:
         """`TUMBLE(relation, time, size [, offset])` and `HOP(relation, time, slide, size [, offset])`."""
         counts = (3, 4) if name == "tumble" else (4, 5)
-        if len(call.args) not in counts or any(kind_of(a) != "ColumnRef" for a in call.args[:2]):
+        if len(call.args) not in counts or not all(map(_is_name, call.args[:2])):
             refuse(f"this {name}", call)
         source, item = self._named(strings(inner(call.args[0]).fields), call.location)
         inside = Scope(None, [item])
@@ -249,7 +249,7 @@ class Relations:
     def _sessions(self, call: Any, message: Any) -> tuple[Relation, list[Item]]:
         """`SESSION(relation, time, gap [, key ...])`."""
         columns = [*call.args[:2], *call.args[3:]]
-        if len(call.args) < 3 or any(kind_of(a) != "ColumnRef" for a in columns):
+        if len(call.args) < 3 or not all(map(_is_name, columns)):
             refuse(
                 "this SESSION: it takes a relation, a time column, an interval literal, and columns to part it by", call
             )
@@ -340,6 +340,11 @@ class Relations:
 def _current(column: Column) -> Expr:
     """A column as its type is held now: a view from before may have Spark's own intervals."""
     return of_daytime(column) if column.type == DAYTIME else column
+
+
+def _is_name(node: Any) -> bool:
+    """Whether a node is the name of something, and no star."""
+    return kind_of(node) == "ColumnRef" and kind_of(node.column_ref.fields[-1]) == "String"
 
 
 def _width(found: Expr, call: Any) -> str:

@@ -6,14 +6,17 @@ type: no name that a user gives is ever looked up by Spark, but those of the out
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from headrace.common.jsonb.document import KEY, TEXT
 from headrace.common.time_of_day import FIELD, parse
 from headrace.sql.binder import spans
 from headrace.sql.binder import types as t
+from headrace.sql.binder.own import calls_kernel
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.relations import unique_names
 from headrace.sql.binder.tree import (
@@ -207,8 +210,8 @@ class _Writer:
         if isinstance(expr, Parameter):
             raise NotBound("a parameter without a value")
         if isinstance(expr, Call):
-            if "transform(array(" in expr.form and any(isinstance(p, Nested) for a in expr.arguments for p in walk(a)):
-                raise NotBound(f"a query inside of this expression of type {expr.type}")
+            if "->" in expr.form:
+                _require_plain_elements(expr)
             return fill(expr.form, [self.expr(a) for a in expr.arguments])
         if isinstance(expr, Aggregate):
             return self._aggregate(expr, "")
@@ -233,6 +236,8 @@ class _Writer:
 
     def _array_agg(self, expr: Aggregate, where: str) -> str:
         """Values travel in structs, since Spark's lists drop bare nulls."""
+        if any(isinstance(part, Nested) for child in expr.children() for part in walk(child)):
+            raise NotBound(f"a query inside of an aggregate of type {expr.type}")
         fields = [f"{self.expr(expr.arguments[0])} AS `v`"]
         fields += [f"{self.expr(k.value)} AS `k{i}`" for i, k in enumerate(expr.order)]
         function = "collect_set" if expr.distinct else "collect_list"
@@ -253,6 +258,27 @@ class _Writer:
             parts.append(expr.frame)
         assert isinstance(expr.function, Aggregate)
         return self._aggregate(expr.function, f" OVER ({' '.join(parts)})")
+
+
+@lru_cache(maxsize=1000)
+def _in_functions(form: str) -> frozenset[int]:
+    """The places of the arguments that Spark's text uses inside of a function of each element."""
+    found: set[int] = set()
+    for arrow in re.finditer("->", form):
+        depth, end = 0, arrow.end()
+        while end < len(form) and depth >= 0:
+            depth += {"(": 1, ")": -1}.get(form[end], 0)
+            end += 1
+        found.update(int(i) for i in re.findall(r"\{(\d+)\}", form[arrow.end() : end]))
+    return frozenset(found)
+
+
+def _require_plain_elements(expr: Call) -> None:
+    """Spark has no queries in expressions with functions of each element, and no kernels in such functions."""
+    if any(isinstance(part, Nested) for argument in expr.arguments for part in walk(argument)):
+        raise NotBound(f"a query inside of this expression of type {expr.type}")
+    if any(calls_kernel(expr.arguments[i]) for i in _in_functions(expr.form)):
+        raise NotBound(f"a function of jsonb inside of this expression of type {expr.type}")
 
 
 def alias(number: int) -> str:

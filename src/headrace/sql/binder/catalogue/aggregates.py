@@ -81,7 +81,7 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
     *(_entry(n, "float8", "float8", f"{s}({{d}}{{0}})") for n, s in (
         ("stddev", "stddev_samp"), ("stddev_samp", "stddev_samp"), ("stddev_pop", "stddev_pop"), ("variance", "var_samp"),
         ("var_samp", "var_samp"), ("var_pop", "var_pop"))),
-    _entry("string_agg", "text, text", "text", "listagg({d}{0}, {1})"),
+    _entry("string_agg", "text, text", "text", "string_agg"),
     *(_entry(n, f"any, {k}", "*", f"{s}({{0}}, {{1}})") for n, s in (("arg_min", "min_by"), ("arg_max", "max_by")) for k in _SORTABLE),
     *(_entry(n, "float8, float8", "float8", f"{n}({{0}}, {{1}})") for n in ("covar_pop", "covar_samp", "corr")),
     _entry("approx_count_distinct", "any", "int8", "approx_count_distinct({0})"),

@@ -130,11 +130,12 @@ to_jsonb: to_jsonb(ts::time), to_jsonb(interval '1 mon -1 sec'), to_jsonb(i4), t
 upper: upper(t)
 """
 _OPERATORS: Final = r"""
-!~~: t NOT LIKE 'o%'
+!~~: t NOT LIKE 'o%', t NOT LIKE '%\e'
 !~~*: t NOT ILIKE 'O%'
 #: i4 # 5
 %: i4 % 7, n % 2
 &: i4 & 5
+&&: a && ARRAY[3, NULL], a && '{}', a && NULL
 *: real '86' * interval '849884', f8 * interval '1 mon', interval '1 year 2 mons 3 days 4:05:06.7' * i2, interval '1 mon' * 0.5, interval '1 day' * f4, i2 * 2, n * n, interval '1 hour' * 2
 +: time '23:30' + interval '1 day 01:00', interval '-1 hour' + ts::time, d + time '01:02:03.5', ts::time + d, interval '1 mon' + interval '1 day', interval '1 mon' + i2 * interval '1 sec', ts + i2 * interval '1 mon 1 day 1 sec', d + interval '1 mon', tz + make_interval(1), i2 + id, n + 1, f8 + f4, d + 1, d + interval '1 day', ts + interval '1 month'
 -: time '00:30' - interval '1 hour', ts::time - tz::time, ts - tz::timestamp, tz - timestamptz '2020-01-01', interval '1 mon' - interval '1 day', - (i2 * interval '1 mon 1 day'), - interval '1 mon -1 day', ts - i2 * interval '1 mon 1 day 1 sec', d - interval '1 mon', '{"a": 1, "b": 2}'::jsonb - 'a', '["a", 1, "a"]'::jsonb - 'a', '[1, 2, 3]'::jsonb - -1, '[1]'::jsonb - 4, '{"a": 1, "b": 2, "c": 3}'::jsonb - ARRAY['a', 'c'], i2 - 1, d - date '2024-01-01', ts - timestamp '2024-01-01', d - interval '1 year', - i2, - n
@@ -144,8 +145,8 @@ _OPERATORS: Final = r"""
 #>: '{"a": [1, {"x": 2}]}'::jsonb #> '{a,1,x}', '[1]'::jsonb #> '{}', '[1]'::jsonb #> '{x}', '1'::jsonb #> '{0}', '[[5]]'::jsonb #> '{-1,0}'
 #>>: '{"a": [1, {"x": "y"}]}'::jsonb #>> '{a,1,x}', '{"a": null}'::jsonb #>> '{a}'
 #-: '{"a": [1, 2]}'::jsonb #- '{a,0}', '{"a": 1}'::jsonb #- '{b}'
-@>: '{"a": 1, "b": 2}'::jsonb @> '{"a": 1.0}', '[1, [2, 3]]'::jsonb @> '[[2]]', '["a"]'::jsonb @> '"a"', '"a"'::jsonb @> '["a"]', '[[1]]'::jsonb @> '1', '{"a": [1,2]}'::jsonb @> '{"a": 1}', '[]'::jsonb @> '{}'
-<@: '1'::jsonb <@ '[1]', '[]'::jsonb <@ '[1]'
+@>: a @> ARRAY[1, 1], a @> ARRAY[NULL]::int[], a @> '{}', '{"a": 1, "b": 2}'::jsonb @> '{"a": 1.0}', '[1, [2, 3]]'::jsonb @> '[[2]]', '["a"]'::jsonb @> '"a"', '"a"'::jsonb @> '["a"]', '[[1]]'::jsonb @> '1', '{"a": [1,2]}'::jsonb @> '{"a": 1}', '[]'::jsonb @> '{}'
+<@: ARRAY[1, 3] <@ a, a <@ ARRAY[7], '1'::jsonb <@ '[1]', '[]'::jsonb <@ '[1]'
 ?: '{"a": 1}'::jsonb ? 'a', '["a"]'::jsonb ? 'a', '"a"'::jsonb ? 'a', '[1]'::jsonb ? '1'
 ?|: '{"a": 1}'::jsonb ?| ARRAY['b', 'a'], '{"a": 1}'::jsonb ?| ARRAY[NULL, 'b']
 ?&: '{"a": 1}'::jsonb ?& ARRAY['b', 'a'], '{"a": 1}'::jsonb ?& ARRAY[]::text[]
@@ -160,12 +161,12 @@ _OPERATORS: Final = r"""
 @: @ f8
 ^: 2 ^ 3, f4 ^ 2
 |: i4 | 8
-||: '{"a": 1}'::jsonb || '{"a": 2, "b": 3}', '[1]'::jsonb || '2', '{"a": 1}'::jsonb || '[2]', t || '{"a":1}'::jsonb, t || i4, t || 'x', a || ARRAY[1], '\x01'::bytea || '\x02'::bytea
+||: '{"a": 1}'::jsonb || '{"a": 2, "b": 3}', '[1]'::jsonb || '2', '{"a": 1}'::jsonb || '[2]', t || '{"a":1}'::jsonb, t || i4, t || 'x', a || ARRAY[1], a || id, i4 || a, a || NULL, '\x01'::bytea || '\x02'::bytea
 ~: ~ i4, t ~ '^o', t ~ '[[:digit:]]', t ~ '\yone\y', 'a1' ~ '\d$'
 ~*: t ~* 'ONE'
 !~: t !~ 'x'
 !~*: t !~* 'TWO'
-~~: t LIKE 'o_e', t LIKE 'a!_c' ESCAPE '!'
+~~: t LIKE 'o_e', t LIKE t, t LIKE '\o%', t LIKE 'a!_c' ESCAPE '!'
 ~~*: t ILIKE 'O%'
 """
 _AGGREGATES: Final = r"""

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import clock, documents, numbers, patterns, spans, templates
+from headrace.sql.binder.catalogue import clock, documents, lists, numbers, patterns, spans, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
 from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
 from headrace.sql.binder.coerce import as_text, plain
@@ -33,7 +33,7 @@ ltrim(text, text) -> text : trim(LEADING {1} FROM {0})
 rtrim(text) -> text : trim(TRAILING ' ' FROM {0})
 rtrim(text, text) -> text : trim(TRAILING {1} FROM {0})
 left(text, int4) -> text : CASE WHEN {1} < 0 THEN left({0}, greatest(char_length({0}) + {1}, 0)) ELSE left({0}, {1}) END
-right(text, int4) -> text : CASE WHEN {1} < 0 THEN right({0}, greatest(char_length({0}) + {1}, 0)) ELSE right({0}, {1}) END
+right(text, int4) -> text : CASE WHEN {1} = -2147483648 THEN {0} WHEN {1} < 0 THEN right({0}, greatest(char_length({0}) + {1}, 0)) ELSE right({0}, {1}) END
 substring(text, int4) -> text : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
 substr(text, int4) -> text : CASE WHEN {1} IS NOT NULL THEN substring({0}, greatest({1}, 1)) END
 replace(text, text, text) -> text : CASE WHEN {1} = '' THEN CASE WHEN {2} IS NOT NULL THEN {0} END ELSE replace({0}, {1}, {2}) END
@@ -108,10 +108,7 @@ trunc(float8) -> float8 : CASE WHEN {0} > -1D AND {0} <= 0D THEN {0} * 0D WHEN a
 """
 _ARRAYS: Final = """
 cardinality(anyarray) -> int4 : size({0})
-array_append(anyarray, anyelement) -> * : CASE WHEN {0} IS NULL THEN array({1}) ELSE array_append({0}, {1}) END
-array_cat(anyarray, anyarray) -> * : coalesce(concat({0}, {1}), {0}, {1})
 array_position(anyarray, anyelement) -> int4 : CASE WHEN {1} IS NOT NULL THEN CAST(nullif(array_position({0}, {1}), 0L) AS INT) ELSE CAST(nullif(array_position(transform({0}, `__i` -> `__i` IS NULL), TRUE), 0L) AS INT) END
-array_prepend(anyelement, anyarray) -> *2 : CASE WHEN {1} IS NULL THEN array({0}) ELSE array_prepend({1}, {0}) END
 array_replace(anyarray, anyelement, anyelement) -> * : transform({0}, `__i` -> CASE WHEN `__i` <=> {1} THEN {2} ELSE `__i` END)
 array_remove(anyarray, anyelement) -> * : filter({0}, `__i` -> NOT `__i` <=> {1})
 array_to_string(anyarray, text) -> text : ?
@@ -235,6 +232,7 @@ def _build() -> Catalogue:
         *entries(_ARRAYS.replace("array_to_string(anyarray, text) -> text : ?\n", "")),
     ]
     found += entries(TIMES)
+    found += lists.functions()
     found += documents.functions()
     found += spans.functions()
     found += clock.functions()

@@ -7,6 +7,7 @@ of two numerics that both may have very many digits, which Spark rounds to the p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import plain
@@ -84,8 +85,11 @@ def multiply(arguments: Sequence[Expr]) -> Expr:
 
 
 def divide(arguments: Sequence[Expr]) -> Expr:
-    """`/`: rounded to 20 places."""
+    """`/`: rounded to 20 places; of two literals to those that PostgreSQL gives them, which depend on their values."""
     left, right = map(_decimal, arguments)
+    known = _of_literals(left, right)
+    if known is not None:
+        return known
     (p1, s1), (p2, s2) = t.digits(left.type), t.digits(right.type)
     whole, scale = p1 - s1, max(s1, _PLACES - 1 - p2)
     places = scale + p2 + 1
@@ -99,6 +103,36 @@ def divide(arguments: Sequence[Expr]) -> Expr:
         return plain(quotient, t.decimal(min(whole + s2 + kept, t.DIGITS), kept)) if places > kept else quotient
     places = max(6, s1 + p2 + 1)
     return Call(adjusted(p1 - s1 + s2 + places, places), "({0} / {1})", (left, right))
+
+
+def _of_literals(left: Expr, right: Expr) -> Expr | None:
+    """The quotient of two literals; None if one of them is none, or there is no quotient of at most 38 digits."""
+    if not (isinstance(left, Constant) and isinstance(right, Constant) and left.text and right.text):
+        return None
+    a, b = Decimal(left.text), Decimal(right.text)
+    if not b:
+        return None
+    places = _places(a, b, max(t.digits(left.type)[1], t.digits(right.type)[1]))
+    with localcontext() as exact:
+        exact.prec = 200
+        quotient = (a / b).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    precision = max(len(quotient.as_tuple().digits), places + 1)
+    return Constant(t.decimal(precision, places), f"{quotient:f}") if precision <= t.DIGITS else None
+
+
+def _places(a: Decimal, b: Decimal, least: int) -> int:
+    """How many places PostgreSQL gives to `a / b`: 16 significant digits at least, counted in groups of four."""
+    (weight_a, first_a), (weight_b, first_b) = map(_leading, (a, b))
+    weight = weight_a - weight_b - (first_a <= first_b)
+    return max(16 - 4 * weight, least, 0)
+
+
+def _leading(value: Decimal) -> tuple[int, int]:
+    """The place of the first group of four digits that is not zero, from the point, and that group."""
+    if not value:
+        return 0, 0
+    weight = value.adjusted() // 4
+    return weight, int(abs(value).scaleb(-4 * weight))
 
 
 def modulo(arguments: Sequence[Expr]) -> Expr:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import clock, documents, numbers, spans
+from headrace.sql.binder.catalogue import clock, documents, likes, lists, numbers, spans
 from headrace.sql.binder.catalogue.entries import Catalogue, Entry, catalogue, entries, made
-from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain, sortable
+from headrace.sql.binder.coerce import as_text, coerce, common_digits, plain
 from headrace.sql.binder.floats import arithmetic
-from headrace.sql.binder.own import comparable
+from headrace.sql.binder.own import comparable, sortable
 from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.spans import as_daytime
+from headrace.sql.binder.spans import as_daytime, let
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.binder.types import SCALARS
 
@@ -128,6 +128,21 @@ def alike(arguments: Sequence[Expr], symbol: str) -> tuple[Expr, ...]:
     return tuple(a if a.type.name == target.name or a.type.name in t.TEXTS else plain(a, target) for a in arguments)
 
 
+_PAIR: Final = "named_struct('a', {0}, 'b', {1})"
+_FOUND: Final = "coalesce(exists(`__p`.a, `__f` -> `__f` = `__e`), FALSE)"
+
+
+def _elements(function: str, swapped: bool) -> Any:
+    """Whether all elements of an array, or any, are among those of another; nulls are among none."""
+    body = f"CASE WHEN `__p`.a IS NOT NULL AND `__p`.b IS NOT NULL THEN {function}(`__p`.b, `__e` -> {_FOUND}) END"
+
+    def make(arguments: Sequence[Expr]) -> Expr:
+        left, right = alike(arguments, "=")
+        return Call(t.BOOL, let("__p", _PAIR, body), (right, left) if swapped else (left, right))
+
+    return make
+
+
 def _joined(arguments: Sequence[Expr]) -> Expr:
     return Call(t.TEXT, "concat({0}, {1})", tuple(as_text(a) for a in arguments))
 
@@ -172,11 +187,6 @@ _BITS: Final = """
 >>(int8, int4) -> int8 : shiftright({0}, {1})
 ^(float8, float8) -> float8 : POWER
 ||(bytea, bytea) -> bytea : concat({0}, {1})
-||(anyarray, anyarray) -> * : coalesce(concat({0}, {1}), {0}, {1})
-~~(text, text) -> bool : ({0} LIKE {1})
-!~~(text, text) -> bool : (NOT {0} LIKE {1})
-~~*(text, text) -> bool : (lower({0}) LIKE lower({1}))
-!~~*(text, text) -> bool : (NOT lower({0}) LIKE lower({1}))
 """
 
 
@@ -185,6 +195,7 @@ def _build() -> Catalogue:
         *_arithmetic(),
         *entries(_TIMES),
         *entries(_BITS.replace("POWER", numbers.POWER)),
+        *lists.operators(),
         *documents.operators(),
         *spans.operators(),
         *clock.operators(),
@@ -194,6 +205,11 @@ def _build() -> Catalogue:
     found.append(made("||", "text, text", _joined, "text"))
     found.append(made("||", "text, anynonarray", _joined, "text"))
     found.append(made("||", "anynonarray, text", _joined, "text"))
+    for symbol in ("~~", "!~~", "~~*", "!~~*"):
+        found.append(made(symbol, "text, text", likes.operator(symbol), "bool"))
+    found.append(made("@>", "anyarray, anyarray", _elements("forall", False), "bool"))
+    found.append(made("<@", "anyarray, anyarray", _elements("forall", True), "bool"))
+    found.append(made("&&", "anyarray, anyarray", _elements("exists", False), "bool"))
     found.append(made("+", "date, int4", _days("+"), "date"))
     found.append(made("+", "int4, date", _days("+"), "date"))
     found.append(made("-", "date, int4", _days("-"), "date"))

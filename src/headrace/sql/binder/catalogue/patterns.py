@@ -47,6 +47,27 @@ def pattern_of(expr: Expr) -> Pattern:
     return _Reader(expr.text).pattern()
 
 
+def similar_pattern(text: str) -> str:
+    """A pattern of `SIMILAR TO` as a regular expression."""
+    out, escaped, inside = [], False, False
+    for c in text:
+        if escaped:
+            if c.isalnum():
+                raise NotBound("this escape in SIMILAR TO")
+            out.append("\\" + c)
+        elif c == "\\":
+            pass
+        elif inside or c in "[]":
+            out.append(c)
+            inside = c != "]"
+        else:
+            out.append({"%": ".*", "_": ".", "(": "(?:"}.get(c, "\\" + c if c in ".^$" else c))
+        escaped = c == "\\" and not escaped
+    if escaped:
+        raise NotBound("a backslash at the end of a pattern of SIMILAR TO")
+    return f"^(?:{''.join(out)})$"
+
+
 class _Reader:
     def __init__(self, text: str):
         self._text = text

@@ -228,7 +228,7 @@ def _read(arguments: Sequence[Expr], function: str) -> Expr:
     if "MON" in places:
         month = f"CAST(array_position({_MONTHS}, lower(regexp_extract({{0}}, {{1}}, {places['MON']}))) AS INT)"
     seconds = (
-        f"CAST({number('SS', 0)} AS DECIMAL(8,6)) + CAST({number('MS', 0)} AS DECIMAL(8,6)) / 1000"
+        f"CAST({number('SS', 0)} AS DECIMAL(8,6)) + CAST({number('MS', 0)} AS DECIMAL(9,6)) / 1000"
         f" + CAST({number('US', 0)} AS DECIMAL(16,6)) / 1000000"
     )
     made = (
