@@ -41,7 +41,6 @@ _TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "state"), str(_TESTS / "e2e")]
 
 from failover import Pair  # noqa: E402
-from object_server import s3_server  # noqa: E402
 
 from headrace.catalog.catalog import Catalog  # noqa: E402
 from headrace.catalog.directory import Directory  # noqa: E402
@@ -51,6 +50,7 @@ from headrace.catalog.places import PlaceOptions  # noqa: E402
 from headrace.catalog.records import JobRecord, ObjectRecord, RunRecord, SettingRecord, StateTableRecord  # noqa: E402
 from headrace.state.schema import RunRef  # noqa: E402
 from headrace.state.transport import open_transport  # noqa: E402
+from object_server import s3_server  # noqa: E402
 from postgres import postgres_server  # noqa: E402
 
 COMMITS, WARM_UP = 2_000, 50

@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from object_server import S3Server
 
+from object_server import S3Server
 from postgres import Postgres
 
 

@@ -9,9 +9,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "state"))
 
 from backends import empty_place
-from object_server import S3Server, s3_server
 
 from headrace.common.faults import disarm_all
+from object_server import S3Server, s3_server
 from postgres import NoPostgres, Postgres, postgres_server
 
 

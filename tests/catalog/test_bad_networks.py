@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 from backends import new_database
 from http_faults import FAULTS, faulty
-from object_server import S3Server
 from proxy import Proxy, proxy
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -22,6 +21,7 @@ from headrace.catalog.edits import AddEvent
 from headrace.catalog.moving import Places, move
 from headrace.catalog.places import PlaceOptions, canonical
 from headrace.errors import Fenced, HeadraceError, StorageError
+from object_server import S3Server
 from postgres import Postgres, postgres_server
 
 IMPATIENT = PlaceOptions(full_sync=False, connect_timeout_ms=2000, timeout_ms=1500, lease_ms=0)

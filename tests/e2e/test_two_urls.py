@@ -18,9 +18,8 @@ from psycopg import pq
 
 sys.path.append(str(Path(__file__).parents[1] / "state"))
 
-from object_server import S3Server, s3_server
-
 from headrace.state.transport import open_transport
+from object_server import S3Server, s3_server
 from server import Server
 from support import WAIT_S, eventually
 

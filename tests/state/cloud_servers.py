@@ -26,9 +26,8 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
-from object_server import call, environment, serve, served
-
 from headrace.state.stores import StoreRoot
+from object_server import call, environment, serve, served
 
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64encode(hashlib.sha512(b"headrace").digest()).decode()

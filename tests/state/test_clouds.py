@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cloud_servers import Cloud, azure, azurite, google
-from object_server import S3Server
 from remote_cases import SCHEMA, batch, elsewhere, rows_of, write
 
 from headrace.errors import CorruptObject, StorageError
@@ -16,6 +15,7 @@ from headrace.state.arrangement import Arrangement
 from headrace.state.merge import merge
 from headrace.state.run import RunCache, Section, write_run
 from headrace.state.stores import store_of
+from object_server import S3Server
 
 
 @pytest.fixture(scope="module", params=["s3", "google", pytest.param("azure", marks=pytest.mark.soak)])

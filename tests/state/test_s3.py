@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from faulty_transport import FaultyTransport
-from object_server import S3Server
 from remote_cases import elsewhere, read_all, rows_of, write
 
 from headrace.errors import CorruptObject, StorageError
@@ -18,6 +17,7 @@ from headrace.state.iopool import IoPool, RetryPolicy
 from headrace.state.schema import RunRef
 from headrace.state.stores import RemoteStore, StoreRoot, store_of
 from headrace.state.transport import open_transport
+from object_server import S3Server
 
 
 def test_an_object_cut_short_is_named(s3: S3Server, tmp_path: Path) -> None:

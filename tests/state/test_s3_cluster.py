@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from object_server import S3Server
 from spark_cluster import HOST, Cluster, apart, served, spark_cluster
 
+from object_server import S3Server
 from support import WAIT_S, eventually
 
 _READY = re.compile(r"accepting connections on [^ ]+:(\d+) ")

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from object_server import S3Server
 from pyspark.sql import SparkSession
 
 import headrace
 from headrace.config import Settings
 from headrace.coordinator.owner import FOLDER
 from headrace.state.stores import store_of
+from object_server import S3Server
 
 
 @pytest.fixture
