@@ -165,7 +165,6 @@ def test_one_take_over_after_another(postgres: Postgres, tmp_path: Path) -> None
     The active server is killed, stopped and woken, ended in order, or shut out by a standby that is told to take over.
     """
     pytest.importorskip("moto", reason="the S3 server is moto's, of the dev extra")
-    sys.path.append(str(Path(__file__).parents[1] / "state"))
     from object_server import s3_server
 
     rounds = int(os.environ.get("HEADRACE_TAKEOVERS", "100"))

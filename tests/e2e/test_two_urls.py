@@ -16,8 +16,6 @@ import psycopg
 import pytest
 from psycopg import pq
 
-sys.path.append(str(Path(__file__).parents[1] / "state"))
-
 from headrace.state.transport import open_transport
 from object_server import S3Server, s3_server
 from server import Server
