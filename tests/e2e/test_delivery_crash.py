@@ -13,6 +13,8 @@ from pathlib import Path
 import psycopg
 import pyarrow.parquet
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from kafka import Kafka
 from postgres import HOST, NoPostgres, Postgres, postgres_server
@@ -30,7 +32,8 @@ class Scene:
     """One database with a table, a source and a log, delivered to all that there is."""
 
     def __init__(self, folder: Path, postgres: Postgres, kafka: Kafka) -> None:
-        self.server, self.files = Server(folder), folder / "out"
+        self.server, self.files, self.lake = Server(folder), folder / "out", folder / "lake"
+        self.lake.mkdir()
         self.target, self.kafka = postgres.new_database("crash"), kafka
         self.sent = 0
 
@@ -57,6 +60,11 @@ class Scene:
             f"WITH ({into}, table = 'sums', primary_key = 'k')",
             f"CREATE SINK log_out FROM ins WITH ({into}, table = 'log', type = 'append-only')",
             f"CREATE SINK files_out FROM ins WITH (connector = 'files', path = '{self.files}', type = 'append-only')",
+            f"CREATE SINK lake_out FROM kept WITH (connector = 'iceberg', catalog.type = 'sql', catalog.uri = "
+            f"'sqlite:///{self.lake}/catalog.db', warehouse.path = 'file://{self.lake}', database.name = 'n', "
+            "table.name = 'kept', create_table_if_not_exists = true, primary_key = 'id')",
+            f"CREATE SINK delta_out FROM ins WITH (connector = 'deltalake', location = '{self.lake}/delta', "
+            "create_table_if_not_exists = true, type = 'append-only')",
             f"CREATE SINK topic_out FROM ins WITH ({topic}, topic = 'crash-out') FORMAT PLAIN ENCODE JSON",
         )
         self.server.stop()
@@ -94,6 +102,8 @@ class Scene:
         eventually(lambda: dict(self._found("SELECT * FROM sums")) == sums, "the sums")
         eventually(lambda: Counter(n for (n,) in self._found("SELECT n FROM log")) == numbers, "the log")
         eventually(lambda: self._in_files() == numbers, "the files")
+        eventually(lambda: self._in_delta() == numbers, "the Delta table")
+        eventually(lambda: self._in_iceberg() == rows, "the Iceberg table")
         eventually(lambda: self._in_topic() == numbers, "the topic")
 
     def _found(self, sql: str) -> list[tuple[int, ...]]:
@@ -103,6 +113,15 @@ class Scene:
     def _in_files(self) -> Counter[int]:
         tables = [pyarrow.parquet.read_table(path) for path in self.files.glob("[!.]*.parquet")]
         return Counter(n for table in tables for n in table.column("n").to_pylist())
+
+    def _in_delta(self) -> Counter[int]:
+        return Counter(DeltaTable(self.lake / "delta").to_pyarrow_table().column("n").to_pylist())
+
+    def _in_iceberg(self) -> dict[int, int]:
+        catalog = load_catalog("default", type="sql", uri=f"sqlite:///{self.lake}/catalog.db")
+        found = catalog.load_table("n.kept").scan().to_arrow().to_pylist()
+        assert len({row["id"] for row in found}) == len(found)
+        return {row["id"]: row["v"] for row in found}
 
     def _in_topic(self) -> Counter[int]:
         return Counter(json.loads(m.value())["n"] for m in self.kafka.records("crash-out"))
