@@ -234,8 +234,8 @@ def search_mutated(
 ) -> list[tuple[str, str]]:
     """What differs among so many random queries whose words have been mixed up."""
     queries, chance = Queries(seed), random.Random(seed)
-    asked = [mixed(chance, queries.query(), queries.query()) for _ in range(count)]
-    found = compare_queries(ours, theirs, asked, tally)
+    asked = [mixed(chance, queries.query(), queries.query(), i % 4 == 0) for i in range(count)]
+    found = compare_queries(ours, theirs, [sql for sql in asked if not sql.startswith("--")], tally)
     return [(sql, how) for sql, how in found if how.startswith("internal") or not UNSURE.search(sql)]
 
 

@@ -50,6 +50,16 @@ def test_random_queries(sides: Any) -> None:
     assert differential.search_queries(*sides, seed=1, count=QUICK // 5) == []
 
 
+def test_mixed_queries(sides: Any) -> None:
+    assert differential.search_mutated(*sides, seed=1, count=QUICK) == []
+
+
+@pytest.mark.soak
+def test_many_mixed_queries(sides: Any) -> None:
+    count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000"))
+    assert differential.search_mutated(*sides, seed=random.randrange(2**31), count=count) == []
+
+
 @pytest.mark.soak
 def test_many_random_queries(sides: Any) -> None:
     count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000")) // 10
