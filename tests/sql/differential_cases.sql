@@ -178,3 +178,4 @@ t LIKE 'a!_c' ESCAPE '!'
 t NOT ILIKE 'ONe!E' ESCAPE '!'
 coalesce(replace(t, '\', ''), 'é')::bytea
 '\x0afF'::text::bytea
+coalesce((-3)::float4, f4) / (f4 - f4)

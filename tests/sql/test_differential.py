@@ -23,7 +23,11 @@ QUERIES = Path(__file__).parent / "differential_query_cases.sql"
 @pytest.fixture(scope="module")
 def sides(sql_spark: Any, postgres: Any) -> Iterator[tuple[differential.Headrace, differential.Postgres]]:
     with postgres.new_database("differential").connect() as connection:
+        differential.compile_expressions(sql_spark, False)
+        sql_spark.conf.set("spark.sql.adaptive.enabled", "false")
         yield differential.Headrace(sql_spark), differential.Postgres(connection)
+        sql_spark.conf.unset("spark.sql.adaptive.enabled")
+        differential.compile_expressions(sql_spark, True)
 
 
 def lines(path: Path) -> list[str]:
