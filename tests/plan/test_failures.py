@@ -65,6 +65,17 @@ def test_what_a_plan_may_raise_is_not_what_was_raised() -> None:
     assert (error.sqlstate, error.message) == ("42803", "The query does not include a GROUP BY clause.")
 
 
+def test_what_a_part_of_a_query_may_raise_is_not_what_was_raised() -> None:
+    shown = (
+        "== SQL (line 1, position 8) ==\n(a / CASE WHEN b THEN\n"
+        "raise_error('headrace.errors.NumericOutOfRange: out of range') END) ...\n^^^^^^^^^^^^\n"
+    )
+    text = f"[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n{shown}"
+    assert translate(RuntimeError(text)).sqlstate == "22012"
+    raised = f"[USER_RAISED_EXCEPTION] headrace.errors.DataError: [2201E] too small SQLSTATE: P0001\n{shown}"
+    assert translate(RuntimeError(raised)).sqlstate == "2201E"
+
+
 def test_too_many_digits() -> None:
     error = translate(AnalysisException(
         "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] 789 cannot be represented as Decimal(8, 6). If necessary "

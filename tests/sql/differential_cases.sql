@@ -178,3 +178,7 @@ t LIKE 'a!_c' ESCAPE '!'
 t NOT ILIKE 'ONe!E' ESCAPE '!'
 coalesce(replace(t, '\', ''), 'é')::bytea
 '\x0afF'::text::bytea
+coalesce((-3)::float4, f4) / (f4 - f4)
+least(interval '1 mon', iv)
+greatest(iv, interval '1 mon')
+least(iv, interval '1 mon', interval '30 days')

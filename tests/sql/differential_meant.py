@@ -150,6 +150,11 @@ _OF_SPARK: Final = re.compile(
 """Words of the machinery, which no message has."""
 
 
+def _leaks(sql: str, message: str) -> bool:
+    """Whether a message has words of the machinery, and not from the statement."""
+    return any(found[0] not in sql for found in _OF_SPARK.finditer(message))
+
+
 RowByRow = Callable[[bool], bool]
 """Whether each row is as PostgreSQL has it alone; where that fails, whether it is NULL, or with `False` anything."""
 
@@ -161,7 +166,7 @@ def of_a_query(null: bool) -> bool:
 
 def judged(sql: str, ours: Answer, theirs: Answer, row_by_row: RowByRow = of_a_query) -> tuple[str, str | None]:
     """How a comparison counts, and what differs, in words; None if nothing does that is not meant."""
-    if ours.unknown is None and ours.rows is None and (ours.error == "XX000" or _OF_SPARK.search(ours.message)):
+    if ours.unknown is None and ours.rows is None and (ours.error == "XX000" or _leaks(sql, ours.message)):
         return "internal error", f"internal error: {ours.error} {ours.message}"
     if ours.rows is None and theirs.rows is None:
         return "refused by both", None

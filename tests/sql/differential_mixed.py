@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-WORDS = re.compile(r"/\*.*?\*/|'(?:[^']|'')*'|\"[^\"]*\"|\w+|\S")
+WORDS = re.compile(r"/\*.*?\*/|'(?:[^']|'')*'|\"[^\"]*\"|\d+\.\d+|\w+|::|[-+*/<>=~!@#%^&|?]+|\S")
 EXTRA = [
     "NULL",
     "'x'",
@@ -70,18 +70,19 @@ EXTRA = [
 ]
 
 
-def mixed(chance: random.Random, text: str, other: str) -> str:
-    """A statement some words of which are missing, moved, doubled, or replaced by those of another one and by traps."""
+def mixed(chance: random.Random, text: str, other: str, traps: bool = True) -> str:
+    """A statement some words of which are missing, moved, doubled, or replaced by those of another one, or by traps."""
     words = WORDS.findall(text)
+    extra = EXTRA if traps else [*WORDS.findall(other), *words]
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         at = chance.randrange(len(words))
         match chance.randrange(5):
             case 0:
                 del words[at]
             case 1:
-                words.insert(at, chance.choice(EXTRA))
+                words.insert(at, chance.choice(extra))
             case 2:
-                words[at] = chance.choice(EXTRA)
+                words[at] = chance.choice(extra)
             case 3:
                 there = chance.randrange(len(words))
                 words[at], words[there] = words[there], words[at]

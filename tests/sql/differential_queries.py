@@ -254,7 +254,7 @@ class Queries:
             f"SELECT x.id, {e} AS v FROM d AS x ORDER BY x.id DESC LIMIT 2 OFFSET 1",
             f"SELECT x.id, {e} AS v FROM d AS x ORDER BY x.{key} {order}, x.id LIMIT {self.random.randint(0, 4)}",
             f"SELECT x.b, x.id FROM d AS x ORDER BY x.b {order} FETCH FIRST 1 ROW WITH TIES",
-            f"SELECT x.{key} AS k FROM d AS x ORDER BY 1 {order} OFFSET 1 ROWS FETCH NEXT 2 ROWS ONLY",
+            f"SELECT (x.{key})::text AS k FROM d AS x ORDER BY 1 {order} OFFSET 1 ROWS FETCH NEXT 2 ROWS ONLY",
             f"SELECT q.id, q.v FROM (SELECT x.id, {e} AS v FROM d AS x ORDER BY x.id LIMIT 3) AS q ORDER BY 2, 1",
         )  # fmt: skip
 

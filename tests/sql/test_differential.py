@@ -23,7 +23,11 @@ QUERIES = Path(__file__).parent / "differential_query_cases.sql"
 @pytest.fixture(scope="module")
 def sides(sql_spark: Any, postgres: Any) -> Iterator[tuple[differential.Headrace, differential.Postgres]]:
     with postgres.new_database("differential").connect() as connection:
+        differential.compile_expressions(sql_spark, False)
+        sql_spark.conf.set("spark.sql.adaptive.enabled", "false")
         yield differential.Headrace(sql_spark), differential.Postgres(connection)
+        sql_spark.conf.unset("spark.sql.adaptive.enabled")
+        differential.compile_expressions(sql_spark, True)
 
 
 def lines(path: Path) -> list[str]:
@@ -48,6 +52,16 @@ def test_random_expressions(sides: Any) -> None:
 
 def test_random_queries(sides: Any) -> None:
     assert differential.search_queries(*sides, seed=1, count=QUICK // 5) == []
+
+
+def test_mixed_queries(sides: Any) -> None:
+    assert differential.search_mutated(*sides, seed=1, count=QUICK) == []
+
+
+@pytest.mark.soak
+def test_many_mixed_queries(sides: Any) -> None:
+    count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000"))
+    assert differential.search_mutated(*sides, seed=random.randrange(2**31), count=count) == []
 
 
 @pytest.mark.soak

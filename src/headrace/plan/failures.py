@@ -15,6 +15,8 @@ from headrace.errors import HeadraceError
 _CLASS_AND_STATE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:\s*([0-9A-Z]{5})", re.DOTALL)
 _OF_SPARK = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
 _RAISED = re.compile(r"headrace\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\nTraceback|$)", re.DOTALL)
+_SHOWN = re.compile(r"^== [^\n]*==\n.*?\n[ \t]*\^+[^\n]*$", re.DOTALL | re.MULTILINE)
+"""The part of a query that Spark says is at fault."""
 _OWN_STATE = re.compile(r"\[([0-9A-Z]{5})\] ")
 """In front of a message that an expression raises with a state of its own."""
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
@@ -73,8 +75,8 @@ def translate(error: BaseException) -> HeadraceError:
             detail=str(error) if type(error) is Py4JError else None,
         )
     text = _text(error)
-    # What Spark says about a plan shows the plan, and in it what its expressions may raise.
-    raised = None if isinstance(error, AnalysisException) else _RAISED.search(text)
+    # What Spark shows of a plan or of a query has in it what its expressions may raise.
+    raised = None if isinstance(error, AnalysisException) else _RAISED.search(_SHOWN.sub("", text))
     if raised is not None and hasattr(errors, raised.group(1)):
         kind: type[HeadraceError] = getattr(errors, raised.group(1))
         # Spark adds a state of its own to the last line of what a worker has raised.

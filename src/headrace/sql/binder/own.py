@@ -82,7 +82,11 @@ def extreme(function: str, values: Sequence[Expr]) -> Expr:
     """`greatest` or `least` of values that are compared by something else; nulls do not count."""
     keys = [sortable(v) if v.type.is_array else comparable(v) for v in values]
     n = len(values)
-    pairs = [f"CASE WHEN {{{i}}} IS NOT NULL THEN named_struct('k', {{{n + i}}}, 'v', {{{i}}}) END" for i in range(n)]
+    places = [n - i if function == "greatest" else i for i in range(n)]  # the first of equal ones
+    pairs = [
+        f"CASE WHEN {{{i}}} IS NOT NULL THEN named_struct('k', {{{n + i}}}, 'p', {place}, 'v', {{{i}}}) END"
+        for i, place in enumerate(places)
+    ]
     return Call(values[0].type, f"{function}({', '.join(pairs)}).v", (*values, *keys))
 
 
