@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -471,6 +472,40 @@ def test_rights_are_those_of_now(items: Database, server: ServerThread) -> None:
     session.close()
     items.sql("DROP OWNED BY follower")
     items.sql("DROP ROLE follower")
+
+
+# ---- what they add up to
+
+
+def test_changes_add_up_to_the_relation_at_every_epoch(items: Database) -> None:
+    dice = random.Random(5)
+    items.sql("INSERT INTO items VALUES (1, 'a', 1), (2, 'b', 2), (3, 'a', 3)")
+    items.flush()
+    with items.subscribe("items", since="full") as table, items.subscribe("kinds", since="full") as view:
+        for number in range(24):
+            ident, kind = dice.randrange(8), dice.choice("abc")
+            items.sql(dice.choice([
+                f"INSERT INTO items VALUES ({ident}, '{kind}', {number}), ({ident + 8}, '{kind}', {number})",
+                f"UPDATE items SET price = price + 1 WHERE kind = '{kind}'",
+                f"UPDATE items SET id = id + 20 WHERE id = {ident} AND NOT EXISTS (SELECT 1 FROM items WHERE id > 19)",
+                f"DELETE FROM items WHERE id = {ident}",
+            ]))  # fmt: skip
+            if number % 6 == 5:
+                items.flush()
+                items.coordinator.compact()
+                items.coordinator.vacuum()
+        items.flush()
+        for name, changes in (("items", table), ("kinds", view)):
+            held: Counter[Row] = Counter()
+            epochs = []
+            while (change := changes.poll(0.0)) is not None:
+                for *row, operation in zip(*(c.to_pylist() for c in change.batch.columns)):
+                    held[tuple(row)] += 1 if operation.endswith("Insert") else -1
+                if change.complete:
+                    epochs.append(change.epoch)
+                    then = items.sql(f"SELECT * FROM {name} FOR SYSTEM_TIME AS OF {change.epoch}").rows()
+                    assert Counter(then) == +held and min(held.values(), default=0) >= 0
+            assert epochs == sorted(set(epochs)) and len(epochs) > 3
 
 
 # ---- retention

@@ -298,3 +298,30 @@ def test_prepare_and_execute() -> None:
 def test_what_is_added_may_end_with_the_text(text: str) -> None:
     with contextlib.suppress(SyntaxFault):
         parse_statement(text)
+
+
+@pytest.mark.parametrize(("sql", "message"), [
+    ("COPY (SUBSCRIBE v", 'near "SUBSCRIBE"'), ("COPY (SUBSCRIBE v) FROM STDIN", 'near "FROM"'),
+    ("COPY (SUBSCRIBE v UP TO then()) TO STDOUT", 'near "then"'), ("SUBSCRIBE v", 'near "SUBSCRIBE"'),
+    ("FETCH 1 FROM c WITH (wait = 1)", "one option: timeout"), ("CREATE SUBSCRIPTION s", "end of input"),
+    ("DECLARE c SUBSCRIPTION CURSOR FOR s SINCE tomorrow()", "SINCE tomorrow"),
+    ("CREATE OR REPLACE SUBSCRIPTION s FROM v", "CREATE SUBSCRIPTION"),
+])  # fmt: skip
+def test_subscriptions_that_are_not_understood(sql: str, message: str) -> None:
+    with pytest.raises(HeadraceError, match=message):
+        parse(sql)
+
+
+def test_what_follows_the_changes_of_a_relation() -> None:
+    (copy,) = parse(
+        "COPY (SUBSCRIBE TO a.v SINCE 1789000000000 UP TO now() WITH (progress = on)) TO STDOUT (FORMAT csv)"
+    )
+    assert isinstance(copy, st.CopySubscribe) and copy.format.form == "csv"
+    assert (str(copy.target), copy.ends, copy.progress) == ("a.v", True, True)
+    assert copy.since == st.Since("at_ms", at_ms=1_789_000_000_000)
+    (declared,) = parse('DECLARE "C" SUBSCRIPTION CURSOR FOR s SINCE 11631264789659648')
+    assert declared == st.DeclareSubscriptionCursor(
+        "C", st.TableName(None, "s"), st.Since("position", position="11631264789659648")
+    )
+    (fetched,) = parse("FETCH FORWARD ALL FROM c WITH (timeout = '1 minute')")
+    assert fetched == st.FetchCursor("c", "forward", None, timeout_s=60.0)
