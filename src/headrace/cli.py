@@ -88,11 +88,15 @@ def serve(
     """Serve a database over the PostgreSQL protocol until SIGTERM or Ctrl-C."""
     stop = threading.Event()
     _stop_on_signals(stop)
+    gc.disable()  # what is loaded at the start stays: looking for garbage among it takes a tenth of the time
     settings = _settings(
         data, barrier_interval_ms=barrier_interval_ms, state_url=state, catalog_url=catalog, host=host, port=port
     )
     host, port = settings.host, settings.port
     settings, scratch = _with_directory(settings)
+    import headrace.server.door
+    import headrace.server.server  # noqa: F401
+
     database = _open(settings, master, scratch, standby=standby)
     _stop_on_signals(stop)
     try:
@@ -127,9 +131,9 @@ def _tame_garbage_collection() -> None:
 
     By default that takes a third of the time of small writes, and now and then stops all of them for long.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
+    gc.enable()
 
 
 def _serve_until(stop: threading.Event, database: Database, host: str, port: int) -> None:
@@ -440,13 +444,12 @@ def _with_directory(settings: Settings) -> tuple[Settings, Path | None]:
 def _open(settings: Settings, master: str | None, scratch: Path | None = None, *, standby: bool = False) -> Database:
     _require_java()
     _log(settings)
+    # What is loaded before clients are served goes first: Java takes all cores for seconds.
     from headrace.dataflow.spark import spark_start
+    from headrace.session.database import open_on
 
     os.environ.pop("HEADRACE_SECRET_KEYS", None)  # what is started from here on has no use for them
     start = spark_start(settings, master, settings.data_dir / "spark.log")
-    # A second's worth of modules, loaded while Java starts.
-    from headrace.session.database import open_on
-
     return open_on(start, settings, scratch, standby=standby)
 
 

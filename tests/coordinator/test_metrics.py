@@ -120,9 +120,9 @@ def test_a_slow_start_is_an_event_with_its_steps(tmp_path: Path, monkeypatch: py
     db = Database(tmp_path)
     try:
         (text,) = db.events("slow_start")
-        assert all(step in text for step in ("storage", "views", "reads"))
+        assert all(step in text for step in ("storage", "relations", "reads", "views"))
         found = _now(db)
         steps = [value for name, value in found.items() if name.startswith("start_") and name != "start_seconds"]
-        assert len(steps) == 3 and sum(steps) == pytest.approx(found["start_seconds"])
+        assert len(steps) == 4 and sum(steps) == pytest.approx(found["start_seconds"])
     finally:
         db.close()

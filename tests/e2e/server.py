@@ -162,6 +162,10 @@ class Server:
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
         return next((int(line.split()[0]) for line in found if line.endswith("java")), None)
 
+    def wait_spark(self) -> None:
+        """Wait until Spark runs, which comes after clients can connect."""
+        eventually(lambda: "Spark runs" in self.log_text(), "Spark to start", START_S)
+
     def log_text(self) -> str:
         """What this life has written to stdout and stderr."""
         with self.log.open("rb") as file:

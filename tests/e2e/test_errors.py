@@ -291,6 +291,7 @@ def test_spark_that_is_killed_is_started_again(server: Server) -> None:
 
     What needs Spark meanwhile waits, within its statement_timeout, or is told to run again.
     """
+    server.wait_spark()
     java = server.java_process()
     assert java is not None
     served = server.process_id

@@ -27,6 +27,7 @@ def test_servers_start_from_the_archive(monkeypatch: pytest.MonkeyPatch, tmp_pat
             if damaged:
                 os.truncate(archive, 5000)
             server.start()
+            server.wait_spark()
             maps = Path(f"/proc/{server.java_process()}/maps")
             assert not maps.exists() or (str(archive) in maps.read_text()) is not damaged
             assert server.rows("SELECT count(*) FROM (SELECT 1 AS a UNION SELECT 2) q GROUP BY a > 0") == [(2,)]

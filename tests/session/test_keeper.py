@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import HeadraceError, JobFailed, QueryCanceled, SparkLost
+from headrace.errors import HeadraceError, JobFailed, OperationalError, QueryCanceled, ShuttingDown, SparkLost
 from headrace.session.keeper import Pace, SparkKeeper
 from support import WAIT_S, eventually
 
@@ -18,24 +18,30 @@ QUICK = Pace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, retry_s=1.0, retry_most_
 class Scene:
     """A keeper of sessions that are named s0, s1 ..., and its coordinator: both note what they are asked for."""
 
-    def __init__(self, pace: Pace = QUICK, given: bool = False) -> None:
+    def __init__(
+        self, pace: Pace = QUICK, given: bool = False, coming: bool = False, held: bool = False,
+        at_start: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`coming`: there is no session yet. `held`: a pause ends with `go_on`."""
         self.said: list[str] = []
+        self._held = threading.Semaphore(0) if held else None
         self.aborted: HeadraceError | None = None
         self.ended: set[Any] = set()
         self.failing_starts = 0
         self.failing_renewals = 0
         self.failing_looks = 0
-        self.at_start: Callable[[], None] = lambda: None
+        self.at_start = at_start
         self._started = 0
         self._suspended = False
         self.keeper = SparkKeeper(
-            "s0",  # type: ignore[arg-type]
+            None if coming else "s0",  # type: ignore[arg-type]
             None if given else self._start,  # type: ignore[arg-type]
             lambda session: self.said.append(f"renew {session}"),
             pace=pace,
             ended=self._has_ended,
             successor=lambda lost, start: start(),
-            pause=lambda closed, seconds: self.said.append(f"pause {seconds:g}"),
+            pause=lambda closed, seconds: self._pause(seconds),
+            first=self._start if coming else None,  # type: ignore[arg-type]
         )
         self.keeper.watch(self)  # type: ignore[arg-type]
 
@@ -53,6 +59,16 @@ class Scene:
         self._started += 1
         self.said.append(f"start s{self._started}")
         return f"s{self._started}"
+
+    def _pause(self, seconds: float) -> None:
+        self.said.append(f"pause {seconds:g}")
+        if self._held is not None:
+            assert self._held.acquire(timeout=WAIT_S)
+
+    def go_on(self) -> None:
+        """Let a pause end."""
+        assert self._held is not None
+        self._held.release()
 
     def end(self) -> None:
         """The session that is there ends."""
@@ -110,8 +126,8 @@ def make() -> Iterator[Make]:
     """Makes scenes, and ends them after the test."""
     scenes: list[Scene] = []
 
-    def made(pace: Pace = QUICK, given: bool = False) -> Scene:
-        scenes.append(Scene(pace, given))
+    def made(*arguments: Any, **options: Any) -> Scene:
+        scenes.append(Scene(*arguments, **options))
         return scenes[-1]
 
     yield made
@@ -241,3 +257,51 @@ def test_errors_are_explained_by_the_loss_only_if_there_was_one(make: Make) -> N
     scene.wait_for("resume")
     assert isinstance(scene.keeper.explained(failed, began_on), SparkLost)
     assert scene.keeper.explained(failed, scene.keeper.session) is failed
+
+
+def test_the_first_spark_is_waited_for(make: Make) -> None:
+    """Views are planned before statements go on; who waits for long is told so, once."""
+    may_start, told = threading.Event(), list[str]()
+    pace = Pace(look_s=0.001, dying_s=0.0, ready_s=WAIT_S, notice_s=0.0)
+    scene = make(pace, coming=True, at_start=lambda: may_start.wait(WAIT_S))
+    assert scene.keeper.session is None and not scene.is_lost()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        may_start.set()
+
+    scene.keeper.wait_ready(nothing, tell)
+    assert told == ["waiting for Spark to start"]
+    assert scene.said == ["start s1", "renew s1", "resume"] and scene.keeper.session == "s1"
+    scene.end()
+    scene.wait_for("start s2")
+
+
+def test_a_first_spark_that_does_not_start_fails_whoever_waits(make: Make) -> None:
+    """Not after a bound, but with why it did not; it is tried again with growing pauses all the same."""
+    may_start = threading.Event()
+    scene = make(coming=True, held=True, at_start=lambda: may_start.wait(WAIT_S))
+    scene.failing_starts = 2
+    may_start.set()
+    scene.wait_for("pause 1")
+    with pytest.raises(OperationalError, match="no memory"):
+        scene.keeper.wait_ready(nothing)
+    scene.go_on()
+    scene.wait_for("pause 2")
+    scene.go_on()
+    scene.wait_for("resume")
+    scene.keeper.wait_ready(nothing)
+    assert scene.said == ["pause 1", "pause 2", "start s1", "renew s1", "resume"]
+
+
+def test_closed_while_the_first_spark_starts(make: Make) -> None:
+    """Who closes does not wait for it, and nothing is built on it when it comes."""
+    starting, may_start = threading.Event(), threading.Event()
+    scene = make(coming=True, at_start=lambda: starting.set() or may_start.wait(WAIT_S))
+    assert starting.wait(WAIT_S)
+    assert scene.keeper.close() is None
+    with pytest.raises(ShuttingDown):
+        scene.keeper.wait_ready(nothing)
+    may_start.set()
+    scene.wait_for("start s1")
+    assert scene.keeper.session is None and scene.said == ["start s1"]

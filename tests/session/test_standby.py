@@ -57,7 +57,7 @@ def opened(spark: SparkSession, tmp_path: Path) -> Iterator[Open]:
                 }
             )  # fmt: skip
             settings.data_dir.mkdir(exist_ok=True)
-            found = Database(settings, spark, start_spark=None, scratch=None, clock=SystemClock(), standby=standby)
+            found = Database(settings, spark, start=None, scratch=None, clock=SystemClock(), standby=standby)
             stack.callback(found.close)
             return found
 

@@ -16,6 +16,7 @@ from headrace.errors import OperationalError
 OLDEST_JAVA: Final = 17
 """The oldest major version that Spark runs on."""
 _TIMEOUT_S: Final = 30
+_RELEASED = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -42,6 +43,24 @@ def install_command(platform: str = sys.platform) -> str:
     return "brew install openjdk@17" if platform == "darwin" else "sudo apt-get install -y openjdk-17-jre-headless"
 
 
+def _told(java: str) -> str:
+    """What a Java says of itself: the file beside it, or what it prints, for which it has to start; empty for nothing.
+
+    A file that does not belong to a Java which runs would only put the error off to Spark's start.
+    """
+    try:
+        released = _RELEASED.search((Path(java).resolve().parent.parent / "release").read_text(errors="replace"))
+        if released is not None and os.access(java, os.X_OK):
+            return f'version "{released[1]}"'
+    except OSError:
+        pass
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr + done.stdout
+
+
 def require_java(environ: Mapping[str, str] = os.environ) -> int:
     """The major version of the Java that Spark would start. Raises `OperationalError`, with what to do."""
     hint = f"install it with: {install_command()}"
@@ -49,11 +68,7 @@ def require_java(environ: Mapping[str, str] = os.environ) -> int:
     if path is None:
         where = f"in JAVA_HOME ({environ['JAVA_HOME']})" if environ.get("JAVA_HOME") else "on the PATH"
         raise OperationalError(f"no Java {where}, and Spark needs Java {OLDEST_JAVA} or newer", hint=hint)
-    try:
-        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-        version = parse_java_version(done.stderr + done.stdout)
-    except (OSError, subprocess.TimeoutExpired):
-        version = None
+    version = parse_java_version(_told(path))
     if version is None:
         raise OperationalError(f"{path} does not run, and Spark needs Java {OLDEST_JAVA} or newer", hint=hint)
     if version < OLDEST_JAVA:

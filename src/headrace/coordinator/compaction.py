@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -183,6 +183,8 @@ class Compactor:
 
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
         core = self._core
+        if core.suspended is not None and not self._is_small(refs):
+            return 0  # it is due until Spark is there
         name = f"{record.job_id}/m{record.id}-{uuid.uuid4().hex[:16]}"
         since_s = core.clock.monotonic_s()
         token = core.pins.pin((), 0, {r.path for r in refs})
@@ -221,11 +223,15 @@ class Compactor:
             self.counts.bytes_written += sum(r.length for r in made)
             self.counts.seconds += seconds
 
+    def _is_small(self, refs: Sequence[RunRef]) -> bool:
+        """Whether a merge is done in this process."""
+        return sum(r.length for r in refs) < self._core.settings.compaction_spark_mb << 20
+
     def _run(self, whole: MergePart, name: str) -> list[RunRef]:
         """The new runs, with disjoint ranges of keys: one, or more if there is enough to do for several tasks."""
         core, size = self._core, sum(r.length for r in whole.refs)
         share = core.settings.compaction_spark_mb << 20
-        if size < share:
+        if self._is_small(whole.refs):
             with core.memory.reserving(min(size, MERGE_BYTES), lambda: core.stopping):
                 made = [whole.run()]
         else:

@@ -26,7 +26,7 @@ from headrace.common.ownership import Ownership, is_served
 from headrace.config import Settings
 from headrace.connectors.base import Secrets
 from headrace.coordinator.compaction import Compactor
-from headrace.coordinator.core import Core, Job, Runner, RunnerFactory, lag_ms
+from headrace.coordinator.core import SPARK_STARTS, Core, Job, Runner, RunnerFactory, lag_ms
 from headrace.coordinator.exact import newest
 from headrace.coordinator.graph import Known
 from headrace.coordinator.history import Checkpoint, RowErrors
@@ -64,6 +64,7 @@ from headrace.errors import (
     JobFailed,
     QueryCanceled,
     SnapshotUnavailable,
+    SparkLost,
     StatementError,
     UndefinedObject,
 )
@@ -246,19 +247,29 @@ class Coordinator:
         self._step("storage", self._prepare)
         self._writer.recover()
         writable()
-        self._step("views", self._life.recover)
+        self._step("relations", self._life.recover)
         self._step("reads", self._reads.recover)
-        if sum(self._start_s.values()) >= SLOW_START_S:
-            text = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in self._start_s.items())
-            core.catalog.transact([AddEvent("slow_start", None, f"the start took long: {text}")])
         if self._progress is not None:
             self._progress.start(self._core.guard.forever)
         for job in list(core.jobs.values()):
             core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
-            self._life.lanes.launch(job)
+        if core.suspended is None:
+            self._plan_views()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
             self._launch(name, target)
         self._ready.set()
+
+    def _plan_views(self) -> None:
+        """Plan all views at the start, where Spark runs; should it end meanwhile, whoever brings another one does."""
+        with suppress(SparkLost), self._life.ddl:
+            self._life.define()
+            self._step("views", self._life.plan)
+            self._tell_of_slow_start()
+
+    def _tell_of_slow_start(self) -> None:
+        if sum(self._start_s.values()) >= SLOW_START_S:
+            text = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in self._start_s.items())
+            self._core.catalog.transact([AddEvent("slow_start", None, f"the start took long: {text}")])
 
     def _launch(self, name: str, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
@@ -382,33 +393,62 @@ class Coordinator:
         """Let `is_lost` be asked when something fails as if Spark had ended. If it has, it calls `suspend`."""
         self._core.spark_is_lost = is_lost
 
+    def expect_spark(self) -> None:
+        """Before `start`: Spark comes later, by `renew`. All that does without it need not wait for it."""
+        self._core.suspended = SPARK_STARTS
+
     def suspend(self, reason: HeadraceError) -> None:
         """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
         core = self._core
         with core.changed:
-            news, core.suspended = core.suspended is None, reason
+            news, core.suspended = core.suspended in (None, SPARK_STARTS), reason
         core.notify()
         if news and not core.stopping:
             self._say("spark_lost", f"{reason.message}; every group goes on from its checkpoint with another one")
 
     def renew(self, begin: Callable[[], None]) -> None:
-        """There is another Spark application: `begin` moves the planner there, then all views are planned again.
+        """There is another Spark application, or the first one: `begin` moves the planner there, then all views are
+        planned.
 
-        Every group resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too.
+        Every group resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too, and `Fenced`.
         """
+        try:
+            self._renew(begin)
+        except Fenced as error:
+            self._core.fatal(error)
+            raise
+
+    def _renew(self, begin: Callable[[], None]) -> None:
         core = self._core
         since_s = core.clock.monotonic_s()
         with self._life.ddl:
             begin()
             self._prove()
             self._merger = None
-            if self._standby is None:
-                self._life.replan()
-            with core.changed:
-                core.suspended = None
-                core.changed.notify_all()
-        took = f"{len(core.jobs)} views were planned again in {core.clock.monotonic_s() - since_s:.1f} s"
-        self._say("spark_restarted", f"Spark runs again; {took}")
+            first, leads = core.suspended is SPARK_STARTS, self._standby is None
+            if leads:
+                self._life.define()
+            if first or not leads:  # nothing runs before it is planned; who takes over plans it
+                self._resume()
+        if leads:
+            if first:
+                self._step("views", self._life.plan)
+            else:
+                self._life.plan()
+            self._resume()
+        took = f"{len(core.jobs)} views were planned in {core.clock.monotonic_s() - since_s:.1f} s"
+        if not first:
+            self._say("spark_restarted", f"Spark runs again; {took}")
+            return
+        get_logger("headrace").info(f"Spark runs; {took}")
+        if leads:
+            self._tell_of_slow_start()
+
+    def _resume(self) -> None:
+        core = self._core
+        with core.changed:
+            core.suspended = None
+            core.changed.notify_all()
 
     def _say(self, kind: str, text: str) -> None:
         try:

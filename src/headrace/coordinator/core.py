@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
@@ -29,7 +29,15 @@ from headrace.coordinator.sparing import Sparing
 from headrace.coordinator.waiting import Waiters
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import Fenced, HeadraceError, InvalidParameter, JobFailed, ShuttingDown, StorageError
+from headrace.errors import (
+    Fenced,
+    HeadraceError,
+    InvalidParameter,
+    JobFailed,
+    ShuttingDown,
+    SparkLost,
+    StorageError,
+)
 from headrace.plan.planner import ViewPlan
 from headrace.state.memory import MemoryController, budget_bytes, machine_bytes
 from headrace.state.schema import TableSchema
@@ -151,14 +159,18 @@ class Job(JobState):
 
     @property
     def shown_status(self) -> str:
-        """creating, running, failing, paused or quarantined."""
+        """starting, creating, running, failing, paused or quarantined."""
         if self.status in ("paused", "quarantined"):
             return self.status
         if self.error is not None:
             return "failing"
+        if self.starting:
+            return "starting"
         return "creating" if self.status == "creating" else "running"
 
 
+SPARK_STARTS: Final = SparkLost("Spark is starting")
+"""Why no epoch runs at the start of a server that Spark has not started for yet."""
 PATIENCE_S = 1.0
 """Seconds that a group may hold a slot before it may not count any more."""
 
@@ -284,7 +296,7 @@ class Core(Graph[Relation, Job]):
         """Of all jobs together, dropped ones included."""
         self.stopping = False
         self.suspended: HeadraceError | None = None
-        """Why no epoch runs at present: Spark has ended, and is being started again."""
+        """Why no epoch runs at present: Spark is starting, or has ended and is being started again."""
         self.spark_is_lost: Callable[[], bool] = lambda: False
         """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
         self.failure: BaseException | None = None

@@ -120,6 +120,8 @@ class JobState:
     delivers: bool = False
     """It writes whole epochs to a target outside: which epoch is next is settled before any row leaves."""
     event_time: EventTime = NO_EVENT_TIME
+    starting: bool = False
+    """The server has started and not planned it yet: what only its plan tells is not known."""
     rounds: int = 0
     """Checkpoints since it began to catch up."""
     stops: set[int] = field(default_factory=set)
@@ -313,10 +315,10 @@ class Graph(ABC, Generic[R, J]):
     def bindings_for(self, job: J) -> list[int]:
         """The relations whose bindings tell a job what it reads, and which watermarks hold for it.
 
-        The watermark of a view is that of the relations which it is built on. Of a job that cannot be planned it is not
-        known what it would need.
+        The watermark of a view is that of the relations which it is built on. Of a job that cannot be planned, or is
+        not planned yet, it is not known what it would need.
         """
-        if job.event_time == NO_EVENT_TIME and job.status != "quarantined":
+        if job.event_time == NO_EVENT_TIME and job.status != "quarantined" and not job.starting:
             return list(dict.fromkeys(job.upstreams))
         return self.above([job.id])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from headrace.connectors.sinks import delivers
 from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
+from headrace.coordinator.graph import Known
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, ON_ERROR, checked_options, job_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
@@ -95,7 +96,7 @@ class Lifecycle:
     # ---- start
 
     def recover(self) -> None:
-        """Take up everything that the catalog holds; a view that cannot be planned as before is quarantined."""
+        """Take up everything that the catalog holds, as it says. Nothing of it is planned yet: `plan` does that."""
         left = automatic.abandoned(self._core.catalog.state)
         if left:
             self._core.catalog.transact([Delete("object", i) for i in left])
@@ -113,13 +114,11 @@ class Lifecycle:
             if record.kind in ("materialized_view", "sink", "index"):
                 found = _disagreement(record, jobs[record.id], epochs[record.id])
                 self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id], found)
-            self._define(record)
-        self._settle()
 
-    def _settle(self) -> None:
+    def _settle(self, groups: Iterable[str]) -> None:
         """Find out which jobs move in step with their groups; note durably which ones do not any more."""
         core = self._core
-        left = [j for group in sorted({j.group for j in core.jobs.values()}) for j in core.settle(group)]
+        left = [j for group in groups for j in core.settle(group)]
         records = core.catalog.state.jobs
         edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in left if records[j.id].joined]
         if edits:
@@ -130,49 +129,64 @@ class Lifecycle:
         corrupt: CorruptObject | None,
     ) -> None:  # fmt: skip
         job = recovered_job(record, job_record, tables, position)
-        try:
-            if corrupt is not None:
-                raise corrupt
-            job.plan = self._plan(record, job_record, tables)
-            job.runner, job.event_time = self._runner(job.plan), job.plan.event_time
-            job.temporal, job.changes_only = job.plan.temporal, job.plan.changes_only
-            if job.status == "quarantined":
-                self._set_status(job, "created" if job.created else "creating")
-        except Fenced:
-            raise
-        except Exception as error:
-            self._cannot_be_planned(record, job, as_headrace_error(error))
+        job.starting = corrupt is None
+        if corrupt is not None:
+            self._cannot_be_planned(record, job, corrupt)
         with self._core.lock:
             self._core.jobs[job.id] = job
 
-    def replan(self) -> None:
-        """Plan all views anew, after the planner has gone on in another Spark application.
-
-        The caller holds `ddl`; no epoch runs. Raises `SparkLost` if that application has ended, too.
-        """
+    def define(self) -> None:
+        """Tell the planner, which has just been given a Spark, of all that there is. The caller holds `ddl`."""
         core = self._core
         with core.committing, core.lock:  # What is still to be committed is not any more.
             for job in core.jobs.values():
                 job.version += 1
         with core.catalog.reading() as state:
             objects = _in_order(state.objects_of(*KINDS))
-            records = dict(state.jobs)
         for record in objects:
-            found = core.jobs.get(record.id)
-            if found is not None:
-                self._replan(record, records[record.id], found)
             self._define(record)
-        self._settle()
-        for job in list(core.jobs.values()):
-            self.lanes.launch(job)
 
-    def _replan(self, record: ObjectRecord, job_record: JobRecord, job: Job) -> None:
+    def plan(self) -> None:
+        """Plan all views, in the Spark application that the planner is in, after `define`.
+
+        A view that cannot be planned as before is quarantined. A group begins to run as soon as its views are planned;
+        those that have something to take in come first. Raises `SparkLost` if the application has ended.
+        """
+        left = set(self._core.jobs)
+        while left and not self._core.stopping:
+            with self.ddl:  # for each group by itself: what needs no plan is not to wait for all of them
+                jobs = self._next_group(left)
+                left -= {job.id for job in jobs}
+                for job in jobs:
+                    self._plan_job(job)
+                self._settle({job.group for job in jobs})
+                for job in jobs:
+                    self.lanes.launch(job)
+            if not jobs:
+                return
+
+    def _next_group(self, left: Collection[int]) -> list[Job]:
+        """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
+        core, known = self._core, Known()
+        with core.lock:
+            jobs = [job for i, job in sorted(core.jobs.items()) if i in left]
+            behind = (job for job in jobs if core.job_frontier(job, known) < core.complete)
+            first = next(behind, next(iter(jobs), None))
+            return [job for job in jobs if first is not None and job.group == first.group]
+
+    def _plan_job(self, job: Job) -> None:
         core = self._core
+        with core.catalog.reading() as state:
+            record, job_record = state.objects[job.id], state.jobs[job.id]
         plan: ViewPlan | None = None
         runner: Runner | None = None
         try:
+            if isinstance(job.error, CorruptObject) and job.status == "quarantined":
+                return
             plan = self._plan(record, job_record, job.tables)
             runner = self._runner(plan)
+            if job.starting and job.status == "quarantined":
+                self._set_status(job, "created" if job.created else "creating")
         except Fenced:
             raise
         except Exception as error:
@@ -181,6 +195,9 @@ class Lifecycle:
             self._cannot_be_planned(record, job, as_headrace_error(error))
         with core.changed:
             job.plan, job.runner = plan, runner
+            if plan is not None:
+                job.event_time, job.temporal, job.changes_only = plan.event_time, plan.temporal, plan.changes_only
+            job.starting = False
             job.version += 1
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:

@@ -64,8 +64,8 @@ def collect(core: Core, merges: MergeCounts, vacuum: VacuumCounts, start_s: Mapp
         transactions = core.catalog.sequence
     with core.lock:
         figures = Figures(
-            core.store.metrics.as_dict(), core.memory.use(), core.totals, merges, vacuum, transactions, runs, start_s,
-            core.guard.failures.total(),
+            core.store.metrics.as_dict(), core.memory.use(), core.totals, merges, vacuum, transactions, runs,
+            dict(start_s), core.guard.failures.total(),
         )  # fmt: skip
         return list(metrics(figures))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.catalog.edits import AddEvent
 from headrace.common.epoch import epoch_ms
-from headrace.coordinator.core import Core, Job, Relation
+from headrace.coordinator.core import SPARK_STARTS, Core, Job, Relation
 from headrace.coordinator.exact import intersect_all, newest
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.progress import AttemptProgress
@@ -96,7 +96,10 @@ def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) ->
         cause = "a new start" if isinstance(job.error, LogLost) else "its plan"
         return f"{cause}: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
     if core.suspended is not None:
-        return "Spark: it has ended, and is being started again"
+        starts = core.suspended is SPARK_STARTS
+        return "Spark: it is starting" if starts else "Spark: it has ended, and is being started again"
+    if job.starting:
+        return "its plan: the views are planned one after another once Spark runs"
     if job.attempt is not None:
         # An attempt that has just failed is still being cleared away.
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)

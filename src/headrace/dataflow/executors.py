@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace.dataflow.spark import is_local
 from headrace.errors import OperationalError
 from headrace.plan.failures import translate
 from headrace.state.proof import answer_proof, check_answers
@@ -17,21 +18,21 @@ from headrace.state.stores import StoreRoot
 
 WAIT_S = 120.0
 """Seconds that executors have to take the first tasks."""
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
+"""Where tasks reach this process that run in processes of this machine."""
 _numbers = itertools.count(1)
 
 
 def is_remote(session: SparkSession) -> bool:
     """Whether tasks run in other processes than the driver's own, and so maybe on other hosts."""
-    master = str(session.sparkContext.master)
-    return master != "local" and not master.startswith("local[")
+    return not is_local(str(session.sparkContext.master))
 
 
 def driver_host(session: SparkSession) -> str:
     """The address at which tasks reach this host."""
     if not is_remote(session):
-        return _LOOPBACK
-    return str(session.sparkContext.getConf().get("spark.driver.host", _LOOPBACK))
+        return LOOPBACK
+    return str(session.sparkContext.getConf().get("spark.driver.host", LOOPBACK))
 
 
 def prove(session: SparkSession, root: StoreRoot, wait_s: float = WAIT_S) -> None:

@@ -79,6 +79,11 @@ def _has_ended(context: SparkContext, wait_s: float = 0.0) -> bool:
         return True
 
 
+def is_local(master: str) -> bool:
+    """Whether tasks of a Spark with this master run in the driver's own process."""
+    return master == "local" or master.startswith("local[")
+
+
 _starting = threading.Lock()
 _scratch_of: WeakKeyDictionary[SparkContext, Path] = WeakKeyDictionary()
 """Where applications that were started here keep their shuffle files."""
@@ -198,21 +203,62 @@ def _launch(conf: Mapping[str, str], log_file: Path) -> None:
 class SparkStart:
     """Starts the sessions of one database: the first one at once, beside whatever the caller goes on with."""
 
-    def __init__(self, start: Callable[[], SparkSession]):
+    def __init__(self, start: Callable[[], SparkSession], *, may_come_later: bool = True):
         self.another = start
         """Makes one more, after its predecessor has ended. Raises `OperationalError`."""
-        self._first: Future[SparkSession] = Future()
-        threading.Thread(target=self._run, name="headrace-spark-start", daemon=True).start()
+        self.may_come_later = may_come_later
+        """Whether nothing has to be found out of the first session before a database is opened."""
+        self._changing = threading.Lock()
+        self._abandoned = False
+        self._told = False
+        """Whether somebody was told that the attempt has failed."""
+        self._attempt = self._begin()
 
-    def _run(self) -> None:
-        try:
-            self._first.set_result(self.another())
-        except BaseException as error:
-            self._first.set_exception(error)
+    def _begin(self) -> Future[SparkSession]:
+        attempt: Future[SparkSession] = Future()
+        threading.Thread(target=self._run, args=(attempt,), name="headrace-spark-start", daemon=True).start()
+        return attempt
+
+    def _run(self, attempt: Future[SparkSession]) -> None:
+        with _starting:  # PySpark keeps one JVM for each process: two that start one would get in each other's way
+            if not attempt.set_running_or_notify_cancel():
+                return
+            try:
+                _forget_ended()
+                session = self.another()
+            except BaseException as error:
+                attempt.set_exception(error)
+            else:
+                attempt.set_result(session)  # which stops it, while nobody else starts one, if nobody wants it any more
 
     def first(self) -> SparkSession:
-        """The first session, once it is there. Raises `OperationalError` where Spark does not start."""
-        return self._first.result()
+        """The first session, once it is there; asked again after a failure it is another attempt.
+
+        Raises `OperationalError` where Spark does not start, `CancelledError` once it is abandoned.
+        """
+        with self._changing:
+            if self._told and not self._abandoned:
+                self._attempt, self._told = self._begin(), False
+            attempt = self._attempt
+        try:
+            return attempt.result()
+        except BaseException:
+            with self._changing:
+                self._told = self._told or attempt is self._attempt
+            raise
+
+    def abandon(self) -> None:
+        """Nobody will take the first session: it is stopped as soon as it is there. Does not wait for that."""
+        with self._changing:
+            self._abandoned = True
+            if not self._attempt.cancel():
+                self._attempt.add_done_callback(_stop)
+
+
+def _stop(attempt: Future[SparkSession]) -> None:
+    if attempt.exception() is None:
+        with suppress(Py4JError, OSError):  # its JVM may have ended before
+            attempt.result().stop()
 
 
 def spark_start(settings: Settings, master: str | None, log_file: Path | None) -> SparkStart:
@@ -223,7 +269,9 @@ def spark_start(settings: Settings, master: str | None, log_file: Path | None) -
     refuse_own(further)
     chosen, host = master or settings.master, settings.driver_host
     return SparkStart(
-        lambda: local_session(chosen, driver_host=host, driver_memory=memory, log_file=log_file, further=further)
+        lambda: local_session(chosen, driver_host=host, driver_memory=memory, log_file=log_file, further=further),
+        # One that is there already may be of any kind.
+        may_come_later=(chosen is None or is_local(chosen)) and SparkContext._active_spark_context is None,
     )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from headrace.common.columns import Column
-from headrace.errors import NotSupported
+from headrace.errors import NotSupported, SparkLost
 from headrace.plan import tolerance, tree
 from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.derive import Derivation, Path, Relation
@@ -108,20 +108,35 @@ class ViewPlan:
 class Planner:
     """Plans views in a Spark session of its own. Safe to use from several threads."""
 
-    def __init__(self, spark: SparkSession):
-        self.bridge = Bridge(spark)
+    def __init__(self, spark: SparkSession | None = None):
+        """Without a session it keeps nothing of what is defined until `renew` gives it one."""
         self.generation = 0
-        """How often another Spark application has taken the place of the first one."""
-        self._lock = self.bridge.lock
+        """How often it was given another Spark application."""
+        self._lock = threading.RLock()
         self._leaves: dict[int, Relation] = {}
         self._names: dict[int, str] = {}
-        self._clock = Clock(self.bridge)
+        self._bridge: Bridge | None = None
+        self._clock: Clock
+        if spark is not None:
+            self.renew(spark)
+
+    @property
+    def bridge(self) -> Bridge:
+        """The way to Catalyst. Raises `SparkLost` before there is a Spark."""
+        if self._bridge is None:
+            raise SparkLost("Spark has not started yet", hint="run the statement again")
+        return self._bridge
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether it was given a Spark application."""
+        return self._bridge is not None
 
     def renew(self, spark: SparkSession) -> None:
         """Go on in another Spark application: no relation is defined there yet, no plan made before can be run."""
         with self._lock:
-            self.bridge = Bridge(spark, self._lock)
-            self._clock = Clock(self.bridge)
+            self._bridge = Bridge(spark, self._lock)
+            self._clock = Clock(self._bridge)
             self.generation += 1
             self._leaves.clear()
             self._names.clear()
@@ -129,6 +144,8 @@ class Planner:
     def define(self, relation: Relation, columns: Iterable[Column], name: str) -> None:
         """Make a relation known to queries under `name`."""
         with self._lock:
+            if not self.has_spark:
+                return  # whoever brings one defines all that there is
             schema = StructType([StructField(c.name, self.bridge.spark_type_of(c.type), True) for c in columns])
             self._names[relation.id] = name
             self._define_leaf(schema, relation, name)
@@ -139,6 +156,8 @@ class Planner:
     def define_path(self, relation: Relation | int, path: Path) -> None:
         """Make known how the rows of a relation can be looked up. Of several ways the first that fits is taken."""
         with self._lock:
+            if not self.has_spark:
+                return
             if isinstance(relation, int):
                 relation = next(r for r in self._leaves.values() if r.id == relation and not r.lookup)
             for leaf, known in self._leaves.items():

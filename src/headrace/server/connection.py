@@ -126,6 +126,8 @@ class Connection:
         self._parameters: dict[str, str] = {}
         self.wire = Wire()
         """What is known of the client's line."""
+        self.send_now: Callable[[bytes], None] = lambda data: None
+        """Sends whole messages beside those that are yielded; any thread."""
         self._out = bytearray()
         self._skipping = False
         self._inline = False
@@ -428,6 +430,7 @@ class Connection:
         parameters = self._parameters
         self.session = self._make_session(parameters)
         self.session.find_portal = self._portal_cursor
+        self.session.tell = self._tell
         self._send(backend.AuthenticationOk())
         known = {**_DEFAULT_PARAMETERS, "session_authorization": parameters["user"]}
         known["application_name"] = parameters.get("application_name", "")
@@ -707,8 +710,11 @@ class Connection:
 
     def _notices(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
-            severity = {"S": notice.severity, "V": notice.severity}
-            self._send(Report("N", {**severity, "C": notice.sqlstate, "M": notice.message}))
+            self._send(_report(notice))
+
+    def _tell(self, notice: Notice) -> None:
+        """Tell the client at once, while a statement runs: between any two messages it may be told something."""
+        self.send_now(_report(notice).encode())
 
     def _complete(self, tag: str, rows: int) -> None:
         self._out += backend.completed(f"{tag} {rows}" if tag in _COUNTED else tag)
@@ -788,6 +794,10 @@ def _rows_quickly(quickly: _Quickly, result: Result) -> list[bytes]:
 
 def _copy_data(rows: Iterable[bytes]) -> list[bytes]:
     return [_COPY_HEAD(b"d", len(row) + 4) + row for row in rows]
+
+
+def _report(notice: Notice) -> Report:
+    return Report("N", {"S": notice.severity, "V": notice.severity, "C": notice.sqlstate, "M": notice.message})
 
 
 def _require_utf8(text: str) -> None:

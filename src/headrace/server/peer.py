@@ -121,6 +121,7 @@ class Peer:
         self._worker = worker
         self._decoder = FrontendDecoder(admitted=lambda: connection.admitted)
         connection.wire = Wire(_address(writer))
+        connection.send_now = self._send_now
         self._inbox: list[FrontendMessage | ProtocolViolation] = []
         self._inbox_bytes = 0
         self._paused = False
@@ -312,6 +313,10 @@ class Peer:
         self._set_alarm()
         if self._inbox:
             self._go_on()
+
+    def _send_now(self, data: bytes) -> None:
+        """Send whole messages beside what is being handled. Any thread."""
+        self._mailbox.post(lambda: None if self._over else self._transport.write(data))
 
     def _post_advance(self, _: object) -> None:
         self._mailbox.post(self._advance)

@@ -12,9 +12,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
@@ -31,8 +30,8 @@ from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.core import state_root
 from headrace.coordinator.place import follow_catalog, open_catalog
 from headrace.dataflow import kernels
-from headrace.dataflow.executors import driver_host, is_remote
-from headrace.dataflow.spark import SparkStart, cores_of, spark_start
+from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
+from headrace.dataflow.spark import SparkStart, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
 from headrace.plan.planner import Planner
 from headrace.plan.stored import closing_payload
@@ -57,6 +56,9 @@ from headrace.sql.parser import parse_query
 from headrace.sql.render import plain_table
 from headrace.sql.statements import TableName
 from headrace.state.proof import asking_for_proof
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SHOWN_ROWS = 20
 
@@ -122,19 +124,22 @@ class Database:
     def __init__(
         self,
         settings: Settings,
-        spark: SparkSession,
+        spark: SparkSession | None,
         *,
-        start_spark: Callable[[], SparkSession] | None,
+        start: SparkStart | None,
         scratch: Path | None,
         clock: Clock,
         standby: bool = False,
     ):
-        """`start_spark` made the session, and makes another one if it is lost; None if it is the caller's.
+        """`start` makes another session if that one is lost; None if the session is the caller's. Without a session
+        it brings the first one, too: what needs Spark waits for that.
 
         A `standby` follows what another server does, serves reads, and takes over from it.
         """
-        self.keeper = SparkKeeper(spark, start_spark, self._renew)
-        self._owns_spark = start_spark is not None
+        self.keeper = SparkKeeper(
+            spark, None if start is None else start.another, self._renew, first=None if start is None else start.first
+        )
+        self._start = start
         self._scratch = scratch
         self._clock = clock
         self._lock = threading.RLock()
@@ -149,15 +154,18 @@ class Database:
             settings = self.settings
             self.turns = Turns(settings.max_concurrent_queries)
             set_level(settings.log_level)
-            self.planner = Planner(spark)
-            root = asking_for_proof(state_root(settings)) if is_remote(spark) else state_root(settings)
-            self.engine = Engine(spark, root, settings.parallelism or cores_of(spark))
-            self.kernels = KernelPlans(spark)
-            self._register_functions()
-            self.coordinator = Coordinator(
-                settings, self.catalog, self.planner, clock, root=root, host=driver_host(spark)
-            )
+            root, host = state_root(settings), LOOPBACK
+            if spark is not None and is_remote(spark):
+                root, host = asking_for_proof(root), driver_host(spark)
+            self.planner = Planner()
+            self.engine = Engine(root, settings.parallelism)
+            self.kernels = KernelPlans()
+            self.coordinator = Coordinator(settings, self.catalog, self.planner, clock, root=root, host=host)
             self.coordinator.on_catalog_change = self._take_in
+            if spark is None:
+                self.coordinator.expect_spark()
+            else:
+                self._renew(spark)
             self.coordinator.start()
         except BaseException:
             self.catalog.close()
@@ -201,11 +209,14 @@ class Database:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session that everything is made of; another one after Spark was lost."""
-        return self.keeper.session
+        """The Spark session that everything is made of, once it is there; another one after Spark was lost."""
+        self._main.wait_for_spark()
+        session = self.keeper.session
+        assert session is not None
+        return session
 
     def _renew(self, spark: SparkSession) -> None:
-        """Go on in another Spark application."""
+        """Go on in another Spark application, or in the first one."""
         self.planner.renew(spark)
         self.engine.renew(spark)
         self.kernels.renew(spark)
@@ -225,7 +236,7 @@ class Database:
 
     def spark_sessions(self) -> list[SparkSession]:
         """The sessions in which functions must be known: those that plan views and those that run queries."""
-        return [self.planner.bridge.spark, *self.engine.sessions]
+        return [self.planner.bridge.spark, *self.engine.sessions] if self.planner.has_spark else []
 
     # ---- SQL
 
@@ -339,6 +350,7 @@ class Database:
 
     def flush(self) -> None:
         """Wait until every view has taken in all that was written before."""
+        self._main.wait_for_spark()
         self.coordinator.flush()
 
     def subscribe(self, name: str, since: Literal["now", "begin", "full"] | str | int | datetime = "now") -> Following:
@@ -453,10 +465,12 @@ class Database:
             self.coordinator.stop()
         finally:
             self.catalog.close()
-            session = self.keeper.close()
-            if self._owns_spark:
+            spark = self.keeper.close()
+            if self._start is not None and spark is None:
+                self._start.abandon()
+            elif self._start is not None and spark is not None:
                 with suppress(Py4JError, OSError):  # its JVM may have ended before
-                    session.stop()
+                    spark.stop()
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -510,29 +524,30 @@ def connect(
 
 
 def open_on(start: SparkStart, settings: Settings, scratch: Path | None = None, *, standby: bool = False) -> Database:
-    """Open the database that the settings name, on a Spark that is being started. `scratch` is removed in the end."""
+    """Open the database that the settings name, on a Spark that is being started. `scratch` is removed in the end.
+
+    Does not wait for Spark where its tasks run in this machine's processes. Where they run elsewhere it has to be found
+    out first how they reach this one, and whether they use the same store.
+    """
     try:
-        session = start.first()
+        session = None if start.may_come_later else start.first()
+        return _opened(settings, session, start, scratch, standby)
     except BaseException:
+        start.abandon()
         _remove(scratch)
-        raise
-    try:
-        return _opened(settings, session, start.another, scratch, standby)
-    except BaseException:
-        session.stop()
         raise
 
 
 def _opened(
     settings: Settings,
-    session: SparkSession,
-    another: Callable[[], SparkSession] | None,
+    session: SparkSession | None,
+    start: SparkStart | None,
     scratch: Path | None,
     standby: bool = False,
 ) -> Database:
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
-        return Database(settings, session, start_spark=another, scratch=scratch, clock=SystemClock(), standby=standby)
+        return Database(settings, session, start=start, scratch=scratch, clock=SystemClock(), standby=standby)
     except BaseException:
         _remove(scratch)
         raise

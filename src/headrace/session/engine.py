@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,8 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.base import Secrets, open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.dataflow.spark import cores_of
+from headrace.errors import SparkLost
 from headrace.plan.bridge import PLANNING_CONF
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
@@ -43,26 +46,29 @@ _SLICE_ROWS = 1_000_000
 class Engine:
     """Spark sessions for queries. Safe to use from several threads."""
 
-    def __init__(self, spark: SparkSession, root: Root, parallelism: int):
+    def __init__(self, root: Root, parallelism: int | None):
+        """Queries can be run once `renew` has brought a Spark. `parallelism` is by default what fits that."""
         self.root = root
-        self.parallelism = parallelism
+        self.parallelism = parallelism or os.cpu_count() or 1
+        self._fixed = parallelism
         self._numbers = itertools.count(1)
-        self.renew(spark)
+        self.sessions: list[SparkSession] = []
+        """All Spark sessions in which queries run: for queries over few rows, and for others."""
 
     def renew(self, spark: SparkSession) -> None:
         """Run queries in another Spark application from now on."""
-        self._small = _session(spark, self.parallelism, "10485760")
-        self._large = _session(spark, self.parallelism, "-1")
+        self.parallelism = self._fixed or cores_of(spark)
+        self.sessions = [_session(spark, self.parallelism, most) for most in ("10485760", "-1")]
 
-    @property
-    def sessions(self) -> list[SparkSession]:
-        """All Spark sessions in which queries run."""
-        return [self._small, self._large]
+    def _session(self, small: bool) -> SparkSession:
+        if not self.sessions:
+            raise SparkLost("Spark has not started yet", hint="run the statement again")
+        return self.sessions[0 if small else 1]
 
     def session_for(self, snapshot: Snapshot | None) -> SparkSession:
         """The session for a query over a snapshot."""
         rows = sum(ref.rows for t in snapshot.tables.values() for ref in t.refs) if snapshot is not None else 0
-        return self._small if rows <= _SMALL_ROWS else self._large
+        return self._session(rows <= _SMALL_ROWS)
 
     def table_leaf(self, spark: SparkSession, relation: int, table: SnapshotTable, names: Sequence[str]) -> DataFrame:
         """A stored relation's columns `names` as of its snapshot."""
@@ -124,7 +130,7 @@ class Engine:
 
     def analyze(self, text: str) -> list[ResultColumn]:
         """The columns of a query in Spark SQL, without running it."""
-        return columns_of(self._small.sql(text))
+        return columns_of(self._session(True).sql(text))
 
 
 def _session(spark: SparkSession, parallelism: int, broadcast_bytes: str) -> SparkSession:
@@ -149,13 +155,15 @@ def columns_of(frame: DataFrame) -> list[ResultColumn]:
 class Jobs:
     """The Spark jobs of one session: run in the query pool, cancelled as one from any thread.
 
-    `check` raises if the running statement was cancelled: it is asked before any job starts.
+    `check` raises if the running statement was cancelled: it is asked before any job starts. `wait` returns once Spark
+    is there.
     """
 
-    def __init__(self, keeper: SparkKeeper, name: str, check: Callable[[], None]):
+    def __init__(self, keeper: SparkKeeper, name: str, check: Callable[[], None], wait: Callable[[], None]):
         self._keeper = keeper
         self._name = name
         self._check = check
+        self._wait = wait
         self._lock = threading.Lock()
         self._groups: set[str] = set()
         self._numbers = itertools.count(1)
@@ -163,8 +171,10 @@ class Jobs:
     @contextmanager
     def running(self, text: str) -> Iterator[None]:
         """Jobs started inside the block belong to the session; errors of Spark come out as headrace's."""
-        self._keeper.wait_ready(self._check)
-        context = self._keeper.session.sparkContext
+        self._wait()
+        session = self._keeper.session
+        assert session is not None
+        context = session.sparkContext
         with self._lock:
             self._check()
             group = f"{self._name}-{next(self._numbers)}"
@@ -184,9 +194,11 @@ class Jobs:
 
     def cancel(self) -> None:
         """Stop what runs, and what is about to."""
+        session = self._keeper.session
         with self._lock, suppress(Py4JError, OSError, AttributeError):  # without Spark nothing runs
             for group in self._groups:
-                self._keeper.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
+                assert session is not None
+                session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from structlog import get_logger
 
 from headrace.dataflow.spark import has_ended, successor
-from headrace.errors import HeadraceError, JobFailed, SparkLost
+from headrace.errors import HeadraceError, JobFailed, OperationalError, ShuttingDown, SparkLost
 from headrace.plan.failures import translate
 
 if TYPE_CHECKING:
@@ -33,31 +33,36 @@ class Pace:
     retry_s: float = 1.0
     """Before Spark is tried to be started again; twice as long after each failure."""
     retry_most_s: float = 30.0
+    notice_s: float = 1.0
+    """Before whoever waits for Spark is told so."""
 
 
 _WAIT_SLICE_S = 0.1
 
 
 class SparkKeeper:
-    """Holds the Spark session that everything else is made of.
+    """Holds the Spark session that everything else is made of, and is where whoever needs it waits for it.
 
     `start` makes another one like it; None where it was given from outside, so that nobody here can replace it: then
-    its end is the end of the database. `renew` moves what is made of it to another one. `ended`, `successor` and
+    its end is the end of the database. Without a session there will be one: `first` returns it once it is there, and
+    tries again after it has failed. `renew` moves what is made of a session to another one. `ended`, `successor` and
     `pause` are how to find out, to replace, and to wait for an event. Thread-safe.
     """
 
     def __init__(
         self,
-        session: SparkSession,
+        session: SparkSession | None,
         start: Callable[[], SparkSession] | None,
         renew: Callable[[SparkSession], None],
         *,
+        first: Callable[[], SparkSession] | None = None,
         pace: Pace = Pace(),
         ended: Callable[[SparkSession, float], bool] = has_ended,
         successor: Callable[[SparkSession, Callable[[], SparkSession]], SparkSession] = successor,
         pause: Callable[[threading.Event, float], object] = threading.Event.wait,
     ):
         self.session = session
+        self._first = first
         self._start = start
         self._renew = renew
         self._pace = pace
@@ -66,7 +71,12 @@ class SparkKeeper:
         self._pause = pause
         self._coordinator: Coordinator | None = None
         self._ready = threading.Event()
-        self._ready.set()
+        self._ran = session is not None
+        """Whether Spark has ever been ready."""
+        if session is not None:
+            self._ready.set()
+        self._failure: HeadraceError | None = None
+        """Why the last attempt to start Spark has failed, until the next one begins."""
         self._lost = threading.Event()
         self._closed = threading.Event()
         self._changing = threading.Lock()
@@ -77,8 +87,8 @@ class SparkKeeper:
         coordinator.watch_spark(self.is_lost)
         threading.Thread(target=self._run, name="headrace-spark", daemon=True).start()
 
-    def close(self) -> SparkSession:
-        """Leave it alone from now on; the session that runs, or ran last."""
+    def close(self) -> SparkSession | None:
+        """Leave it alone from now on; the session that runs, or ran last, and None if `first` has not returned."""
         self._closed.set()
         with self._changing:
             return self.session
@@ -86,29 +96,39 @@ class SparkKeeper:
     def is_lost(self) -> bool:
         """Whether Spark has ended; what is to be done about it is begun. Asked by who met `SparkLost`."""
         session = self.session
-        if not self._lost.is_set():
+        if session is not None and not self._lost.is_set():
             if not self._ended(session, self._pace.dying_s):
                 return False
             if session is self.session:
                 self._suspend()
-        return True
+        return session is not None
 
-    def wait_ready(self, check: Callable[[], None]) -> None:
-        """Return once Spark runs. `check` raises what should end the wait. Raises `SparkLost` after a bound."""
-        until_s = time.monotonic() + self._pace.ready_s
+    def wait_ready(self, check: Callable[[], None], tell: Callable[[str], None] = lambda text: None) -> None:
+        """Return once Spark runs and the views are planned; `tell` is told if that takes its time.
+
+        `check` raises what should end the wait. Raises `SparkLost` after a bound, and at once where Spark did not start
+        and none has been there yet.
+        """
+        since_s, told = time.monotonic(), False
         while not self._ready.wait(_WAIT_SLICE_S):
             check()
-            if time.monotonic() > until_s:
-                raise SparkLost(
-                    f"Spark has ended, and could not be started again for {self._pace.ready_s:.0f} s",
-                    hint="see its log",
-                )
+            if self._closed.is_set():
+                raise ShuttingDown("the database is closed")
+            failure, waited_s = self._failure, time.monotonic() - since_s
+            if failure is not None and not self._ran:
+                raise OperationalError(failure.message, hint=failure.hint)
+            if waited_s > self._pace.ready_s:
+                what = "Spark has ended, and could not be started again" if self._ran else "Spark has not started"
+                raise SparkLost(f"{what} for {self._pace.ready_s:.0f} s", hint="see its log")
+            if not told and waited_s >= self._pace.notice_s:
+                told = True
+                tell("waiting for Spark to start")
 
-    def explained(self, error: HeadraceError, began_on: SparkSession) -> HeadraceError:
+    def explained(self, error: HeadraceError, began_on: SparkSession | None) -> HeadraceError:
         """An error of a statement that began on a session; `SparkLost` if it looks like a consequence of its end."""
         if isinstance(error, SparkLost):
             self.is_lost()
-        elif type(error) is JobFailed and (self._lost.is_set() or self.session is not began_on):
+        elif type(error) is JobFailed and (self._lost.is_set() or began_on not in (None, self.session)):
             return SparkLost("Spark ended while this was running", hint="run it again", detail=error.message)
         return error
 
@@ -130,8 +150,11 @@ class SparkKeeper:
 
     def _watch(self) -> None:
         """Until it is closed, or Spark is lost for good."""
+        if self.session is None and self._first is not None:
+            self._replace(self._first)
         while not self._closed.is_set():
-            if self._lost.wait(self._pace.look_s) or self._ended(self.session, 0.0):
+            session = self.session
+            if self._lost.wait(self._pace.look_s) or (session is not None and self._ended(session, 0.0)):
                 if self._closed.is_set():
                     return
                 self._suspend()
@@ -151,7 +174,7 @@ class SparkKeeper:
         self._coordinator.abort(SparkLost(gone, hint="open the database again with another one: nothing is lost"))
 
     def _replace(self, start: Callable[[], SparkSession]) -> None:
-        """Start Spark, however often that takes."""
+        """Start Spark, however often that takes; `start` is how the first one comes where there was none."""
         wait_s = self._pace.retry_s
         while not self._closed.is_set():
             try:
@@ -161,18 +184,30 @@ class SparkKeeper:
                 if self._closed.is_set():
                     return
                 found = error if isinstance(error, HeadraceError) else translate(error)
-                get_logger("headrace").error("Spark cannot be started again", error=found.message, detail=found.detail)
+                text = "Spark cannot be started again" if self._ran else "Spark cannot be started"
+                get_logger("headrace").error(text, error=found.message, detail=found.detail)
+                self._failure = found
                 self._pause(self._closed, wait_s)
                 wait_s = min(2 * wait_s, self._pace.retry_most_s)
 
     def _try_to_replace(self, start: Callable[[], SparkSession]) -> None:
         assert self._coordinator is not None
-        with self._changing:
-            if self._closed.is_set():
-                return
-            self.session = self._successor(self.session, start)
-            self._lost.clear()
+        self._failure = None
+        if self.session is None:
+            session = start()
+            with self._changing:
+                if self._closed.is_set():
+                    return  # it is stopped by whoever has closed this
+                self.session = session
+        else:
+            with self._changing:
+                if self._closed.is_set():
+                    return
+                self.session = self._successor(self.session, self._start or start)
+                self._lost.clear()
         if self._closed.is_set():
             return
-        self._coordinator.renew(lambda: self._renew(self.session))
+        session = self.session
+        self._coordinator.renew(lambda: self._renew(session))
+        self._ran = True
         self._ready.set()

@@ -204,6 +204,9 @@ class SessionLike(Protocol):
         """Settings that a client is told when it connects."""
         ...
 
+    tell: Callable[[Notice], None]
+    """What the server has it call, by the thread that runs a statement, for what cannot wait for its end."""
+
     def greeting(self) -> list[Notice]:
         """What a client is told when it connects."""
         ...

@@ -108,7 +108,9 @@ class Session:
         if not self.rights.superuser:
             self.variables.hold({"is_superuser": "off"})
         self._idle = idle.IdleClock()
-        self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check)
+        self.tell: Callable[[Notice], None] = lambda notice: None
+        """What a server tells the client while a statement runs; in its thread."""
+        self.jobs = Jobs(database.keeper, f"headrace-session-{self.number}", self.check, self.wait_for_spark)
         self.statements: Named[Prepared] = Named("prepared statement", "26000", "42P05")
         """Prepared statements, those of the protocol among them."""
         self.cursors: Named[OpenCursor] = Named("cursor", "34000", "42P03")
@@ -473,7 +475,7 @@ class Session:
     @contextmanager
     def _failing(self, statement: st.Statement | None = None) -> Iterator[None]:
         """Errors inside the block are headrace's, say where in the statement, and fail the transaction."""
-        spark = self.database.spark
+        spark = self.database.keeper.session
         try:
             yield
         except BaseException as error:
@@ -487,7 +489,7 @@ class Session:
             self.transaction.failed = True
         if not isinstance(error, Exception):
             raise error
-        found = self.database.keeper.explained(translate(error), self.database.spark if spark is None else spark)
+        found = self.database.keeper.explained(translate(error), spark)
         if isinstance(found, SerializationFailure):
             found = transactions.explained(self, self.transaction, found)
         reason = self._cancelled
@@ -581,8 +583,16 @@ class Session:
     # ---- what the kinds of statements share
 
     def wait_for_spark(self) -> None:
-        """Return once Spark runs: it may have ended, and be starting again. Raises `QueryCanceled`, `SparkLost`."""
-        self.database.keeper.wait_ready(self.check)
+        """Return once Spark runs: it may be starting, or have ended and be starting again; the client is told so.
+
+        Raises `QueryCanceled`, `OperationalError` where Spark does not start.
+        """
+        self.database.keeper.wait_ready(self.check, self._tell)
+
+    def _tell(self, text: str) -> None:
+        notice = Notice(text)
+        if self.is_shown(notice):
+            self.tell(notice)
 
     @property
     def planner(self) -> Planner:
@@ -726,6 +736,7 @@ class Session:
 
     def flush(self) -> None:
         """Wait until every view has what was written before."""
+        self.wait_for_spark()  # without it no view goes on, and whoever waits is to be told what is wrong with it
         self.wait(lambda check: self.database.coordinator.flush(check=check))
 
     # ---- settings

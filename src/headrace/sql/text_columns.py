@@ -21,8 +21,8 @@ _PLAIN: Final[dict[str, str]] = {
     "timestamp": rf"^{_DAY} \d\d:\d\d:\d\d(\.\d{{1,6}})?(\+00)?$",
 }
 """By type the text whose value Arrow reads as PostgreSQL does, as far as it takes it."""
-_TRUTHS: Final = pa.array(["t", "f", "true", "false"])
-_ARE_TRUE: Final = pa.array([True, False, True, False])
+_TRUTHS: Final = ("t", "f", "true", "false")
+_ARE_TRUE: Final = (True, False, True, False)
 
 
 class BadValue(Exception):
@@ -49,8 +49,8 @@ def _quickly(texts: Sequence[str | None], type: str) -> pa.Array | None:
         return None
     column = pa.array(texts, pa.string())
     if type == "boolean":
-        at = pc.index_in(column, _TRUTHS)
-        return _ARE_TRUE.take(at) if at.null_count == column.null_count else None
+        at = pc.index_in(column, pa.array(_TRUTHS))
+        return pa.array(_ARE_TRUE).take(at) if at.null_count == column.null_count else None
     if not pc.all(pc.match_substring_regex(column, pattern)).as_py() and column.null_count < len(column):
         return None
     if type == "timestamp":

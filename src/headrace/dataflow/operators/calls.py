@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from inspect import getfullargspec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from headrace.dataflow.operators.task import OUTPUT_ROWS
 from headrace.state.kernels.copies import piece_rows, repeated
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WEIGHT, SIDE = "__w", "__side"
 Split = Callable[[Any], tuple[Any, np.ndarray]]
@@ -131,11 +133,13 @@ def map_batches(command: bytes, names: Sequence[str]) -> Callable[[Iterator[pa.R
 def apply_frame(command: bytes, width: int, names: Sequence[str]) -> Callable[[Any, pd.DataFrame], pd.DataFrame]:
     """`applyInPandas` for a version of a group: its first `width` columns are the user's, the last key is the side."""
 
-    def run(key: Any, group: pd.DataFrame) -> pd.DataFrame:
+    def run(key: Any, group: Any) -> Any:
         function = loaded(command)
         rows = group.iloc[:, :width]
         made = function(rows) if len(getfullargspec(function).args) == 1 else function(tuple(key[:-1]), rows)
         if not len(made):
+            import pandas as pd
+
             return pd.DataFrame({name: pd.Series([], dtype=object) for name in [*names, SIDE]})
         return _tagged(made, names, SIDE, np.int32(key[-1]))
 
@@ -166,7 +170,7 @@ def _tagged(made: pd.DataFrame, names: Sequence[str], tag: str, value: Any) -> p
         raise ValueError(f"the function's result has {made.shape[1]} columns; {len(names)} are declared")
     else:
         made = made.copy(deep=False)
-        made.columns = pd.Index(list(names))
+        made.columns = list(names)
     made[tag] = value
     return made
 

@@ -12,10 +12,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Vectorized = Literal["", "pandas", "arrow"]
 REQUIRED_OF_AGGREGATES = ("create_state", "accumulate")

@@ -44,8 +44,9 @@ _Key: TypeAlias = tuple[object, ...]
 class KernelPlans:
     """Plans of queries by what they were made of. Safe to use from several threads."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self) -> None:
+        """Plans can be made once `renew` has brought a Spark."""
+        self._spark: SparkSession | None = None
         self._bridge: Bridge | None = None
         self._leaves: dict[int, tuple[tuple[Column, ...], int | None]] = {}
         """What the bridge's session knows of each table: its columns, and the id of its leaf."""
@@ -72,6 +73,7 @@ class KernelPlans:
         with self._planning:
             bridge = self._bridge
             if bridge is None:
+                assert self._spark is not None, "whoever plans has waited for it"
                 bridge = self._bridge = Bridge(self._spark)
                 register([bridge.spark])
             leaf = None if table is None else self._leaf(bridge, table)

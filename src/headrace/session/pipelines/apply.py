@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
@@ -197,6 +196,8 @@ class Plan:
 
 def rows_of(record: ObjectRecord, rows: Any) -> pa.Table:
     """The rows of a table in its own types. Raises `DatatypeMismatch`."""
+    import pandas as pd
+
     schema = arrow_schema(record.columns)
     try:
         if isinstance(rows, pa.Table):

@@ -1,0 +1,69 @@
+"""A real server while its Spark starts: stopped, killed, and with one that does not start. No test waits for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from server import Server
+from support import eventually
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    found = Server(tmp_path)
+    yield found
+    found.close()
+
+
+NEEDS_SPARK = "SELECT upper(v), count(*) FROM t GROUP BY 1"
+
+
+def _group(process_id: int) -> list[str]:
+    """What is left of the processes that a server has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, rest = stat.read_text().split("(", 1)[1].rsplit(")", 1)
+        except OSError:
+            continue  # it has just ended
+        state, _, group, *_ = rest.split()
+        if int(group) == process_id and state != "Z":
+            found.append(name)
+    return found
+
+
+def test_stopped_and_killed_while_spark_starts(server: Server) -> None:
+    """What was written before is there, and Java goes with the server."""
+    server.start()
+    server.execute("CREATE TABLE t (k int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    group = server.process_id
+    server.terminate()
+    assert server._process is not None and server._process.wait(120) == 0
+    eventually(lambda: not _group(group), "Java to end with the server")
+    server.start()
+    server.execute("INSERT INTO t VALUES (2, 'b')")
+    server.kill()
+    server.start()
+    assert server.rows("SELECT k, v FROM t ORDER BY k") == [(1, "a"), (2, "b")]
+    assert server.rows("SELECT v FROM t WHERE k = 2") == [("b",)]
+    server.kill()
+
+
+def test_a_spark_that_does_not_start_is_told(tmp_path: Path) -> None:
+    """By the log, and to whoever needs it; all else is served, and the server stops as it should."""
+    server = Server(tmp_path, settings={"HEADRACE_SPARK_CONF": '{"spark.driver.extraJavaOptions": "-Xmx1g"}'})
+    try:
+        server.start()
+        server.execute("CREATE TABLE t (k int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+        for sql in (NEEDS_SPARK, "FLUSH", "CREATE MATERIALIZED VIEW m AS SELECT v FROM t"):
+            with pytest.raises(psycopg.errors.OperationalError, match="Spark did not start"):
+                server.execute(sql)
+        assert server.rows("SELECT v FROM t WHERE k = 1") == [("a",)]
+        assert "Spark cannot be started" in server.log_text() and "JAVA_GATEWAY_EXITED" in server.log_text()
+        assert server.stop() == 0
+    finally:
+        server.close()
