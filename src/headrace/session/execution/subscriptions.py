@@ -38,7 +38,7 @@ PROGRESS: Final = "Progress"
 _FOLLOWED: Final = ("table", "materialized_view")
 _ADVANCE_S: Final = 1.0
 """Seconds after which a reader that waits takes note of how far its relation is without a change."""
-_NAMES: Final = pa.array([*OPERATIONS, PROGRESS])
+_NAMES: Final = (*OPERATIONS, PROGRESS)
 
 
 # ---- what there is
@@ -263,7 +263,7 @@ def data_of(piece: Piece, at: Ints, columns: Sequence[ResultColumn]) -> list[pa.
 
 def operations_of(piece: Piece, at: Ints) -> pa.Array:
     """What happens to rows of a piece, in a word each."""
-    return _NAMES.take(pa.array(piece.operations[at]))
+    return pa.array(_NAMES).take(pa.array(piece.operations[at]))
 
 
 def declare(session: Session, statement: st.DeclareSubscriptionCursor) -> Result:
