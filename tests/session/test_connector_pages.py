@@ -201,3 +201,17 @@ def test_deltalake(database: Database, tmp_path: Path) -> None:
     database.flush()
     rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
     assert sorted((r["customer"], str(r["total"])) for r in rows) == [("ann", "11.50"), ("bob", "3.00")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "connector = 'deltalake', location = 's3://b/t', s3.access.key = 'a', s3.secret.key = 'open'",
+        "connector = 'iceberg', catalog.type = 'rest', catalog.uri = 'https://x', catalog.token = 'open', "
+        "database.name = 'n', table.name = 't'",
+    ],
+)
+def test_keys_of_lakes_are_secrets(database: Database, options: str) -> None:
+    database.sql("CREATE TABLE IF NOT EXISTS unkept (id int PRIMARY KEY)")
+    with pytest.raises(HeadraceError, match="has to be a secret"):
+        database.sql(f"CREATE SINK unkept_out FROM unkept WITH ({options}, primary_key = 'id')")

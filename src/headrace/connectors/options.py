@@ -17,6 +17,10 @@ _TRUE = frozenset(("true", "t", "yes", "on", "1"))
 _FALSE = frozenset(("false", "f", "no", "off", "0"))
 
 
+_CONFIDENTIAL = (".client.secret", ".key.pem", ".secret.key", ".credential", ".token")
+"""How the names of options end, besides passwords, whose values nobody is to read."""
+
+
 def parse_duration_ms(text: str) -> float | None:
     """Milliseconds of a duration such as `60s`, `1.5h`, `200ms`; None if it is not one."""
     match = _DURATION.fullmatch(text)
@@ -36,7 +40,7 @@ def refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
 def refuse_open(names: Iterable[str]) -> None:
     """Raise `InvalidParameter` for a password among options whose values are written in the statement."""
     for name in names:
-        if name.endswith((".client.secret", ".key.pem")) or name.rpartition(".")[2] == "password":
+        if name.endswith(_CONFIDENTIAL) or name.rpartition(".")[2] == "password":
             raise InvalidParameter(
                 f"option {name} has to be a secret: everybody can read a statement's text",
                 hint=f"CREATE SECRET s AS '...'; and then {name} = SECRET s",

@@ -25,8 +25,8 @@ SINK: Final = Declared(
     (
         Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
                required=True, choices=("sql", "rest")),
-        Option("catalog.uri", "Where it is: `postgresql+psycopg://...` or `sqlite:////path`, or `https://...`.",
-               required=True, secret=True),
+        Option("catalog.uri", "Where it is: `postgresql+psycopg://...` (a secret, with a password in it), "
+               "`sqlite:////path` or `https://...`.", required=True, secret=True),
         Option("catalog.name", "Its name.", default="default"),
         Option("catalog.credential", "`client:secret`, of a REST catalog.", secret=True),
         Option("catalog.token", "A bearer token, of a REST catalog.", secret=True),
