@@ -278,9 +278,10 @@ class World:
         made._life.lanes.launch = self.drive
         self.lanes: set[tuple[str, int | None]] = set()
         made._life.recover()
+        made._life.define()
+        made._life.plan()  # which lets each job run
         for job in core.jobs.values():
             self.note_base(job)
-            self.drive(job)
 
     def not_expected(self, name: str, error: Exception) -> None:
         """What runs in the background fails only as it is built to fail."""
