@@ -123,8 +123,15 @@ def test_who_may_not_log_in_is_told_after_the_proof_only(served: Served) -> None
 def test_the_log_says_who_was_turned_away(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     server = served(SCRAM)
     refused(server, password="close sesame")
-    told = "".join(capsys.readouterr())
-    assert "client turned away" in told and "user=anna" in told and "127.0.0.1" in told and "sesame" not in told
+    lines: list[str] = []
+
+    def is_told() -> bool:
+        lines.extend(capsys.readouterr())
+        return "client turned away" in "".join(lines)
+
+    eventually(is_told, "the log, which is written after the client has been told")
+    told = "".join(lines)
+    assert "user=anna" in told and "127.0.0.1" in told and "sesame" not in told
 
 
 def test_no_session_is_opened_before_the_proof(served: Served, database: Database) -> None:
