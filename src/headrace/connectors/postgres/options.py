@@ -11,6 +11,8 @@ from headrace.connectors.declared import Declared, Option, needed_module
 from headrace.errors import HeadraceError, InvalidParameter, SinkError
 
 CONNECT_S = 10
+NO_FILE = f"{os.devnull}/none"
+"""A file that nobody can make."""
 REQUIRES_AUTH = 160_000
 """The first version of libpq that can be told which ways of authentication, and no certificate, to use."""
 LOCK_WAIT_MS = 10_000
@@ -67,7 +69,7 @@ def cdc_server(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _nobody(psycopg: Any) -> dict[str, str]:
     """Options by which nothing that belongs to this process says who it is: only what the user has given does."""
-    found = {"passfile": os.devnull, "gssencmode": "disable"}
+    found = {"passfile": NO_FILE, "gssencmode": "disable"}
     if psycopg.pq.version() >= REQUIRES_AUTH:
         found |= {"require_auth": "none,password,md5,scram-sha-256", "sslcertmode": "disable"}
     return found
