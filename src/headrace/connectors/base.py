@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.declared import Declared
 from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, refuse_open, refuse_secrets
 from headrace.errors import InvalidParameter
 
@@ -98,10 +99,13 @@ class Source(ABC):
         self.columns = list(columns)
         self.schema: pa.Schema = arrow_schema(columns)
 
+    declared: ClassVar[Declared | None] = None
+    """The options of its connector, where it declares them."""
+
     @classmethod
     def takes_secret(cls, option: str) -> bool:
         """Whether an option may have the value of a secret: it says nothing of it in offsets, tasks or rows."""
-        return False
+        return cls.declared is not None and cls.declared.takes_secret(option)
 
     @classmethod
     @abstractmethod

@@ -15,10 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import ClassVar
 
 import pyarrow as pa
 
 from headrace.common.columns import Column
+from headrace.connectors.declared import Declared
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.options import OptionReader, refuse_open, refuse_secrets
 from headrace.errors import InvalidParameter, SinkError
@@ -62,10 +64,13 @@ class Sink(ABC):
     delivers = True
     """Whether it writes to something outside: see the module."""
 
+    declared: ClassVar[Declared | None] = None
+    """The options of its connector, where it declares them."""
+
     @classmethod
     def takes_secret(cls, option: str) -> bool:
         """Whether an option may have the value of a secret."""
-        return False
+        return cls.declared is not None and cls.declared.takes_secret(option)
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         self.columns = list(columns)

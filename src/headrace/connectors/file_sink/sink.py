@@ -38,6 +38,8 @@ SINK = Declared(
 class FileSink(Sink):
     """See the module."""
 
+    declared = SINK
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         options = _spelled(options)
         super().__init__(options, columns)

@@ -32,10 +32,7 @@ FORGOTTEN_MS = 6 * 86_400_000
 class KafkaSink(Sink):
     """See the module."""
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """Any property of the client."""
-        return SINK.takes_secret(option)
+    declared = SINK
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)

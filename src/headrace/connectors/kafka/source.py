@@ -39,10 +39,7 @@ class KafkaSource(Source):
 
     feeds = True
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """Any property of the client."""
-        return SOURCE.takes_secret(option)
+    declared = SOURCE
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:

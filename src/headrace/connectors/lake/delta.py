@@ -16,8 +16,8 @@ from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
 from headrace.connectors.declared import Declared, Option, needed_module
 from headrace.connectors.lake import changes
-from headrace.connectors.lake.tables import CREATE, STORE, check_columns, check_key, fitted, told
-from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, already_delivered, key_of
+from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
+from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
 
 SINK: Final = Declared(
@@ -34,28 +34,21 @@ _STORE: Final = {
 _GONE: Final = "__gone"
 
 
-class DeltaSink(Sink):
+class DeltaSink(LakeSink):
     """See the module."""
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """The keys of the object store."""
-        return SINK.takes_secret(option)
+    declared = SINK
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        values = SINK.read(options, SINK_OPTIONS)
+        values = self._values
         self._location: str = values["location"]
         if not self._location.startswith(("/", "s3://", "s3a://")):
             raise InvalidParameter("option location must be s3://bucket/path or an absolute path")
-        self._creates: bool = values[CREATE.name]
         self._store = {name: values[option] for option, name in _STORE.items() if values[option]}
         if (values["s3.endpoint"] or "").startswith("http://"):
             self._store["AWS_ALLOW_HTTP"] = "true"
-        self._upserts = options.get("type", "upsert") == "upsert"
-        self._key = key_of(options, columns)
         self._name = f"Delta table {self._location}"
-        check_key(columns, self._key)
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -63,9 +56,7 @@ class DeltaSink(Sink):
             delta = self._package()
             if not delta.DeltaTable.is_deltatable(self._location, self._store):
                 if not self._creates:
-                    raise InvalidParameter(
-                        f"there is no {self._name}", hint=f"create it there first, or set {CREATE.name} = true"
-                    )
+                    raise absent(self._name)
                 delta.DeltaTable.create(
                     self._location, arrow_schema(self.columns), mode="ignore", storage_options=self._store
                 )
@@ -77,7 +68,7 @@ class DeltaSink(Sink):
             table = self._table()
             if already_delivered(position, table.transaction_version(position.delivery) or 0, self._name):
                 return 0
-        found = changes.taken(batches, len(self.columns), self._key if self._upserts else None)
+        found = self._taken(batches)
         with told(self._name):
             if not found.is_empty:
                 self._commit(table, position, found)

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.declared import Declared, Option, needed_module
 from headrace.connectors.lake import changes
-from headrace.connectors.lake.tables import CREATE, STORE, check_columns, check_key, fitted, told
-from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, already_delivered, key_of
+from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
+from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
 
 SINK: Final = Declared(
@@ -50,28 +50,21 @@ _TRIES: Final = 5
 """Commits of one epoch, where others commit to the table meanwhile."""
 
 
-class IcebergSink(Sink):
+class IcebergSink(LakeSink):
     """See the module."""
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """What lets somebody into the catalog and the object store."""
-        return SINK.takes_secret(option)
+    declared = SINK
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        values = SINK.read(options, SINK_OPTIONS)
+        values = self._values
         schemes = _SCHEMES[values["catalog.type"]]
         if not values["catalog.uri"].startswith(schemes):
             raise InvalidParameter(f"option catalog.uri must begin with {' or '.join(schemes)}")
         self._catalog_name: str = values["catalog.name"]
         self._properties = {name: values[option] for option, name in _PROPERTIES.items() if values[option]}
         self._table_name = (*values["database.name"].split("."), values["table.name"])
-        self._creates: bool = values[CREATE.name]
-        self._upserts = options.get("type", "upsert") == "upsert"
-        self._key = key_of(options, columns)
         self._name = f"Iceberg table {'.'.join(self._table_name)}"
-        check_key(columns, self._key)
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -79,9 +72,7 @@ class IcebergSink(Sink):
             catalog = self._catalog()
             if not catalog.table_exists(self._table_name):
                 if not self._creates:
-                    raise InvalidParameter(
-                        f"there is no {self._name}", hint=f"create it there first, or set {CREATE.name} = true"
-                    )
+                    raise absent(self._name)
                 catalog.create_namespace_if_not_exists(self._table_name[:-1])
                 schema = arrow_schema(self.columns)
                 catalog.create_table_if_not_exists(self._table_name, schema, properties=_MADE)
@@ -94,7 +85,7 @@ class IcebergSink(Sink):
             table = catalog.load_table(self._table_name)
             if self._has(table, position):
                 return 0
-        found = changes.taken(batches, len(self.columns), self._key if self._upserts else None)
+        found = self._taken(batches)
         with told(self._name):
             return self._deliver(catalog, table, position, found)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors.declared import Option
+from headrace.connectors.declared import Declared, Option
+from headrace.connectors.lake.changes import Changes, taken
+from headrace.connectors.sinks import SINK_OPTIONS, Sink, key_of
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SinkError
 
 STORE: Final = (
@@ -23,6 +25,29 @@ CREATE: Final = Option(
     "create_table_if_not_exists", "Make the table, with the sink's columns, where there is none.", "boolean",
     default="false",
 )  # fmt: skip
+
+
+class LakeSink(Sink):
+    """What the sinks into tables of any format have in common."""
+
+    declared: ClassVar[Declared]
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        self._values = self.declared.read(options, SINK_OPTIONS)
+        self._creates: bool = self._values[CREATE.name]
+        self._upserts = options.get("type", "upsert") == "upsert"
+        self._key = key_of(options, columns)
+        check_key(columns, self._key)
+
+    def _taken(self, batches: Iterator[pa.RecordBatch]) -> Changes:
+        """What an epoch comes to."""
+        return taken(batches, len(self.columns), self._key if self._upserts else None)
+
+
+def absent(name: str) -> InvalidParameter:
+    """What is said where there is no table, and none is to be made."""
+    return InvalidParameter(f"there is no {name}", hint=f"create it there first, or set {CREATE.name} = true")
 
 
 @contextmanager

@@ -51,10 +51,7 @@ class PostgresCdcSource(Source):
     feeds = True
     holds = True
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """The password."""
-        return CDC.takes_secret(option)
+    declared = CDC
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:

@@ -36,10 +36,7 @@ DELIVERIES = "headrace_deliveries"
 class PostgresSink(Sink):
     """See the module."""
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """The password."""
-        return SINK.takes_secret(option)
+    declared = SINK
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
