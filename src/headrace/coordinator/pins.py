@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class Pins:
         self._lock = threading.Lock()
         self._tokens = itertools.count(1)
         self._pins: dict[int, _Pin] = {}
+        self._gone: deque[int] = deque()
+        """Pins that were let go of, and are still among those."""
         self._prefixes: dict[str, int] = {}
 
     def pin(self, relations: Iterable[int] | None, epoch: int, paths: Iterable[str] = ()) -> int:
@@ -34,29 +37,38 @@ class Pins:
         pin = _Pin(None if relations is None else frozenset(relations), epoch, frozenset(paths))
         with self._lock:
             token = next(self._tokens)
-            self._pins[token] = pin
+            self._current()[token] = pin
             return token
 
     def hold(self, token: int, paths: Iterable[str]) -> None:
         """Add objects to a pin."""
         with self._lock:
-            old = self._pins[token]
-            self._pins[token] = _Pin(old.relations, old.epoch, old.paths | frozenset(paths))
+            pins = self._current()
+            old = pins[token]
+            pins[token] = _Pin(old.relations, old.epoch, old.paths | frozenset(paths))
 
     def unpin(self, token: int) -> None:
-        """Let go; harmless when repeated."""
-        with self._lock:
-            self._pins.pop(token, None)
+        """Let go; harmless when repeated.
+
+        It takes no lock: an abandoned reader lets go when garbage is collected, which may be while its thread holds it.
+        """
+        self._gone.append(token)
+
+    def _current(self) -> dict[int, _Pin]:
+        """The pins without those that were let go of. The caller holds the lock."""
+        while self._gone:
+            self._pins.pop(self._gone.popleft(), None)
+        return self._pins
 
     def epochs(self, relation: int) -> list[int]:
         """The epochs that are pinned of a relation."""
         with self._lock:
-            return [p.epoch for p in self._pins.values() if p.relations is None or relation in p.relations]
+            return [p.epoch for p in self._current().values() if p.relations is None or relation in p.relations]
 
     def paths(self) -> set[str]:
         """All objects that are pinned."""
         with self._lock:
-            return set().union(*(p.paths for p in self._pins.values()))
+            return set().union(*(p.paths for p in self._current().values()))
 
     def prefixes(self) -> tuple[str, ...]:
         """Beginnings of the names of objects that are being written and not committed yet."""
