@@ -78,6 +78,10 @@ def session(database: Database) -> Iterator[Session]:
          "current_setting('timezone') FROM pg_class WHERE relname = 'looked'", [("loo", "l", True, "UTC")]),
         ("SELECT nspname = ANY(current_schemas(true)), nspname = ANY(current_schemas(false)) FROM pg_namespace "
          "WHERE nspname = 'pg_catalog'", [(True, False)]),
+        ("SELECT nspname = ANY(f) FROM current_schemas(true) AS t(f), pg_namespace WHERE nspname = 'pg_catalog'",
+         [(True,)]),
+        ("SELECT nspname = ANY(f) FROM current_schemas(false) AS t(f), pg_namespace WHERE nspname = 'pg_catalog'",
+         [(False,)]),
         ("SELECT relnatts / 2, NULL::int FROM pg_class WHERE relname = 'looked'", [(2, None)]),
         ("SELECT x FROM (VALUES (1), (NULL), (2)) v(x), pg_namespace WHERE nspname = 'public' ORDER BY x DESC",
          [(None,), (2,), (1,)]),
@@ -135,6 +139,8 @@ def test_outputs_are_named_as_postgresql_names_them(session: Session) -> None:
         ("SELECT relname::timestamp(3) FROM pg_class", NotSupported),
         ("SELECT current_setting('no.such', relname = 'x') FROM pg_class", NotSupported),
         ("SELECT current_setting('no.such') FROM pg_class", UndefinedObject),
+        ("SELECT current_setting() FROM pg_class", UndefinedFunction),
+        ("SELECT current_schemas() FROM pg_class", UndefinedFunction),
     ],
 )
 def test_what_is_refused(session: Session, sql: str, error: type[HeadraceError]) -> None:

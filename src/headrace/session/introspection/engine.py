@@ -208,7 +208,8 @@ def _stopped_with(session: Session, interrupt: Callable[[], None]) -> Iterator[N
 # ---- values
 
 
-_ARGUMENTS: Final = {"current_setting": 2, "current_schemas": 1}
+_ARGUMENTS: Final = {"current_setting": (1, 2), "current_schemas": (1,)}
+"""How many arguments those may have that have any."""
 
 
 def _is_true(given: str | int | bool) -> bool:
@@ -216,8 +217,8 @@ def _is_true(given: str | int | bool) -> bool:
 
 
 def _value(session: Session, name: str, *given: str | int | bool) -> str | int | bool | list[str] | None:
-    if len(given) > _ARGUMENTS.get(name, 0):
-        raise UndefinedFunction(f"function {name} does not take so many arguments")
+    if len(given) not in _ARGUMENTS.get(name, (0,)):
+        raise UndefinedFunction(f"there is no function {name} of {len(given)} arguments")
     if name == "current_setting":
         return setting_or_null(session, str(given[0]), missing_ok=len(given) == 2 and _is_true(given[1]))
     implicit = ["pg_catalog"] if name == "current_schemas" and given and _is_true(given[0]) else []

@@ -221,6 +221,8 @@ class Rewriter:
                 alias = pb.Alias(aliasname=name)
                 alias.CopyFrom(relation.alias if relation.HasField("alias") else alias)
                 subquery = nodes.expression(query).sub_link.subselect
+                if name in _SESSION:
+                    next(nodes.messages(subquery, pb.FuncCall)).args.extend(call.func_call.args)
                 node.CopyFrom(pb.Node(range_subselect=pb.RangeSubselect(subquery=subquery, alias=alias)))
                 return
 
