@@ -388,7 +388,8 @@ def test_an_epoch_that_could_not_even_be_given_up_holds_nothing(db: Database, mo
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
     # The writer keeps runs of its own, and no epoch of anything.
-    eventually(lambda: not any(p.relations for p in db.core.pins._pins.values()) and not db.core.pins.prefixes())
+    pins = db.core.pins
+    eventually(lambda: not pins.epochs(t) and not pins.epochs(v) and not pins.prefixes())
 
 
 @pytest.mark.parametrize("error", [EditRejected("no"), StorageError("no answer"), KeyError("job")])

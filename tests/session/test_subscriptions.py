@@ -241,13 +241,13 @@ def test_copy_in_binary(items: Database, wire: psycopg.Connection[Any]) -> None:
 
 def test_a_client_that_goes_leaves_nothing_behind(items: Database, server: ServerThread) -> None:
     pins = items.coordinator._core.pins
-    before = len(pins._pins)
+    before = len(pins)
     connection = connect(server)
     copying = connection.cursor().copy("COPY (SUBSCRIBE items FULL WITH (progress)) TO STDOUT")
     assert copying.__enter__().read_row() is not None
-    assert len(pins._pins) > before
+    assert len(pins) > before
     connection.pgconn.finish()
-    eventually(lambda: len(pins._pins) <= before)
+    eventually(lambda: len(pins) <= before)
 
 
 def test_what_was_followed_is_dropped(database: Database, wire: psycopg.Connection[Any]) -> None:

@@ -60,6 +60,10 @@ class Pins:
             self._pins.pop(self._gone.popleft(), None)
         return self._pins
 
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._current())
+
     def epochs(self, relation: int) -> list[int]:
         """The epochs that are pinned of a relation."""
         with self._lock:
