@@ -116,7 +116,21 @@ def postgres_server(settings: Mapping[str, str] | None = None, parent: Path | No
         shutil.chown(root, SERVER_USER, SERVER_USER)
     server = Postgres(port, data, root / "log", programs)
     try:
-        _run([str(programs / "initdb"), "-D", str(data), "-U", "root", "-A", "trust", "-E", "UTF8", "--locale=C"])
+        _run(
+            [
+                str(programs / "initdb"),
+                "-D",
+                str(data),
+                "-U",
+                "root",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--lc-ctype=C.UTF-8",
+            ]
+        )
         options = {"listen_addresses": HOST, "port": str(port), "unix_socket_directories": "", **(settings or {})}
         lines = "".join(f"{name} = '{value}'\n" for name, value in options.items())
         with (data / "postgresql.conf").open("a") as file:

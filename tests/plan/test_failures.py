@@ -153,4 +153,28 @@ def test_no_advice_of_sparks_is_told() -> None:
     found = translate(
         ValueError(f'{text}necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012')
     )
-    assert (found.sqlstate, found.message) == ("22012", "Division by zero.")
+    assert (found.sqlstate, found.message) == ("22012", "division by zero")
+
+
+@pytest.mark.parametrize(
+    ("told", "sqlstate", "message"),
+    [
+        ("[REMAINDER_BY_ZERO] Remainder by zero. Use `try_mod` to tolerate divisor being 0. SQLSTATE: 22012", "22012",
+         "division by zero"),
+        ("[ARITHMETIC_OVERFLOW] integer overflow. Use 'try_add' to tolerate overflow. SQLSTATE: 22003", "22003",
+         "integer out of range"),
+        ("[ARITHMETIC_OVERFLOW] overflow. Use 'try_add' to tolerate overflow. SQLSTATE: 22003", "22003",
+         "value out of range"),
+        ("[BINARY_ARITHMETIC_OVERFLOW] 1S + 32767S caused overflow. Use `try_add` to ignore it. SQLSTATE: 22003",
+         "22003", "smallint out of range"),
+        ("[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row. SQLSTATE: 21000", "21000",
+         "more than one row returned by a subquery used as an expression"),
+        ("[COLLECTION_SIZE_LIMIT_EXCEEDED.FUNCTION] Can't create array. SQLSTATE: 54000", "54000",
+         "an array would have too many elements"),
+        ("[INVALID_ARRAY_INDEX] The index 9 is out of bounds. Use the SQL function `get()` to tolerate it. "
+         "SQLSTATE: 22003", "22003", "The index 9 is out of bounds."),
+    ],
+)  # fmt: skip
+def test_what_postgres_has_words_for(told: str, sqlstate: str, message: str) -> None:
+    found = translate(RuntimeError(told))
+    assert (found.sqlstate, found.message) == (sqlstate, message)

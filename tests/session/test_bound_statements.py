@@ -169,3 +169,52 @@ def test_views_with_sets_lists_and_templates(world: Database) -> None:
     assert world.sql("SELECT * FROM e1 ORDER BY 1, 2").rows() == [(2, 1, None)]
     assert world.sql("SELECT * FROM e2 ORDER BY 1").rows() == [(0, 3, [3]), (1, 2, [2])]
     world.sql("DROP TABLE e CASCADE")
+
+
+PATTERNS = [
+    ("s LIKE $1", "\\x", [1]), ("s LIKE $1", "\\%", []), ("s || '%' LIKE $1", "_\\%", [1, 2]),
+    ("'x%' LIKE s || $1", "\\%", [1]), ("s ILIKE $1", "\\X", [1]), ("s ~ $1", "^[[:alpha:]]$", [1, 2]),
+    ("regexp_replace(s, $1, 'z') = 'z'", "[xy]", [1, 2]), ("s SIMILAR TO $1", "x|z", [1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "pattern", "expected"), PATTERNS)
+def test_a_pattern_in_a_parameter(world: Database, condition: str, pattern: str, expected: list[int]) -> None:
+    """An escape character before an ordinary one stands for that, in a parameter, too."""
+    session = world.session()
+    prepared = session.prepare(f"SELECT id FROM w WHERE {condition} ORDER BY id")
+    assert prepared.execute([pattern]).table()["id"].to_pylist() == expected
+    session.close()
+
+
+def test_a_pattern_in_a_parameter_that_ends_with_its_escape_character(world: Database) -> None:
+    session = world.session()
+    with pytest.raises(HeadraceError) as caught:
+        session.prepare("SELECT id FROM w WHERE s LIKE $1").execute(["x\\"]).table()
+    assert caught.value.sqlstate == "22025"
+    session.close()
+
+
+def test_patterns_of_rows_in_a_view(world: Database) -> None:
+    world.sql("CREATE TABLE rules (p text PRIMARY KEY)")
+    world.sql("INSERT INTO rules VALUES ('^x'), ('[y-z]'), ('\\d')")
+    world.sql("CREATE MATERIALIZED VIEW ruled AS SELECT w.id, p FROM w JOIN rules ON w.s ~ p")
+    world.sql("CREATE MATERIALIZED VIEW swapped AS SELECT p, regexp_replace('x1y', p, '<\\&>') AS v FROM rules")
+    assert world.sql("SELECT * FROM ruled ORDER BY id").rows() == [(1, "^x"), (2, "[y-z]")]
+    world.sql("DELETE FROM rules WHERE p = '^x'; INSERT INTO rules VALUES ('^.$')")
+    world.sql("FLUSH")
+    assert world.sql("SELECT * FROM ruled ORDER BY id, p").rows() == [(1, "^.$"), (2, "[y-z]"), (2, "^.$")]
+    swapped = dict(world.sql("SELECT * FROM swapped").rows())
+    assert swapped == {"[y-z]": "x1<y>", "\\d": "x<1>y", "^.$": "x1y"}
+    with pytest.raises(HeadraceError, match="parentheses") as caught:
+        world.sql("SELECT 'x' ~ (p || '(') FROM rules").rows()
+    assert caught.value.sqlstate == "2201B"
+    world.sql("DROP MATERIALIZED VIEW ruled; DROP MATERIALIZED VIEW swapped; DROP TABLE rules")
+
+
+def test_a_window_over_a_document_and_what_it_is_compared_by(world: Database) -> None:
+    world.sql("CREATE TABLE documents (id int PRIMARY KEY, j jsonb)")
+    world.sql("INSERT INTO documents VALUES (1, '[]'), (2, '{\"a\": 1}')")
+    query = "SELECT id, bool_or((greatest('{}'::jsonb, j) > j)) OVER (ORDER BY id) FROM documents ORDER BY id"
+    assert world.sql(query).rows() == [(1, True), (2, True)]
+    world.sql("DROP TABLE documents")

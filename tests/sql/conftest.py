@@ -20,6 +20,7 @@ def sql_spark() -> Iterator[object]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": "1",
+        "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
     }.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

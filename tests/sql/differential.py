@@ -294,7 +294,8 @@ def search(
     generator = Generator(seed)
     found = []
     for at in range(0, count, batch):
-        found += compare(ours, theirs, [generator.expression() for _ in range(min(batch, count - at))], tally)
+        drawn = [generator.drawn() for _ in range(min(batch, count - at))]
+        found += compare(ours, theirs, drawn, tally)
     return found
 
 
@@ -352,7 +353,7 @@ def session(builder: Any) -> Any:
     settings = {
         "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false",
-        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
         "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
     }  # fmt: skip
     for key, value in settings.items():

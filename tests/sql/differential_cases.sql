@@ -182,3 +182,40 @@ coalesce((-3)::float4, f4) / (f4 - f4)
 least(interval '1 mon', iv)
 greatest(iv, interval '1 mon')
 least(iv, interval '1 mon', interval '30 days')
+-- floats whose shortest text Java does not find; averages of numerics
+(f4 * f8)::text
+(f4 / 3)::text || (f8 / 7)::text
+to_jsonb(ARRAY[f4 * f8])
+concat(f8 / 7, f4 / 7, NULL::float8)
+avg(n) OVER ()
+avg(ceiling(n)) OVER (ORDER BY id)
+-- letters beyond ASCII; patterns that come with the row
+'naïve' ~ '^\w+$'
+'É' ~* 'é'
+regexp_replace('naïve café', '\y', '|', 'g')
+'a€' ~ '[[:punct:]]'
+E'a\u00a0b' ~ '\s'
+'ab' ~ '[[:alpha:]-z]'
+t ~ t
+t !~* left(t, 1)
+regexp_replace(t, left(t, 1), '<\&>')
+regexp_replace(t || t, left(t, 1), upper(t), 'g')
+regexp_replace('foo bar', '(' || chr(110 + id) || ')', '\1\1')
+substring(t from left(t, 2))
+regexp_count(t, left(t, 1))
+regexp_like(t, upper(left(t, 2)), 'i')
+t SIMILAR TO left(t, 1) || '%'
+'x' ~ repeat('(', id)
+regexp_match('foobar', '(o)(.)b')
+regexp_replace(t, '(ne|[o-z]w)? ?', '<\1>')
+regexp_replace('http://a https://b', 'https?://', '', 'g')
+substring(t from '(o|w|,)[a-z]?')
+regexp_match('colour', '(colou?r|x)')
+-- arrays of queries
+i4 = ANY (ARRAY(SELECT y.i4 FROM d AS y))
+i4 <> ALL (ARRAY(SELECT y.i4 FROM d AS y WHERE y.id < d.id))
+i4 > ANY (ARRAY(SELECT y.id FROM d AS y ORDER BY 1))
+array_to_string(ARRAY(SELECT y.t FROM d AS y ORDER BY y.id), ',')
+ARRAY(SELECT y.id FROM d AS y ORDER BY y.id)::text
+array_remove(ARRAY(SELECT y.id FROM d AS y ORDER BY 1), 3)
+3 = ANY (array_remove(ARRAY(SELECT y.id FROM d AS y ORDER BY 1), 3))

@@ -208,6 +208,8 @@ class Queries:
             f"SELECT x.id, (x.i4, x.t) IN (SELECT y.i4, y.t FROM d AS y WHERE {c}) AS v FROM d AS x",
             f"SELECT x.id FROM d AS x WHERE (x.id, x.b) NOT IN (SELECT y.id, y.b FROM d AS y WHERE {link})",
             f"SELECT x.id, ARRAY(SELECT y.id FROM d AS y WHERE {link} ORDER BY y.id DESC) AS v FROM d AS x",
+            f"SELECT x.id, {outer} {compared} ANY (ARRAY(SELECT {inner} FROM d AS y WHERE {c})) AS v FROM d AS x",
+            f"SELECT x.id, array_to_string(ARRAY(SELECT y.t FROM d AS y WHERE {link} ORDER BY y.id), ',') AS v FROM d AS x",
             f"SELECT x.id, CASE WHEN EXISTS (SELECT 1 FROM d AS y WHERE {link}) THEN {outer} END AS v FROM d AS x",
             f"SELECT x.b, count(*) AS n FROM d AS x GROUP BY x.b HAVING count(*) > (SELECT min(y.id) FROM d AS y WHERE {c})",
         )  # fmt: skip

@@ -28,3 +28,13 @@ SELECT x.id, count(*) OVER (ORDER BY x.n DESC NULLS LAST RANGE BETWEEN 2.125 PRE
 SELECT x.id, count(*) OVER (PARTITION BY x.b ORDER BY x.ts RANGE BETWEEN '10 days' PRECEDING AND '10000 days' FOLLOWING) FROM d AS x
 SELECT x.id, count(*) OVER (ORDER BY x.d RANGE BETWEEN interval '61 days' PRECEDING AND CURRENT ROW) FROM d AS x
 SELECT x.id, count(*) OVER (ORDER BY x.n, x.id RANGE 2 PRECEDING) FROM d AS x
+SELECT x.id, bool_or((greatest('{}'::jsonb, x.j) > x.j)) OVER (ORDER BY x.id) AS v FROM d AS x
+SELECT avg(n), avg(n * n), avg(nullif(ceiling(n), 1)), avg(n::numeric), avg(n / 3) FROM d
+SELECT x.b, jsonb_agg(x.f8 / 7 ORDER BY x.id) FROM d AS x GROUP BY x.b
+SELECT jsonb_agg(a ORDER BY id), jsonb_agg(ta ORDER BY id), jsonb_object_agg(id, a) FROM d
+SELECT x.b, jsonb_agg(x.a ORDER BY x.id) FROM d AS x GROUP BY x.b
+SELECT count(*) FROM d AS x JOIN d AS y ON x.t ~ left(y.t, 1)
+SELECT x.id FROM d AS x WHERE x.id = ANY (ARRAY(SELECT y.id + 1 FROM d AS y WHERE y.b = x.b))
+SELECT x.id, count(*) OVER (ORDER BY x.d RANGE BETWEEN interval '7 months' PRECEDING AND CURRENT ROW) AS v FROM d AS x
+SELECT x.id, count(*) OVER (ORDER BY x.ts DESC RANGE BETWEEN interval '2 mons' PRECEDING AND interval '24 years' FOLLOWING) AS v FROM d AS x
+SELECT x.id, sum(x.id) OVER (ORDER BY x.tz NULLS FIRST RANGE BETWEEN UNBOUNDED PRECEDING AND '1 year' FOLLOWING) AS v FROM d AS x

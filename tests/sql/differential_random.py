@@ -69,6 +69,21 @@ _DAYS = ("year", "month", "day", "dow", "isodow", "doy", "week", "quarter", "epo
 _UNITS = ("hour", "day", "month", "year", "minute", "week", "quarter", "second")
 _FIELDS = ("year", "month", "day", "hour", "minute", "second", "dow", "isodow", "doy", "week", "quarter", "epoch",
            "century", "decade", "isoyear", "millennium")  # fmt: skip
+_NUMBERS: Final = ("int2", "int4", "int8", "numeric", "float8", "float4")
+_TIMES: Final = ("date", "timestamp", "timestamptz", "interval", "time", "int4", "text")
+_UNKNOWN: Final = (
+    "'5'",
+    "'-2.5'",
+    "NULL",
+    "'2024-02-29'",
+    "'x'",
+    "'1 day'",
+    "'{1,2}'",
+    "'04:05'",
+    "'t'",
+    "'1e3'",
+    "''",
+)
 _LEFT_OUT = frozenset((
     "random", "now", "transaction_timestamp", "statement_timestamp", "gen_random_uuid", "proctime", "clock_timestamp",
 ))  # fmt: skip
@@ -83,6 +98,8 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
         "({text} || {any})", "concat_ws(',', {any}, {any})", "trim(BOTH 'a' FROM {text})", "md5({text})",
         "lpad({text}, 5)", "rpad({text}, {small}, {text})", "regexp_replace({text}, '[a-o]', 'X', 2)",
         "regexp_replace({text}, 'o', '0', 1, 2)", "regexp_replace({text}, 'O', '0', 1, 0, 'i')",
+        "regexp_replace({text}, '(ne|[o-z]w)? ?', '<\\1>')", "substring({text} from '[A-Z]?(o|ne|,)')",
+        "regexp_replace({text}, left({text}, 1), {text})", "substring({text} from left({text}, {small}))",
         "to_char({int8}, '999999')", "to_char({numeric}, 'FM9990.00')", "overlay({text} placing {text} from 2)",
         "({text})::varchar(3)", "({text[]})[{small}]", "({jsonb} ->> '{key}')", "jsonb_typeof({jsonb})", "array_to_string({text[]}, {text})", "({any})::text",
     ),
@@ -110,6 +127,7 @@ _FORMS: Final[dict[str, tuple[str, ...]]] = {
         "({int4[]} = {int4[]})", "({int4[]} < {int4[]})", "({int4[]} @> {int4[]})", "({int4[]} && {int4[]})",
         "(({int4}, {text}) = ({int4}, {text}))", "({bytea} = {bytea})", "({text[]} = {text[]})",
         "({date} < {timestamptz})", "(({int4}, {text}) IN (({int4}, {text}), (1, 'one')))",
+        "({text} ~ left({text}, 2))", "({text} !~* {text})", "({text} SIMILAR TO {text})",
         "({text} SIMILAR TO '%(o|a)%')", "({text} SIMILAR TO '[A-Z]_+')", "regexp_like({text}, 'O', 'i')", "({text} LIKE '%\\o%')",
         "({text} LIKE {text})", "(({int4}, {text}) < ({int4}, {text}))", "(({int8}, {date}) >= ({int4}, {date}))",
         "({int4[]} <@ {int4[]})", "({text[]} @> {text[]})", "({jsonb} @> {jsonb})", "({jsonb} ? '{key}')", "({text} < {text})", "(row({int4}, {text}) IS NULL)",
@@ -176,6 +194,30 @@ class Generator:
             return self._leaf(kind)
         name, arguments, form = self.random.choice(known)
         return form(name, [self._argument(a, depth - 1) for a in arguments])
+
+    def drawn(self) -> str:
+        """An expression of any kind."""
+        return self.loose() if self.random.random() < 0.2 else self.expression()
+
+    def loose(self) -> str:
+        """An expression over values of several types, whose own type is for the binder to find out."""
+        pick = self.random.choice
+        family = pick((_NUMBERS, _NUMBERS, _TIMES, ("text", "text[]", "int4[]", "jsonb", "bytea", "bool", "interval")))
+        a, b, c = (self._unsure(family) for _ in range(3))
+        return pick((
+            f"({a} {pick(('+', '-', '*', '/', '%'))} {b})", f"({a} {pick(('+', '-', '*', '/', '||'))} {b})",
+            f"({a} {pick(('=', '<>', '<', '>=', 'IS DISTINCT FROM'))} {b})", f"coalesce({a}, {b}, {c})",
+            f"{pick(('greatest', 'least'))}({a}, {b}, {c})", f"CASE WHEN {self.expression('bool', 1)} THEN {a} ELSE {b} END",
+            f"({a} IN ({b}, {c}))", f"({a} BETWEEN {b} AND {c})", f"ARRAY[{a}, {b}]", f"nullif({a}, {b})",
+            f"CAST({a} AS {pick(list(_LITERALS))})", f"({self.expression(None, 1)})::{pick(list(_LITERALS))}",
+            f"(({a}, {b}) = ({b}, {c}))", f"({a} = ANY (ARRAY[{b}, {c}]))", f"({self.expression('text', 1)} || {a})",
+        ))  # fmt: skip
+
+    def _unsure(self, family: Sequence[str]) -> str:
+        """A value of one of some types, or a literal without a type."""
+        if self.random.random() < 0.2:
+            return self.random.choice(_UNKNOWN)
+        return self.expression(self.random.choice(family), 1)
 
     def column(self, name: str) -> str:
         """A column of one of the relations."""

@@ -41,11 +41,26 @@ _DEFECT = re.compile(
 _JAVA_CLASS = re.compile(r"\b(?:java|javax|scala|py4j|org\.apache)(?:\.[\w$]+)+(?::\s*)?")
 _ADVICE = re.compile(
     r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error(, and return NULL instead)?\."
-    r"|\s*Use `try_\w+` to tolerate [^.]*\."
+    r"|\s*Use [`']?try_\w+[`']? to tolerate [^.]*\."
+    r"|\s*(?:Use the SQL function|To avoid this error,) [^.]*\."
 )
 _TOO_MANY_DIGITS = re.compile(r"^\S+ cannot be represented as Decimal\((\d+), (\d+)\)")
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
 
+_WORDS = {
+    "DIVIDE_BY_ZERO": ("22012", "division by zero"),
+    "REMAINDER_BY_ZERO": ("22012", "division by zero"),
+    "INTERVAL_DIVIDED_BY_ZERO": ("22012", "division by zero"),
+    "ARITHMETIC_OVERFLOW": ("22003", "{} out of range"),
+    "BINARY_ARITHMETIC_OVERFLOW": ("22003", "{} out of range"),
+    "INTERVAL_ARITHMETIC_OVERFLOW": ("22008", "interval out of range"),
+    "DATETIME_OVERFLOW": ("22008", "timestamp out of range"),
+    "SCALAR_SUBQUERY_TOO_MANY_ROWS": ("21000", "more than one row returned by a subquery used as an expression"),
+    "COLLECTION_SIZE_LIMIT_EXCEEDED": ("54000", "an array would have too many elements"),
+    "RECURSION_LEVEL_LIMIT_EXCEEDED": ("54001", "WITH RECURSIVE takes too many steps"),
+    "RECURSION_ROW_LIMIT_EXCEEDED": ("54000", "WITH RECURSIVE makes too many rows"),
+}
+"""PostgreSQL's states and words for what Spark calls by these names."""
 # Spark's states where PostgreSQL's clients know another one.
 _STATES = {
     "42703": errors.UndefinedColumn,
@@ -92,6 +107,9 @@ def translate(error: BaseException) -> HeadraceError:
             found = match
             break
     if found is not None:
+        known = _WORDS.get(found.group(1).partition(".")[0])
+        if known is not None:
+            return _of_words(*known, found.group(2))
         return _of_state(found.group(3), _shortened(found.group(2)))
     raising = _raised_by_user(text)
     if raising is not None:
@@ -195,6 +213,13 @@ def _in_own_words(message: str) -> str:
         return f'invalid input syntax for type {_NAMES[malformed[2]]}: "{malformed[1]}"'
     overflow = _OVERFLOW.match(message)
     return f"{_NAMES[overflow[1]]} out of range" if overflow is not None and overflow[1] in _NAMES else message
+
+
+def _of_words(state: str, words: str, told: str) -> HeadraceError:
+    first = told.partition(" ")[0]
+    kind = {"integer": "integer", "long": "bigint"}.get(first, "smallint" if first.endswith("S") else "value")
+    found, message = _STATES.get(state), words.format(kind)
+    return found(message, sqlstate=state) if found is not None else errors.StatementError(message, sqlstate=state)
 
 
 def _of_state(state: str, message: str) -> HeadraceError:

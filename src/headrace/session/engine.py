@@ -137,6 +137,8 @@ def _session(spark: SparkSession, parallelism: int, broadcast_bytes: str) -> Spa
     session = spark.newSession()
     for key, value in PLANNING_CONF.items():
         session.conf.set(key, value)
+    # Spark loses a column of which a window uses a field, too.
+    session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", broadcast_bytes)
     return session

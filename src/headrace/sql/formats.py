@@ -29,16 +29,3 @@ def spark_pattern(pattern: str) -> str:
         else:
             parts.append(other)
     return "".join(parts).replace("''", "") if "'" not in pattern else "".join(parts)
-
-
-def java_replacement(text: str, shift: int = 0) -> str:
-    """A replacement of `regexp_replace` in Java's spelling, its group numbers moved by `shift`."""
-
-    def step(match: re.Match[str]) -> str:
-        if match[1]:
-            return f"${int(match[1]) + shift}"
-        if match[0] == "\\&":
-            return f"${shift}" if shift else "$0"
-        return "\\$" if match[0] == "$" else "\\\\"
-
-    return re.sub(r"\\(\d)|\\&|\\\\|\$|\\", step, text)

@@ -1,5 +1,7 @@
 """Functions of `jsonb` over Arrow's columns: what Spark calls, and the server where it computes by itself.
 
+Patterns of regular expressions that are not known before are translated here, too.
+
 A kernel never raises: each of its values is a struct of the value and of the error, as the server takes errors from
 Spark, so that an expression that is not looked at does not fail.
 """
@@ -11,8 +13,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from headrace.common import regular
 from headrace.common.jsonb import functions as f
 from headrace.common.jsonb.document import KEY, TEXT, Wrong, known, pretty, read, stored, without_scale
+from headrace.errors import HeadraceError
 
 _JSONB: Final = pa.struct([pa.field(KEY, pa.binary()), pa.field(TEXT, pa.string())])
 RESULTS: Final[dict[str, pa.DataType]] = {
@@ -88,6 +92,9 @@ _STRICT: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("jsonb", "value"): f.of_value,
     ("jsonb", "object_agg"): f.aggregated,
     ("jsonb", "set"): lambda a, path, b, create: f.with_value(known(a), path, known(b), create),
+    ("text", "pattern"): regular.java_pattern,
+    ("text", "replacement"): regular.replacement_for,
+    ("text", "similar"): regular.similar,
     ("jsonb", "insert"): lambda a, path, b, after: f.with_inserted(known(a), path, known(b), after),
 }
 """Functions that are null where an argument is."""
@@ -106,6 +113,8 @@ def compute(result: str, name: str, given: tuple[Any, ...]) -> tuple[Any, str | 
         found = (function or _LENIENT[result, name])(*given)
     except Wrong as error:
         return None, f"headrace.errors.DataError: [{error.sqlstate}] {error}"
+    except HeadraceError as error:
+        return None, f"headrace.errors.DataError: [{error.sqlstate}] {error.message}"
     except RecursionError:
         return None, "headrace.errors.DataError: [54001] the JSON document is nested too deeply"
     if found is f.MISSING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Final
 
 from headrace.common import time_of_day
 from headrace.common.jsonb import document
@@ -14,21 +15,31 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.floats import checked
 from headrace.sql.binder.own import calls_kernel, kernel
 from headrace.sql.binder.reading import NotBound
-from headrace.sql.binder.tree import Call, Constant, Expr, Parameter, fill
+from headrace.sql.binder.tree import Call, Constant, Expr, Nested, Parameter, fill, walk
 from headrace.sql.binder.types import Context, Type
 from headrace.sql.intervals import parse_interval
 from headrace.sql.values import parse_text, to_text
 
-FLOAT_TEXT = (
-    "CASE WHEN isnan({0}) OR abs({0}) = CAST('Infinity' AS DOUBLE) OR {0} = 0 "
-    "THEN regexp_replace(CAST({0} AS STRING), '\\\\.0$', '') "
-    "WHEN abs({0}) >= CAST('1e%(most)s' AS DOUBLE) OR abs({0}) < CAST('1e-4' AS DOUBLE) "
-    "THEN regexp_replace(regexp_replace(regexp_replace(CAST({0} AS STRING), '\\\\.0E', 'E'), "
-    "'E(-?)([0-9])$', 'E$10$2'), 'E(-?)([0-9]+)$', CASE WHEN abs({0}) < 1 THEN 'e$1$2' ELSE 'e+$2' END) "
-    "ELSE regexp_replace(regexp_replace(CAST(CAST(CAST({0} AS STRING) AS DECIMAL(38,21)) AS STRING), '0+$', ''), "
-    "'\\\\.$', '') END"
-)
-"""The text of a float as PostgreSQL writes it; the digits are Java's, the shortest that read back the same."""
+
+def _float_text(kind: str, least: int, most: int) -> str:
+    """The text of a float as PostgreSQL writes it: the fewest digits that read back the same.
+
+    At least `least` of them are tried, and `most` always do; Java's own text may have more than are needed.
+    """
+    texts = [f"format_string('%.{digits - 1}e', {{0}})" for digits in range(least, most + 1)]
+    arms = " ".join(f"WHEN CAST({text} AS {kind}) = {{0}} THEN {text}" for text in texts[:-1])
+    shortest = f"CASE {arms} ELSE {texts[-1]} END"
+    return (
+        "CASE WHEN {0} IS NULL OR isnan({0}) OR abs({0}) = CAST('Infinity' AS DOUBLE) OR {0} = 0 "
+        "THEN regexp_replace(CAST({0} AS STRING), '\\\\.0$', '') "
+        f"WHEN abs({{0}}) >= CAST('1e{least}' AS DOUBLE) OR abs({{0}}) < CAST('1e-4' AS DOUBLE) "
+        f"THEN regexp_replace({shortest}, '\\\\.?0+e', 'e') "
+        f"ELSE regexp_replace(regexp_replace(CAST(CAST({shortest} AS DECIMAL(38,21)) AS STRING), '0+$', ''), "
+        "'\\\\.$', '') END"
+    )
+
+
+_FLOAT_TEXTS: Final = {"float8": _float_text("DOUBLE", 15, 17), "float4": _float_text("FLOAT", 6, 9)}
 _BOOLEAN_TEXT = (
     "CASE WHEN lower(trim({0})) IN ('t', 'tr', 'tru', 'true', 'y', 'ye', 'yes', 'on', '1') THEN TRUE "
     "WHEN lower(trim({0})) IN ('f', 'fa', 'fal', 'fals', 'false', 'n', 'no', 'of', 'off', '0') THEN FALSE "
@@ -216,7 +227,10 @@ def as_text(expr: Expr) -> Expr:
         return expr
     if source.name == "interval" and isinstance(expr, Constant) and expr.text is not None:
         return Constant(t.TEXT, interval_text(*parse_interval(expr.text)))
-    return Call(t.TEXT, _text_form(source), (expr,))
+    form = _text_form(source)
+    if source.name in t.FLOATS and isinstance(expr, Call) and not any(isinstance(part, Nested) for part in walk(expr)):
+        form = spans.let("__f", "{0}", fill(form, ("`__f`",)))
+    return Call(t.TEXT, form, (expr,))
 
 
 def _spelled(text: str) -> str:
@@ -257,7 +271,7 @@ def _text_form(source: Type) -> str:
         open_ended = source == t.NUMERIC
         return f"regexp_replace(regexp_replace({cast}, '0+$', ''), '\\\\.$', '')" if open_ended else cast
     if source.name in t.FLOATS:
-        return FLOAT_TEXT.replace("%(most)s", "15" if source.name == "float8" else "6")
+        return _FLOAT_TEXTS[source.name]
     if source.name == "timestamptz":
         return "concat(CAST({0} AS STRING), '+00')"
     if source.name == "bytea":

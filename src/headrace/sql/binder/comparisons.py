@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import likes
-from headrace.sql.binder.catalogue.patterns import matches, similar_pattern
+from headrace.sql.binder.catalogue import likes, patterns
 from headrace.sql.binder.coerce import coerce
 from headrace.sql.binder.own import calls_kernel
 from headrace.sql.binder.reading import inner, kind_of, place, refuse, strings
 from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.spans import let
+from headrace.sql.binder.sublinks import query_in_expression
 from headrace.sql.binder.tree import Call, Constant, Expr, conjunction
 
 if TYPE_CHECKING:
@@ -95,16 +95,13 @@ def _like_escape(at: Expressions, message: Any) -> Expr:
 
 
 def similar(at: Expressions, message: Any) -> Expr:
-    """`SIMILAR TO` a literal."""
+    """`SIMILAR TO`."""
     call = inner(message.rexpr)
     if strings(call.funcname)[-1] != "similar_to_escape" or len(call.args) != 1:
         refuse("SIMILAR TO with ESCAPE", message)
     inner(call)
-    pattern = at.bind(call.args[0])
-    if not isinstance(pattern, Constant) or pattern.text is None:
-        refuse("SIMILAR TO a pattern that is no literal", message)
-    left = at.converted(at.bind(message.lexpr), t.TEXT, message)
-    return matches([left, Constant(t.TEXT, similar_pattern(pattern.text))], False, at.symbol(message).startswith("!"))
+    left, pattern = (at.converted(at.bind(node), t.TEXT, message) for node in (message.lexpr, call.args[0]))
+    return patterns.similar(left, pattern, at.symbol(message).startswith("!"))
 
 
 def between(at: Expressions, message: Any) -> Expr:
@@ -120,6 +117,8 @@ def between(at: Expressions, message: Any) -> Expr:
 
 def any_all(at: Expressions, message: Any) -> Expr:
     """`x op ANY (array)` and `x op ALL (array)`."""
+    if kind_of(message.rexpr) == "SubLink" and message.rexpr.sub_link.sub_link_type == pb.ARRAY_SUBLINK:
+        return query_in_expression(at, _with_rows_of(message), False)
     left, right = at.bind(message.lexpr), at.bind(message.rexpr)
     if right.type.name == "unknown":
         if left.type.name == "unknown":
@@ -137,6 +136,16 @@ def any_all(at: Expressions, message: Any) -> Expr:
     _require_plain(compared, message)
     found = f"{function}(`__both`.a, `__item` -> {{2}})"
     return Call(t.BOOL, let("__both", "named_struct('a', {0}, 'x', {1})", found), (right, left, compared))
+
+
+def _with_rows_of(message: Any) -> Any:
+    """`x op ANY (ARRAY(query))` is `x op ANY (query)`."""
+    whole = pb.SubLink()
+    whole.CopyFrom(inner(message.rexpr))
+    whole.sub_link_type = pb.ANY_SUBLINK if message.kind == pb.AEXPR_OP_ANY else pb.ALL_SUBLINK
+    whole.testexpr.CopyFrom(message.lexpr)
+    whole.oper_name.extend(message.name)
+    return whole
 
 
 def _require_plain(compared: Expr, message: Any) -> None:

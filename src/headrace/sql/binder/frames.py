@@ -69,13 +69,23 @@ def _measured(at: Expressions, definition: Any, order: Sequence[SortKey]) -> tup
         if precision > t.DIGITS - 1:
             refuse("a window frame by a range of numbers of so many digits", definition)
         key = plain(value, t.decimal(precision + 1, scale))
+    elif source.name in ("date", "timestamp", "timestamptz") and _in_months(at, definition):
+        key = value if source.name == "timestamptz" else plain(value, t.TIMESTAMP)
     elif source.name in ("date", "timestamp", "timestamptz"):
         micros = Call(t.INT8, "unix_micros({0})", (plain(value, t.TIMESTAMPTZ),))
         key = plain(micros, t.decimal(_RANGES, 0))
     else:
         refuse(f"a window frame by a range of {source}", definition)
-    kind = t.INTERVAL if source.category == "D" else key.type
+    kind = t.INTERVAL if source.category == "D" and key.type.name == "numeric" else key.type
     return (replace(order[0], value=key, output=None),), kind
+
+
+def _in_months(at: Expressions, definition: Any) -> bool:
+    """Whether the bounds are whole months, which Spark adds to times as PostgreSQL does."""
+    found = [at.bind(node) for node in _offset_nodes(definition)]
+    texts = [coerce(e, t.INTERVAL, "implicit") for e in found if isinstance(e, Constant) and e.text is not None]
+    spans = [parse_interval(e.text) for e in texts if isinstance(e, Constant) and e.text is not None]
+    return len(spans) == len(found) and all(months > 0 and not days and not rest for months, days, rest in spans)
 
 
 def _offset_nodes(definition: Any) -> list[Any]:
@@ -95,6 +105,10 @@ def _offset(at: Expressions, node: Any, kind: Type | None) -> str:
 
 
 def _spelled(found: Constant, kind: Type, node: Any) -> str:
+    if kind.category == "D":
+        whole = coerce(found, t.INTERVAL, "implicit")
+        assert isinstance(whole, Constant) and whole.text is not None
+        return f"INTERVAL '{parse_interval(whole.text)[0]}' MONTH"
     if kind == t.INTERVAL:
         span = coerce(found, t.INTERVAL, "implicit")
         assert isinstance(span, Constant) and span.text is not None

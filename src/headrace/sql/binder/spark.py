@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final
@@ -211,6 +212,10 @@ class _Writer:
             raise NotBound("a parameter without a value")
         if isinstance(expr, Call):
             if "->" in expr.form:
+                whole = _inside(expr)
+                if not isinstance(whole, Call):
+                    return self.expr(whole)
+                expr = whole
                 _require_plain_elements(expr)
             return fill(expr.form, [self.expr(a) for a in expr.arguments])
         if isinstance(expr, Aggregate):
@@ -271,6 +276,31 @@ def _in_functions(form: str) -> frozenset[int]:
             end += 1
         found.update(int(i) for i in re.findall(r"\{(\d+)\}", form[arrow.end() : end]))
     return frozenset(found)
+
+
+def _inside(expr: Expr) -> Expr:
+    """A function of what a query has as its one row, such as `ARRAY(query)`, as that query's output."""
+    if not isinstance(expr, Call) or "->" not in expr.form:
+        return expr
+    arguments = tuple(map(_inside, expr.arguments))
+    expr = replace(expr, arguments=arguments)
+    queries = [a for a in arguments if isinstance(a, Nested) and _has_one_row(a)]
+    others = [part for a in arguments if a is not queries[0] for part in walk(a)] if queries else []
+    if len(queries) != 1 or any(isinstance(part, (Column, Nested, Aggregate, Over)) for part in others):
+        return expr
+    query = queries[0].query
+    assert isinstance(query, Select)
+    value = replace(expr, arguments=tuple(query.outputs[0].value if a is queries[0] else a for a in arguments))
+    outputs = (replace(query.outputs[0], value=value),)
+    return replace(queries[0], type=expr.type, query=replace(query, outputs=outputs, types=(expr.type,)))
+
+
+def _has_one_row(nested: Nested) -> bool:
+    query = nested.query
+    if nested.form != "({q})" or not isinstance(query, Select) or query.grouping or query.having is not None:
+        return False
+    totals = any(isinstance(part, Aggregate) for part in walk(query.outputs[0].value))
+    return totals and query.limit is None and query.offset is None and not query.distinct
 
 
 def _require_plain_elements(expr: Call) -> None:

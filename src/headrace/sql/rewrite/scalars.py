@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlglot import exp
 
+from headrace.common.regular import java_replacement
 from headrace.errors import NotSupported
 from headrace.sql.datatypes import spark_type
-from headrace.sql.formats import java_replacement
 from headrace.sql.intervals import spark_interval
 from headrace.sql.normalize import interval_words
 from headrace.sql.rewrite.build import FLOATS, INTEGERS, TEXTS, ZONED, Types, cast, fn, kind_of, number, raw

@@ -8,7 +8,6 @@ from typing import Final
 
 from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.sql.binder import types as t
-from headrace.sql.binder.catalogue import numbers
 from headrace.sql.binder.catalogue.entries import result_type, signature
 from headrace.sql.binder.resolve import Signature
 from headrace.sql.binder.spans import TOTAL, struct
@@ -39,11 +38,6 @@ def _sum_of_numeric(arguments: Sequence[Expr]) -> Type:
     return t.decimal(min(precision + 10, t.DIGITS), scale)
 
 
-def _average_of_numeric(arguments: Sequence[Expr]) -> Type:
-    precision, scale = t.digits(arguments[0].type)
-    return numbers.adjusted(precision + 4, scale + 4)
-
-
 _SORTABLE: Final = (
     "int2",
     "int4",
@@ -69,8 +63,7 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
     _entry("sum", "float4", "float4", "CAST(sum({d}{0}) {w} AS FLOAT)"),
     _entry("sum", "float8", "float8", "sum({d}{0})"),
     _entry("avg", "float8", "float8", "avg({d}{0})"),
-    AggregateEntry("avg", signature("numeric"), "avg({d}{0})", _average_of_numeric),
-    *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in t.INTEGERS),
+    *(AggregateEntry("avg", signature(k), "", lambda a: t.NUMERIC, average=True) for k in (*t.INTEGERS, "numeric")),
     *(_entry(name, k, "*", f"{name}({{0}})") for name in ("min", "max") for k in _SORTABLE),
     *(_entry(n, "interval", "*", f"({n}({_SPAN_IN_ORDER}){{w}}).v") for n in ("min", "max")),
     *(_entry(n, "time", "*", f"{n}({{0}})") for n in ("min", "max")),

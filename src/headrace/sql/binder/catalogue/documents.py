@@ -204,9 +204,9 @@ def aggregated(
     if message.agg_distinct:
         refuse(f"DISTINCT in {name}", message)
     ready = [coerce(a, t.TEXT, "implicit") if a.type.name == "unknown" else a for a in arguments]
+    if ready[-1].type.is_array:
+        ready[-1] = _to_jsonb(ready[-1:])
     spelling, given = spelled(ready[-1])
-    if len(spelling) > 1:
-        refuse(f"{name} of arrays", message)
     if count == 1:
         values = Aggregate(t.array_of(given.type), "array_agg", (given,), False, order, where)
         return kernel(t.JSONB, "value", (_text("a" + spelling), values))

@@ -195,15 +195,11 @@ def round_to(function: str) -> object:
 _TRUNC = "CASE WHEN {0} < 0 THEN CEIL({0}, {n}) ELSE FLOOR({0}, {n}) END"
 
 
-def average(count: int) -> int:
-    """Places of the average of so many digits: as many as there is room for, at most 16."""
-    return max(min(16, t.DIGITS - count), 4)
-
-
 def average_of(form_of_sum: Expr, form_of_count: Expr) -> Expr:
-    """A sum divided by a count, to 16 places at least where there is room."""
+    """A sum divided by a count, to 16 places at least."""
     precision, scale = t.digits(form_of_sum.type)
     counted = plain(form_of_count, t.decimal(15, 0))
-    whole_digits = min(precision - scale, t.DIGITS - max(scale, 0) - 16)
+    whole_digits = min(precision - scale, t.DIGITS - max(scale, 16))
     summed = _limited(form_of_sum, whole_digits + scale, scale)
-    return Call(t.decimal(whole_digits + scale + 16, scale + 16), "({0} / {1})", (summed, counted))
+    kind = adjusted(whole_digits + scale + 16, scale + 16)
+    return Call(kind, "({0} / {1})", (summed, counted))

@@ -161,7 +161,7 @@ def _days(symbol: str) -> Any:
     return make
 
 
-_DATE_RANGE: Final = "headrace.errors.InvalidDatetime: date out of range"
+_DATE_RANGE: Final = "headrace.errors.InvalidDatetime: [22008] date out of range"
 
 
 def _negative(arguments: Sequence[Expr]) -> Expr:

@@ -1,0 +1,359 @@
+"""PostgreSQL's regular expressions as Java's: those that mean the same in both.
+
+Classes of characters are those of Unicode, as PostgreSQL has them with a UTF-8 locale of the C library.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from headrace.common.ambiguity import ALL, OTHERS, Shape, between, characters, folded
+from headrace.errors import NotSupported, StatementError
+
+Form = Literal["any", "exact", "captured", "everywhere", "first"]
+"""What a pattern is for: whether there is a match; matches as they are; what the first group, or all of it, matches;
+the replacement of all matches, or of the first one."""
+_LETTERS: Final = r"\p{IsAlphabetic}\p{Nd}"
+_SPACES: Final = r" \t\n\x0B\f\r\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000"
+_NONE: Final = r"\p{Cc}\p{Cn}\p{Cs}"
+_CLASSES: Final = {
+    "alpha": r"\p{IsAlphabetic}[\p{Nd}&&[^0-9]]", "digit": "0-9", "alnum": _LETTERS, "upper": r"\p{IsUppercase}\p{Lt}",
+    "lower": r"\p{IsLowercase}\u01c5\u01c8\u01cb\u01f2", "space": _SPACES,
+    "punct": rf"\p{{Punct}}[^{_LETTERS}{_NONE}\p{{ASCII}}{_SPACES}]",
+    "blank": r" \t", "cntrl": r"\p{Cc}", "graph": f"[^{_NONE}{_SPACES}]",
+    "print": rf"[^{_NONE}\u2028\u2029]", "xdigit": "0-9A-Fa-f", "word": f"{_LETTERS}_",
+}  # fmt: skip
+"""Classes, as they stand between brackets."""
+_ESCAPES: Final = {
+    "d": "[0-9]", "D": "[^0-9]", "s": f"[{_SPACES}]", "S": f"[^{_SPACES}]", "w": f"[{_LETTERS}_]",
+    "W": f"[^{_LETTERS}_]", "A": r"\A", "Z": r"\z", "n": r"\n", "t": r"\t", "r": r"\r", "f": r"\f", "v": r"\x0B",
+    "a": r"\x07", "b": r"\x08", "e": r"\x1B", "B": r"\\",
+}  # fmt: skip
+_BEFORE, _AFTER = f"(?<=[{_LETTERS}_])", f"(?=[{_LETTERS}_])"
+_NOT_BEFORE, _NOT_AFTER = f"(?<![{_LETTERS}_])", f"(?![{_LETTERS}_])"
+_PLACES: Final = {
+    "m": _NOT_BEFORE + _AFTER, "M": _BEFORE + _NOT_AFTER,
+    "y": f"(?:{_NOT_BEFORE}{_AFTER}|{_BEFORE}{_NOT_AFTER})", "Y": f"(?:{_NOT_BEFORE}{_NOT_AFTER}|{_BEFORE}{_AFTER})",
+}  # fmt: skip
+"""Escapes for the beginning and the end of words."""
+_ASCII: Final = {
+    "alpha": "[A-Za-z]", "digit": "[0-9]", "alnum": "[A-Za-z0-9]", "upper": "[A-Z]", "lower": "[a-z]",
+    "punct": r"[!-/:-@\[-`{-~]", "space": r"[ \t-\r]", "blank": r"[ \t]", "cntrl": r"[\x00-\x1f\x7f]", "graph": "[!-~]",
+    "print": "[ -~]", "xdigit": "[0-9A-Fa-f]", "word": r"[A-Za-z0-9_]",
+}  # fmt: skip
+_SETS: Final = {
+    name: characters(filter(re.compile(text).match, map(chr, range(128))))
+    | (0 if name in ("digit", "xdigit", "blank") else OTHERS)
+    for name, text in _ASCII.items()
+}
+"""Which characters are of a class."""
+_SHORT: Final = {"d": "digit", "s": "space", "w": "word"}
+_QUANTIFIERS: Final = frozenset("*+?")
+_MOST_TIMES: Final = 255
+"""What the bounds of a quantifier may be at most."""
+
+
+class Unlike(NotSupported):
+    """A pattern that no pattern of Java's is sure to mean."""
+
+    def __init__(self, what: str):
+        super().__init__(f"{what} is not supported")
+        self.what = what
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern in Java's spelling.
+
+    `longest` says that a match may have another length in Java, which takes the first one where PostgreSQL takes the
+    longest: whether there is a match is the same. `optional_groups` says that a group may have no part in a match.
+    """
+
+    java: str
+    groups: int
+    longest: bool
+    optional_groups: bool
+    anchored: bool
+
+
+@lru_cache(maxsize=1000)
+def pattern(text: str) -> Pattern:
+    """A pattern as Java has it. Raises `Unlike`, and `StatementError` for what is no pattern."""
+    return _Reader(text).pattern()
+
+
+def java_pattern(text: str, flags: str, form: Form) -> str:
+    """The text of a pattern for Java, with the flag `i` for either case."""
+    found = pattern(text)
+    if form != "any" and found.longest:
+        raise Unlike("a regular expression that matches in several ways, of which PostgreSQL takes the longest,")
+    if form == "captured" and found.optional_groups:
+        raise Unlike("a group that may be left out")
+    mode = "(?isu)" if "i" in flags else "(?s)"
+    if form == "first":
+        return f"{mode}^(.*?)({found.java})(.*)\\z"
+    return f"{mode}({found.java})" if form == "captured" and not found.groups else mode + found.java
+
+
+def java_replacement(text: str, shift: int = 0) -> str:
+    """A replacement in Java's spelling, its group numbers moved by `shift`."""
+
+    def step(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"${int(match[1]) + shift}"
+        if match[0] == "\\&":
+            return f"${shift}" if shift else "$0"
+        return "\\$" if match[0] == "$" else "\\\\"
+
+    return re.sub(r"\\(\d)|\\&|\\\\|\$|\\", step, text)
+
+
+def replacement_for(text: str, pattern_text: str, form: Form) -> str:
+    """What Java puts in the place of what `java_pattern` matches for this form."""
+    if form == "everywhere":
+        return java_replacement(text)
+    return "$1" + java_replacement(text, 2) + f"${pattern(pattern_text).groups + 3}"
+
+
+def similar(text: str) -> str:
+    """A pattern of `SIMILAR TO` for Java."""
+    return java_pattern(similar_pattern(text), "", "any")
+
+
+def similar_pattern(text: str) -> str:
+    """A pattern of `SIMILAR TO` as a regular expression."""
+    out, escaped, inside = [], False, False
+    for c in text:
+        if escaped:
+            if c.isalnum():
+                raise Unlike("this escape in SIMILAR TO")
+            out.append("\\" + c)
+        elif c == "\\":
+            pass
+        elif inside or c in "[]":
+            out.append(c)
+            inside = c != "]"
+        else:
+            out.append({"%": ".*", "_": ".", "(": "(?:"}.get(c, "\\" + c if c in ".^$" else c))
+        escaped = c == "\\" and not escaped
+    if escaped:
+        raise Unlike("a backslash at the end of a pattern of SIMILAR TO")
+    return f"^(?:{''.join(out)})$"
+
+
+@dataclass
+class _Bracket:
+    """A bracket that is open: what stands behind it, and how many groups there are before it."""
+
+    kind: str
+    groups_before: int
+    alternatives: bool = False
+
+
+class _Reader:
+    def __init__(self, text: str):
+        self._text = text
+        self._at = 0
+        self._out: list[str] = []
+        self._groups = 0
+        self._open: list[_Bracket] = []
+        self._whole = _Bracket("", 0)
+        self._shape = Shape()
+        self._choices = False
+        """Whether there are alternatives, or parts that may be left out."""
+        self._lazy = False
+        self._optional_groups = False
+        self._anchored = False
+
+    def pattern(self) -> Pattern:
+        """All of it."""
+        if self._text.startswith("***") or (self._text.startswith("(?") and self._text[2:3] not in (":", "=", "!")):
+            raise Unlike("a regular expression with options in it")
+        while self._at < len(self._text):
+            self._step()
+        if self._open:
+            raise _invalid("parentheses () not balanced")
+        self._leave(self._whole)
+        longest = self._lazy or (self._choices and self._shape.is_ambiguous())
+        return Pattern("".join(self._out), self._groups, longest, self._optional_groups, self._anchored)
+
+    def _leave(self, bracket: _Bracket) -> None:
+        """Groups in one of several alternatives may have no part in a match."""
+        if bracket.alternatives and self._groups > bracket.groups_before:
+            self._optional_groups = True
+
+    def _take(self) -> str:
+        found = self._text[self._at]
+        self._at += 1
+        return found
+
+    def _next(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _step(self) -> None:
+        c = self._take()
+        if c == "\\":
+            self._escape()
+        elif c == "[":
+            self._bracket()
+        elif c == "(":
+            self._opened()
+        elif c == ")":
+            if not self._open:
+                raise _invalid("parentheses () not balanced")
+            self._out.append(")")
+            bracket = self._open.pop()
+            self._leave(bracket)
+            self._shape.closed(bracket.kind in ("", "?:"))
+            self._quantified(bracket)
+        elif c == "|":
+            (self._open[-1] if self._open else self._whole).alternatives = self._choices = True
+            self._shape.alternative()
+            self._out.append("|")
+        elif c == "^":
+            self._anchored = True
+            self._out.append("^")
+        elif c == "$":
+            self._out.append(r"\z")
+        elif c in _QUANTIFIERS or (c == "{" and self._next().isdigit()):
+            raise _invalid("quantifier operand invalid")
+        else:
+            self._atom("." if c == "." else _literal(c), ALL if c == "." else folded(characters(c)))
+
+    def _atom(self, java: str, matched: int) -> None:
+        """Something that matches one character."""
+        self._out.append(java)
+        self._shape.atom(matched)
+        self._quantified()
+
+    def _escape(self) -> None:
+        if not self._next():
+            raise _invalid("invalid escape \\ sequence")
+        c = self._take()
+        if c in _PLACES:
+            self._out.append(_PLACES[c])
+            return
+        if c.lower() in _SHORT:
+            inside = _SETS[_SHORT[c.lower()]]
+            self._atom(_ESCAPES[c], inside if c.islower() else ALL & ~inside | OTHERS)
+        elif c in "AZ":
+            self._out.append(_ESCAPES[c])
+        elif c in _ESCAPES:
+            self._atom(_ESCAPES[c], ALL)
+        elif c.isalnum():
+            raise Unlike(f"\\{c} in a regular expression")
+        else:
+            self._atom(_literal(c), folded(characters(c)))
+
+    def _opened(self) -> None:
+        kind = ""
+        if self._next() == "?":
+            kind = self._text[self._at : self._at + 2]
+            if kind not in ("?:", "?=", "?!"):
+                raise Unlike(f"({kind} in a regular expression")
+            self._at += 2
+        self._out.append(f"({kind}")
+        self._shape.opened()
+        self._groups += not kind
+        self._open.append(_Bracket(kind, self._groups))
+        if self._next() in _QUANTIFIERS and self._next():
+            raise _invalid("quantifier operand invalid")
+
+    def _quantified(self, bracket: _Bracket | None = None) -> None:
+        c = self._next()
+        if not c or (c not in _QUANTIFIERS and not (c == "{" and self._text[self._at + 1 : self._at + 2].isdigit())):
+            return
+        text = self._take()
+        if c == "{":
+            end = self._text.find("}", self._at)
+            bounds = self._text[self._at : end] if end >= 0 else ""
+            if not bounds.replace(",", "", 1).isdigit():
+                raise _invalid("braces {} not balanced")
+            if any(int(bound) > _MOST_TIMES for bound in bounds.split(",") if bound):
+                raise _invalid("invalid repetition count(s)")
+            text, self._at = f"{{{bounds}}}", end + 1
+        if self._next() == "?":
+            self._at += 1
+            text += "?"
+            self._lazy = True
+        elif self._next() in _QUANTIFIERS and self._next():
+            raise _invalid("quantifier operand invalid")
+        self._choices = self._choices or bracket is not None or text[0] == "?"
+        least, most = _bounds(text)
+        self._shape.repeated(least, most is None or most > 1)
+        if bracket is not None and (bracket.kind == "" or self._groups > bracket.groups_before):
+            self._optional_groups = True
+        self._out.append(text)
+
+    def _bracket(self) -> None:
+        out, matched, first, before, ranged = "[", 0, True, "", False
+        negated = self._next() == "^"
+        if negated:
+            out += self._take()
+        while True:
+            c = self._next()
+            if not c:
+                raise _invalid("brackets [] not balanced")
+            self._at += 1
+            if c == "]" and not first:
+                break
+            if c == "-" and not (first or before) and self._next() != "]":
+                raise _invalid("invalid character range")
+            first = False
+            if c == "-" and self._is_range():
+                out, ranged = out + "-", True
+                continue
+            text, found, c = self._item(c)
+            if ranged and c:
+                found = between(before, c)
+            out, matched, before, ranged = out + text, matched | found, c, False
+        self._atom(out + "]", ALL & ~matched | OTHERS if negated else folded(matched))
+
+    def _item(self, c: str) -> tuple[str, int, str]:
+        """What stands in brackets: its text, the characters that it matches, and the character if it is one."""
+        if c == "[" and self._next() in (":", ".", "=") and self._next():
+            name = self._class()
+            return _CLASSES[name], _SETS[name], ""
+        if c != "\\":
+            return _literal(c), characters(c), c
+        c = self._take() if self._next() else ""
+        if c in _SHORT:
+            return _CLASSES[_SHORT[c]], _SETS[_SHORT[c]], ""
+        if c in ("n", "t", "r", "f") and c:
+            return f"\\{c}", characters({"n": "\n", "t": "\t", "r": "\r", "f": "\f"}[c]), ""
+        if not c or c.isalnum():
+            raise Unlike("this escape in a character class")
+        return _literal(c), characters(c), c
+
+    def _is_range(self) -> bool:
+        """Whether the sign just read stands between two characters."""
+        before = self._text[self._at - 2 : self._at - 1]
+        return self._next() not in ("]", "") and before not in ("[", "^")
+
+    def _class(self) -> str:
+        end = self._text.find(":]", self._at)
+        name = self._text[self._at + 1 : end] if end >= 0 else ""
+        if self._next() != ":" or name not in _CLASSES:
+            raise Unlike("this character class")
+        self._at = end + 2
+        return name
+
+
+def _bounds(quantifier: str) -> tuple[int, int | None]:
+    """How many times at least and at most; None for any number."""
+    known = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+    if quantifier[0] in known:
+        return known[quantifier[0]]
+    least, comma, most = quantifier[1 : quantifier.index("}")].partition(",")
+    return int(least), (int(most) if most else None) if comma else int(least)
+
+
+def _literal(c: str) -> str:
+    return f"\\{c}" if c.isascii() and not c.isalnum() and c not in "\n\r\t_" else c
+
+
+def _invalid(why: str) -> StatementError:
+    return StatementError(f"invalid regular expression: {why}", sqlstate="2201B")

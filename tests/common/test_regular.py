@@ -1,0 +1,59 @@
+"""Regular expressions of PostgreSQL's as Java has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.common.regular import Unlike, java_pattern, pattern, replacement_for
+from headrace.errors import StatementError
+
+ONE_WAY = [
+    "https?://[^/]+", r"-?\d+(\.\d+)?", "(foo|bar)", "a?b?", "(ab)*c", r"\d{1,3}(,\d{3})*", "[^,]*(,|$)", "(b|a*)",
+    "é?e", "((a)|b)c", "[]a]?b", "(?:ab)+", r"(?=ab)a?b", "[a-c]?d", "x|y",
+]  # fmt: skip
+SEVERAL_WAYS = [
+    "(a|ab)", "(cat|car)", "(|a)", "(a*)*", "[a-z]?a", "[^]a]?b", "(ab)*a", "(?:ab)*a", "a?.", r"\W?\w", "[a-]?-",
+    "A?a", "a+?", "(a*|b)", ".{0,1}(?:^[b-c]{0,1}\\w+){0,1}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ONE_WAY)
+def test_what_can_be_matched_in_one_way_is_matched_as_by_postgres(text: str) -> None:
+    assert not pattern(text).longest
+    java_pattern(text, "", "everywhere")
+
+
+@pytest.mark.parametrize("text", SEVERAL_WAYS)
+def test_of_several_ways_java_might_take_another_one(text: str) -> None:
+    assert java_pattern(text, "", "any")
+    with pytest.raises(Unlike, match="several ways"):
+        java_pattern(text, "", "exact")
+
+
+@pytest.mark.parametrize(
+    ("text", "optional"),
+    [("(foo|bar)", False), ("(a)|b", True), ("x((a)|b)y", True), ("(a)?", True), ("(?:(a)b)*", True), ("(a)b*", False)],
+)
+def test_groups_that_may_have_no_part(text: str, optional: bool) -> None:
+    assert pattern(text).optional_groups is optional
+    if optional:
+        with pytest.raises(Unlike):
+            java_pattern(text, "", "captured")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("(a", "parentheses"), ("a)", "parentheses"), ("[a", "brackets"), ("a{2", "braces"), ("*a", "quantifier"),
+     (r"\y+", "quantifier"), ("a{256}", "repetition"), ("[[:alpha:]-z]", "range"), ("a\\", "escape")],
+)  # fmt: skip
+def test_what_is_no_pattern(text: str, message: str) -> None:
+    with pytest.raises(StatementError, match=message) as caught:
+        pattern(text)
+    assert caught.value.sqlstate == "2201B"
+
+
+def test_a_replacement_of_the_first_match_keeps_what_is_around_it() -> None:
+    assert java_pattern("(a)b", "i", "first") == r"(?isu)^(.*?)((a)b)(.*)\z"
+    assert replacement_for(r"<\1\&$>", "(a)b", "first") == r"$1<$3$2\$>$4"
+    assert replacement_for(r"<\1\&$>", "(a)b", "everywhere") == r"<$1$0\$>"
+    assert java_pattern("ab", "", "captured") == "(?s)(ab)"
