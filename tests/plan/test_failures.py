@@ -171,6 +171,11 @@ def test_no_advice_of_sparks_is_told() -> None:
          "more than one row returned by a subquery used as an expression"),
         ("[COLLECTION_SIZE_LIMIT_EXCEEDED.FUNCTION] Can't create array. SQLSTATE: 54000", "54000",
          "an array would have too many elements"),
+        ("[WRONG_NUM_ARGS.WITHOUT_SUGGESTION] The `ceil` requires 1 parameters. Please, refer to "
+         "'https://spark.apache.org/docs/latest/sql-ref-functions.html' for a fix. SQLSTATE: 42605", "42605",
+         "The `ceil` requires 1 parameters."),
+        ("[INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND] Could not find j#105 in [id#90]. SQLSTATE: XX000", "HR020",
+         "Spark failed to compute this"),
         ("[INVALID_ARRAY_INDEX] The index 9 is out of bounds. Use the SQL function `get()` to tolerate it. "
          "SQLSTATE: 22003", "22003", "The index 9 is out of bounds."),
     ],

@@ -13,6 +13,7 @@ def sql_spark() -> Iterator[object]:
     from pyspark.sql import SparkSession
 
     from headrace.dataflow.kernels import register
+    from headrace.session.engine import READING_CONF
 
     builder = SparkSession.builder.master("local[2]").appName("sql")
     for key, value in {
@@ -20,7 +21,7 @@ def sql_spark() -> Iterator[object]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": "1",
-        "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
+        **READING_CONF,
     }.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -27,6 +27,7 @@ from differential_random import Generator
 from headrace.dataflow.kernels import register
 from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
+from headrace.session.engine import READING_CONF
 from headrace.sql.binder import types as t
 from headrace.sql.binder.bind import Known, bind_query
 from headrace.sql.binder.reading import NotBound
@@ -353,8 +354,9 @@ def session(builder: Any) -> Any:
     settings = {
         "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false",
-        "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
-        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+        "spark.sql.autoBroadcastJoinThreshold": "-1", **READING_CONF,
+        "spark.sql.optimizer.excludedRules": f"{READING_CONF['spark.sql.optimizer.excludedRules']},"
+                                             "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
     }  # fmt: skip
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -219,3 +219,10 @@ array_to_string(ARRAY(SELECT y.t FROM d AS y ORDER BY y.id), ',')
 ARRAY(SELECT y.id FROM d AS y ORDER BY y.id)::text
 array_remove(ARRAY(SELECT y.id FROM d AS y ORDER BY 1), 3)
 3 = ANY (array_remove(ARRAY(SELECT y.id FROM d AS y ORDER BY 1), 3))
+-- bounds in any order
+i4 BETWEEN SYMMETRIC 100 AND i2
+i4 NOT BETWEEN SYMMETRIC 5 AND NULL
+n BETWEEN SYMMETRIC 5 AND -1.5
+-- in this order no sum is too large, or one is
+(i2 + 100) + i4
+(id + 2147483647) - 2147483647

@@ -170,6 +170,8 @@ MEANT: Final = (
           rows="null"),
     Meant("whether a row is null does not need its values", sql="row.*IS NULL", theirs="^22", ours=r"^\[",
           rows="any"),
+    Meant("what is equal to no value of its type is not computed to be compared with it", ours=r"^\[",
+          sql="(?i)nullif|=|<>|IN \\(|CASE|BETWEEN", theirs="^22(012|003)", rows="any"),
     Meant("what no element of an array needs is not computed", sql="array_(replace|remove)|ANY|ALL",
           ours=r"^\[", theirs="^22012|^22003", rows="any"),
 )  # fmt: skip
@@ -196,7 +198,7 @@ def of_a_query(null: bool) -> bool:
 
 def judged(sql: str, ours: Answer, theirs: Answer, row_by_row: RowByRow = of_a_query) -> tuple[str, str | None]:
     """How a comparison counts, and what differs, in words; None if nothing does that is not meant."""
-    if ours.unknown is None and ours.rows is None and (ours.error == "XX000" or _leaks(sql, ours.message)):
+    if ours.unknown is None and ours.rows is None and (ours.error in ("XX000", "HR020") or _leaks(sql, ours.message)):
         return "internal error", f"internal error: {ours.error} {ours.message}"
     if ours.rows is None and theirs.rows is None:
         return "refused by both", None

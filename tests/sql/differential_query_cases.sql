@@ -38,3 +38,5 @@ SELECT x.id FROM d AS x WHERE x.id = ANY (ARRAY(SELECT y.id + 1 FROM d AS y WHER
 SELECT x.id, count(*) OVER (ORDER BY x.d RANGE BETWEEN interval '7 months' PRECEDING AND CURRENT ROW) AS v FROM d AS x
 SELECT x.id, count(*) OVER (ORDER BY x.ts DESC RANGE BETWEEN interval '2 mons' PRECEDING AND interval '24 years' FOLLOWING) AS v FROM d AS x
 SELECT x.id, sum(x.id) OVER (ORDER BY x.tz NULLS FIRST RANGE BETWEEN UNBOUNDED PRECEDING AND '1 year' FOLLOWING) AS v FROM d AS x
+SELECT x.b, x.d, count(*) FROM d AS x GROUP BY (x.b, x.d)
+SELECT x.b, x.i2, x.d, count(*) FROM d AS x GROUP BY (x.b, (x.i2)), ROLLUP (x.d)

@@ -198,6 +198,11 @@ REFUSED = [
     ("SELECT CASE WHEN true THEN generate_series(1, 2) END", "0A000", "set-returning functions are not allowed", 28),
     ("SELECT s -> 'a' FROM t", "0A000", "the operator text -> unknown is not supported", 10),
     ("SELECT version() FROM t", "0A000", "version", 8),
+    ("SELECT (ARRAY[1, 2])[1:2][1]", "0A000", "a subscript of several dimensions is not supported", None),
+    ("SELECT abs(VARIADIC ARRAY[1])", "0A000", "VARIADIC is not supported", 8),
+    ("SELECT * FROM t TABLESAMPLE system (1)", "0A000", "TABLESAMPLE is not supported", None),
+    ("SELECT B'101'", "0A000", "a bit string is not supported", 8),
+    ("SELECT a FROM t FOR UPDATE NOWAIT", "0A000", "NOWAIT or SKIP LOCKED is not supported", None),
 ]
 
 

@@ -43,6 +43,7 @@ _ADVICE = re.compile(
     r"\s*If necessary set \S+ to \S+( \([^)]*\))? to bypass this error(, and return NULL instead)?\."
     r"|\s*Use [`']?try_\w+[`']? to tolerate [^.]*\."
     r"|\s*(?:Use the SQL function|To avoid this error,) [^.]*\."
+    r"|\s*Please,? refer to '[^']*' for a fix\."
 )
 _TOO_MANY_DIGITS = re.compile(r"^\S+ cannot be represented as Decimal\((\d+), (\d+)\)")
 _TO_DATETIME = re.compile(r'cannot be cast to "(DATE|TIMESTAMP|TIMESTAMP_NTZ|TIME)\b')
@@ -110,6 +111,8 @@ def translate(error: BaseException) -> HeadraceError:
         known = _WORDS.get(found.group(1).partition(".")[0])
         if known is not None:
             return _of_words(*known, found.group(2))
+        if found.group(1).startswith("INTERNAL_ERROR"):
+            return _defect(text)
         return _of_state(found.group(3), _shortened(found.group(2)))
     raising = _raised_by_user(text)
     if raising is not None:
@@ -117,14 +120,18 @@ def translate(error: BaseException) -> HeadraceError:
     if _ARITHMETIC.search(text):
         return errors.NumericOutOfRange("numeric value out of range")
     if _DEFECT.search(text):
-        return errors.JobFailed(
-            "Spark failed to compute this", detail=_traceless(text),
-            hint="write it in another way, and report what was written",
-        )  # fmt: skip
+        return _defect(text)
     python = _PYTHON.findall(text)
     if python:
         return errors.JobFailed(_shortened(f"{python[-1][0]}: {python[-1][1]}"), detail=_traceless(text))
     return errors.JobFailed(_shortened(text), detail=_traceless(text))
+
+
+def _defect(text: str) -> HeadraceError:
+    return errors.JobFailed(
+        "Spark failed to compute this", detail=_traceless(text),
+        hint="write it in another way, and report what was written",
+    )  # fmt: skip
 
 
 def _is_of_a_lost_application(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -133,12 +133,21 @@ class Engine:
         return columns_of(self._session(True).sql(text))
 
 
+READING_CONF: Final = {
+    # Spark loses a column of which a window uses a field, too.
+    "spark.sql.optimizer.nestedSchemaPruning.enabled": "false",
+    # It adds up numbers in another order, in which they may be too large.
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ReorderAssociativeOperator",
+}
+"""Settings of queries alone: with them existing views would be planned otherwise."""
+
+
 def _session(spark: SparkSession, parallelism: int, broadcast_bytes: str) -> SparkSession:
     session = spark.newSession()
     for key, value in PLANNING_CONF.items():
         session.conf.set(key, value)
-    # Spark loses a column of which a window uses a field, too.
-    session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")
+    for key, value in READING_CONF.items():
+        session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", broadcast_bytes)
     return session

@@ -105,14 +105,19 @@ def similar(at: Expressions, message: Any) -> Expr:
 
 
 def between(at: Expressions, message: Any) -> Expr:
-    """`[NOT] BETWEEN`."""
+    """`[NOT] BETWEEN [SYMMETRIC]`."""
     low, high = inner(message.rexpr).items
     value = at.bind(message.lexpr)
-    parts = [
-        at.operate(">=", value, at.bind(low), message), at.operate("<=", value, at.bind(high), message),
-    ]  # fmt: skip
-    whole = conjunction("AND", parts)
-    return Call(t.BOOL, "(NOT {0})", (whole,)) if message.kind == pb.AEXPR_NOT_BETWEEN else whole
+
+    def within(first: Any, last: Any) -> Expr:
+        parts = (">=", first), ("<=", last)
+        return conjunction("AND", [at.operate(symbol, value, at.bind(bound), message) for symbol, bound in parts])
+
+    whole = within(low, high)
+    if message.kind in (pb.AEXPR_BETWEEN_SYM, pb.AEXPR_NOT_BETWEEN_SYM):
+        whole = conjunction("OR", [whole, within(high, low)])
+    negative = message.kind in (pb.AEXPR_NOT_BETWEEN, pb.AEXPR_NOT_BETWEEN_SYM)
+    return Call(t.BOOL, "(NOT {0})", (whole,)) if negative else whole
 
 
 def any_all(at: Expressions, message: Any) -> Expr:

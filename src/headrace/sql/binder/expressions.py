@@ -321,6 +321,8 @@ class Expressions:
 
     def _indirection(self, message: Any) -> Expr:
         found = self.bind(message.arg)
+        if found.type.is_array and sum(kind_of(part) == "A_Indices" for part in message.indirection) > 1:
+            refuse("a subscript of several dimensions", message)
         for part in message.indirection:
             if kind_of(part) == "String":
                 found = field_of(found, part.string.sval, message)
@@ -417,6 +419,8 @@ _OPERATIONS: Final[dict[int, _Reader]] = {
     pb.AEXPR_SIMILAR: comparisons.similar,
     pb.AEXPR_BETWEEN: comparisons.between,
     pb.AEXPR_NOT_BETWEEN: comparisons.between,
+    pb.AEXPR_BETWEEN_SYM: comparisons.between,
+    pb.AEXPR_NOT_BETWEEN_SYM: comparisons.between,
     pb.AEXPR_OP_ANY: comparisons.any_all,
     pb.AEXPR_OP_ALL: comparisons.any_all,
 }

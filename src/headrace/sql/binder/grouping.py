@@ -24,6 +24,7 @@ declare("GroupingFunc", "args")
 def grouping_of(binder: Binder, clause: Any, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
     """The expressions of a GROUP BY, and Spark's text for it with `{0}`, ... for them."""
     found: list[Expr] = []
+    clause = [part for node in clause for part in _flat(node)]
     if any(kind_of(node) == "GroupingSet" for node in clause):
         return _sets(binder, clause, outputs, scope)
     for node in clause:
@@ -33,6 +34,15 @@ def grouping_of(binder: Binder, clause: Any, outputs: Sequence[Output], scope: S
     if clause and not found:
         found.append(Call(t.INT4, "CAST(1 AS INT)", ()))  # one group, or none if there are no rows
     return tuple(found), ", ".join(f"{{{i}}}" for i in range(len(found)))
+
+
+def _flat(node: Any) -> list[Any]:
+    """The parts of `(a, b)`, which is the same as `a, b`; `ROW(a, b)` is a value."""
+    return [part for item in inner(node).args for part in _flat(item)] if _is_listed(node) else [node]
+
+
+def _is_listed(node: Any) -> bool:
+    return kind_of(node) == "RowExpr" and node.row_expr.row_format == pb.COERCE_IMPLICIT_CAST
 
 
 def _sets(binder: Binder, clause: Any, outputs: Sequence[Output], scope: Scope) -> tuple[tuple[Expr, ...], str]:
@@ -55,7 +65,7 @@ _WORDS: Final = {pb.GROUPING_SET_ROLLUP: "ROLLUP", pb.GROUPING_SET_CUBE: "CUBE",
 
 def _part(binder: Binder, node: Any, outputs: Sequence[Output], scope: Scope, found: list[Expr]) -> str:
     """Spark's text of a part of a GROUP BY with grouping sets; `found` gets the expressions."""
-    if kind_of(node) == "RowExpr":
+    if _is_listed(node):
         return "(" + ", ".join(_part(binder, a, outputs, scope, found) for a in inner(node).args) + ")"
     if kind_of(node) != "GroupingSet":
         value = group_value(binder, node, outputs, scope)

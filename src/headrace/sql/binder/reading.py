@@ -16,6 +16,21 @@ PLACES: Final = frozenset(("location", "rexpr_list_start", "rexpr_list_end", "li
 """Arguments that say where a node stands."""
 
 
+_WORDS: Final = {
+    "CurrentOfExpr": "WHERE CURRENT OF", "MultiAssignRef": "several columns set by one value",
+    "NamedArgExpr": "an argument by name", "RangeTableFunc": "XMLTABLE", "RangeTableSample": "TABLESAMPLE",
+    "SetToDefault": "DEFAULT in an expression", "XmlExpr": "XML", "XmlSerialize": "XML",
+    "alias in JoinExpr": "an alias of a join", "bsval in A_Const": "a bit string",
+    "coldeflist in RangeFunction": "a function with a list of columns", "cycle_clause in CommonTableExpr": "CYCLE",
+    "func_variadic in FuncCall": "VARIADIC", "group_distinct in SelectStmt": "GROUP BY DISTINCT",
+    "into_clause in SelectStmt": "SELECT INTO", "is_rowsfrom in RangeFunction": "ROWS FROM",
+    "join_using_alias in JoinExpr": "an alias of USING", "locked_rels in LockingClause": "FOR UPDATE OF",
+    "search_clause in CommonTableExpr": "SEARCH", "use_op in SortBy": "ORDER BY ... USING",
+    "wait_policy in LockingClause": "NOWAIT or SKIP LOCKED",
+}  # fmt: skip
+"""How messages call what the parser calls otherwise."""
+
+
 class NotBound(Exception):
     """What the binder does not know; `location` is where it stands, in bytes."""
 
@@ -23,6 +38,11 @@ class NotBound(Exception):
         super().__init__(what)
         self.what = what
         self.location = location
+
+    @property
+    def words(self) -> str:
+        """How messages call it."""
+        return _WORDS.get(self.what, self.what)
 
 
 _Read = TypeVar("_Read", bound=Callable[..., Any])

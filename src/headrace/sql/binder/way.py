@@ -51,7 +51,7 @@ def not_supported(unknown: NotBound, text: str) -> NotSupported:
     """The error for what the binder does not know in a text."""
     at = unknown.location
     position = parse_statement(text).position(at) if at is not None and at >= 0 else None
-    return NotSupported(f"{unknown.what} is not supported", position=position)
+    return NotSupported(f"{unknown.words} is not supported", position=position)
 
 
 def _bound(text: str, relations: Relations, world: World, change: Change | None) -> Query:
