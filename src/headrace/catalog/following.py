@@ -3,6 +3,9 @@
 Nobody is shut out by following. What is seen is always the content after some transaction, never one before what was
 seen already. Taking over is the fence of any opener, on one condition that is checked in the same step: that nobody
 else has opened the catalog since it was looked at. So of several followers that decide at once exactly one succeeds.
+
+A look at a log reads the next batch; a look at a database reads two numbers and, where these have moved, all records,
+of which the follower keeps hashes.
 """
 
 from __future__ import annotations

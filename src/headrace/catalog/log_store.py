@@ -3,6 +3,9 @@
 A commit is one put of the next batch. Who opens puts the batch that ends the log of the opener before, so a writer
 that was shut out finds the name of its next batch taken, by what tells it who took over. A put without an answer is
 settled by reading what has its name; while that cannot be read, nothing else is written.
+
+What is below the newest rollup is deleted, apart from the last two batches of each term: they are the only names for
+which its owner can ever come back. docs/design/0016 tells why that is enough.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The catalog in a relational database, over SQLAlchemy Core: a SQLite file, or tables in PostgreSQL."""
+"""The catalog in a relational database, over SQLAlchemy Core: a SQLite file, or tables in PostgreSQL.
+
+Two tables: rows under keys, and a config collection of numbers. Transactions in PostgreSQL are serializable, and
+writers lock the row with the token.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 The first view that joins a relation by some columns keeps its rows itself, and pays for nobody else. Once a second one
 of the group wants them by these columns, an index of all columns is made in the group; that view and all later ones
 look rows up there. It goes with the last view that uses it. Pure functions of the catalog's content.
+
+For each side that a view keeps and could look up, its plan says which index would do (`ViewPlan.sharable`), and so
+does the record of its job.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ What there is to overlap: a Spark job has uploaded what it wrote when it ends, s
 one transaction of the catalog, and for telling readers. Spark works on the next epoch meanwhile, over runs that are
 addressed by path and that nobody outside of the lane sees (I4). If a commit fails, so have all epochs after it: they
 are built on it.
+
+Each epoch keeps those below it that are not committed (`GroupEpoch.before`), and reads their runs by path as far as
+the catalog does not have them yet (`runs_of`). Where anything but a commit is missing the lane waits until nothing is
+in flight (`machine.may_run_ahead`). docs/design/0005 has the reasons and figures.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Works from the outside, on a stopped or a running database: everything is read from the catalog as of now, without
 shutting out the process that serves it.
+
+`headrace state` prints it; `state/inspect.py` reads single runs from the first to the last byte. A process that
+serves a database holds a lock in its directory (`common/ownership.py`), so that `headrace state gc` keeps away from
+it.
 """
 
 from __future__ import annotations

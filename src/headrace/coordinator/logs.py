@@ -1,4 +1,9 @@
-"""The logs that views have not read yet: how large they are, and what is done about one that outgrows its limit."""
+"""The logs that views have not read yet: how large they are, and what is done about one that outgrows its limit.
+
+`log_limit_policy` may give a log up. That raises the input's safe epoch past the view, and is all that is noted of
+it: a job below the safe epoch of an input has lost its log (`Graph.lost_logs`), nothing is kept for it any more, and
+the input counts as changed right after its checkpoint, so that it runs into `LogLost` and never claims to be exact.
+"""
 
 from __future__ import annotations
 

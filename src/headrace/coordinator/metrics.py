@@ -1,4 +1,8 @@
-"""What the server has counted, as named numbers. Everything here is collected; the parts themselves do the counting."""
+"""What the server has counted, as named numbers. Everything here is collected; the parts themselves do the counting.
+
+Workers count for themselves: the acknowledgement of a task's last stage in a process says by how much that process's
+I/O counters have grown, and counts when its step is committed.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ is. It is taken over only by a catalog that wrote it, from the same place; anyth
 Where a copy cannot be told by its place, the mark passes to it, and the original finds that out before its next vacuum.
 Then it contests the mark, and neither deletes anything until somebody decides. A server whose own catalog has been
 opened by another one is fenced, and contests nothing.
+
+docs/design/0014 tells the procedure and its one assumption.
 """
 
 from __future__ import annotations

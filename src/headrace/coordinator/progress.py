@@ -2,6 +2,10 @@
 
 Reports are for people and for time-outs. That an epoch may be committed is told by the acknowledgements that come with
 the Spark job's result, never by a report.
+
+It keeps what was heard of the attempts that are under way, and of nothing else: a report of another incarnation,
+attempt or epoch, or of an earlier try of a task, is counted and forgotten. An attempt of which nothing was heard for
+`epoch_timeout_ms` is cancelled; it fails with what it was waiting for and is tried again after the back-off.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@
 
 A *floor* is an epoch at which a relation was shown before, or one that holds the reader's own writes: no read goes
 below it. Time travel asks for the newest common epoch up to a given one and knows no floor.
+
+A view that is being created does not count for `global`. One that is failing, paused or quarantined does: it holds
+global reads back, which a notice says by name. Inside `BEGIN`, `latest` is `snapshot`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Snapshots: which epoch a read sees, and what it needs to read there."""
+"""Snapshots: which epoch a read sees, and what it needs to read there.
+
+A read takes the newest epoch at which all its relations are exact, pins it, and gets the runs as of that epoch.
+`query_epochs.py` chooses; here reads wait, are refused, and pin. docs/design/0007 says why, and what follows after a
+restart.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 What it shows is always a state that the active server had: it reads at epochs of which that one, or a checkpoint of one
 of its views, has said that nothing will be written at or below them any more, and everything that was is in the
 catalog before that word.
+
+docs/design/0015 says which epochs a standby shows, and how it takes over.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 A step takes in a part of the change of one or more inputs. What it makes of it is durable, and tagged with the epoch
 that it belongs to, but nobody else sees it before the last step of that epoch has been committed.
+
+Tables and views are cut by ranges of `__k`, so that both halves of an update stay together, sources by a prefix of
+their read tasks, input by input. Operators keep what they have seen, so each step is an increment like any other.
+docs/design/0005 tells what a crash or a failure between two steps comes to.
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@
 The watermark of a source or table is part of the record of an epoch (`RemapRecord`), written before anybody uses it: so
 what is late, and what has been closed at an epoch, is the same for every job, whenever and however often it runs. A
 row is late if it is below the watermark that there was before the epoch in which the row came.
+
+So nothing depends on when a job runs. A job that takes in many bindings at once gets a source's range cut where the
+watermark has risen (`cuts`), each piece with the time below which its rows are late, and `InputStage` leaves those
+out. A source that delivers in the order of its times (`Source.time_column`) has no late rows. An `INSERT` into a
+table with a watermark writes such a record, too. Where the connector does not know times beforehand, tasks report the
+newest that they have read, and the next binding takes it up; what was read and not taken up when the server stopped
+is made up for by the next rows.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Each stateful operator is a projection to its wire format, a distribution by `__k`, and a `mapInArrow` over a stage of
 `dataflow.operators`. Those of joins, aggregates, group recompute and rows that wait have modules of their own.
+
+Every stage renames its output to fresh expression ids and keeps a map from the query's ids to them, because Catalyst
+renews ids that occur twice in a plan. Inputs without a change are planned as empty: one plan for each set of changed
+inputs.
 """
 
 from __future__ import annotations

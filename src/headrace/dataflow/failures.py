@@ -1,4 +1,7 @@
-"""What fails on a row in a view that goes on past it: which rows are noted, and what the failure says."""
+"""What fails on a row in a view that goes on past it: which rows are noted, and what the failure says.
+
+The driver computes a sample's expression once more, over constants, for its message.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Between two operators rows flow as a Catalyst plan with the query's attributes and one weight attribute, over which the
 query's own expressions are used, never printed and parsed again.
+
+Rows that are together stay together: a `Flow` knows which columns have decided in which task its rows are
+(`Flow.placed`). What counts the matches of an outer, semi or anti join, and a window function by the key of the join
+below it, find their rows where the join has brought them, without a second shuffle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Plans of joins: the stage that joins, and those that count matches for the sides that are preserved."""
+"""Plans of joins: the stage that joins, and those that count matches for the sides that are preserved.
+
+The pairs of an inner join pass the residual condition as a plain filter afterwards. For an outer join they go on to a
+second stage, keyed by the whole row of the preserved side, which counts the pairs that each distinct row has after
+the residual condition: a row is put out (padded, or as a semi, anti or existence join wants it) when its count passes
+between zero and more. A full join has one such stage for each side.
+
+Both sides travel in one stream; columns of equal types share *slots*.
+"""
 
 from __future__ import annotations
 

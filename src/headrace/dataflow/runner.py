@@ -1,4 +1,16 @@
-"""Runs epochs of one view: the Spark plan is made once for each parallelism and used for every epoch."""
+"""Runs epochs of one view: the Spark plan is made once for each parallelism and used for every epoch.
+
+A plan for one task has no shuffle, and its RDD is simply run again; a plan with shuffles is cloned for each epoch.
+The parameters travel in a local property that is one for each view: so the RDDs of several views can stand side by
+side in a union and run as one job (`run_with`), each with an attempt and acknowledgements of its own, as if it ran
+alone. Only its tasks in the job's last stage have other partition numbers; which stages those are, and how many
+partitions lie before, is among its parameters.
+
+What counts is what the acknowledgements say. Each stage reports how many rows it wrote, and the last stage of a task
+the runs. Both must agree, and every task of every stage must be heard of, as far as the plan tells how many there
+are: Spark also takes a task as done whose update of an accumulator it has lost. Results of tasks that failed are
+never reported; a stage that reports twice for one slice makes the whole attempt void.
+"""
 
 from __future__ import annotations
 

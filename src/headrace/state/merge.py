@@ -1,4 +1,8 @@
-"""Compaction: which runs to merge, and the streaming merge itself."""
+"""Compaction: which runs to merge, and the streaming merge itself.
+
+A merge keeps the epoch of each row until the table's safe epoch has passed it, so merging never breaks a reader of
+the log.
+"""
 
 from __future__ import annotations
 

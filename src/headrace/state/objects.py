@@ -1,6 +1,9 @@
 """Objects on local disk: written under a temporary name, made durable, then named; mapped for reading.
 
 A name is given by a link, which fails where there is one already: of two writers of one name only one succeeds.
+
+Without links an empty file takes the name first. Every directory between an object and the root is synced before its
+writer has finished, whoever has made it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,12 @@
 Optimistic concurrency control with backward validation (Kung and Robinson, "On Optimistic Methods for Concurrency
 Control", 1981): a transaction may commit if nothing that it has read has changed since its snapshot. Then it is as if
 it had run as a whole at the moment of its commit, so the order of commits is a serial order.
+
+It remembers the newest keys one by one, and of larger changes only that there were some: it errs towards refusing. It
+also knows the runs that hold nothing but changes of keys that it remembers, also through merges: a key that it does
+not know is looked up without them, which with many small runs a second is nearly all of them (`stored.py`). A single
+statement that was refused is run again behind a gate (`gates.py`): others' writes to its tables wait until it has
+committed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What one transaction has read and wants to write: on one snapshot, statement by statement."""
+"""What one transaction has read and wants to write: on one snapshot, statement by statement.
+
+A transaction reads as of its epoch, and its own parts on top of it. For reads these become runs of that very epoch,
+which nobody else knows; what has changed since the last read is a further run, and small ones are put together.
+"""
 
 from __future__ import annotations
 

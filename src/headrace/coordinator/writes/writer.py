@@ -3,6 +3,10 @@
 There is no thread of its own: whoever waits for its request may find itself leading, and commits the next group for
 all that are in it (group commit: DeWitt et al., "Implementation Techniques for Main Memory Database Systems", 1984).
 Who cannot wait asks for a thread that leads as long as there is anything to do.
+
+Where several clients write, a group waits a fraction of a millisecond (`GATHER_S`) for those that the last one has
+just answered; the last of them to come wakes it. Python's lock bounds all of this, so each request costs as little as
+possible (`outcome.py` instead of a future with its condition), and a group wakes no thread that it does not concern.
 """
 
 from __future__ import annotations

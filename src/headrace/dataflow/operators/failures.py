@@ -1,4 +1,10 @@
-"""Notes the rows on which an expression fails that gives NULL there, or leaves the row out: `on_error` of a view."""
+"""Notes the rows on which an expression fails that gives NULL there, or leaves the row out: `on_error` of a view.
+
+The stage stands before the operator that computes the guarded expressions (`Builder.noted`), gets a flag for each,
+counts inserted rows and keeps samples, which travel in the acknowledgement. Without a guard in a plan there is no
+such stage. It is also what keeps an aggregate's result from coming into a guard: a sum that does not fit is no
+failure of a row.
+"""
 
 from __future__ import annotations
 

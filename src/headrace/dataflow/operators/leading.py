@@ -1,6 +1,10 @@
 """The first rows of every partition of an input that only grows: nothing else has to be kept.
 
 A row that has once fallen behind the first rows of its partition never comes back, because no row in front of it goes.
+
+So the state gets what has come among the first rows and loses what has fallen behind; `EXPLAIN` says `keeps the first
+N rows`, and so does the fingerprint. Where such an input is a leaf, its tasks pass on only their own first rows of
+each partition. Partitions that share a `__k` are kept whole.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ One connection for each worker process, opened when there is first something to 
 lives; lines of JSON, the first of them the token that the coordinator has given out. Nothing here ever waits, and a
 listener that is slow or gone costs the task nothing but what it had to say: that an epoch may be committed is told by
 other means.
+
+A running task reports at most every `INTERVAL_S`. The listener's address travels with the epoch's parameters, with a
+token that is new for each process. A report that a slow listener does not take is left out; a listener that is gone
+is tried again after some seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Writes of any size: computed and written by Spark's tasks, committed by the server once."""
+"""Writes of any size: computed and written by Spark's tasks, committed by the server once.
+
+Tasks turn rows into runs (`dataflow/operators/table_write.py`), after a shuffle by `__k` where rows may meet others
+with their primary key, and the transaction gets the runs as parts. Their epoch is that of the catalog's record, so
+the commit writes none of them again. An `INSERT` into a table without a primary key, of what kernels compute over one
+table, is read, computed and written in one task each (`ReadComputeWrite`): no row goes through Java, and rows whose
+columns stay are in order already. If a kernel is in doubt the job fails, what it has written belongs to nobody, and
+Spark computes it.
+"""
 
 from __future__ import annotations
 

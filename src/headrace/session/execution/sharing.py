@@ -2,6 +2,12 @@
 
 That may take an index that the system makes first (`coordinator/automatic.py` says when). If then the view is not
 created after all, because its statement fails, is cancelled or the process ends, the index goes again.
+
+An automatic index is an index like any other but for its schema (`headrace_internal`, where no user can make
+anything) and a mark in its payload. The statement makes it, waits for it, plans the view again and creates the view
+under the lock of DDL, so that no drop comes between. These are two transactions: after a crash between them nobody
+uses the index, and `Lifecycle.recover` deletes it before anything else. `Lifecycle.drop` adds the automatic indexes
+that nothing uses any more to the very transaction that drops their last user.
 """
 
 from __future__ import annotations
