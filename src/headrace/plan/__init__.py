@@ -39,9 +39,10 @@ and expressions as opaque handles. `derive.py` makes operators of the optimized 
 - Union: `Union`; state: none.
 - Join of any type: `Join`; state: both sides by join key, but for one that is shared; for outer, semi, anti and
   existence joins also the match count of every row of a preserved side.
-- Aggregate of count, sum, avg, min, max, also with DISTINCT, bool_and, count_if; DISTINCT: `Aggregate`; state: sums
-  by group; for min and max over input that can change the values of each group in order (`ordered<i>`); for DISTINCT
-  aggregates how often each group has each value, in all and for each filter (`distinct<i>`).
+- Aggregate of count, sum, avg, min, max, also with DISTINCT, bool_and, count_if, bit_and, bit_or, bit_xor; DISTINCT:
+  `Aggregate`; state: sums by group; for min and max over input that can change the values of each group in order
+  (`ordered<i>`); for DISTINCT aggregates how often each group has each value, in all and for each filter
+  (`distinct<i>`).
 - any other Aggregate (of pandas and Arrow, too), Window, `applyInPandas`, `applyInArrow`, OFFSET: `Recompute`; state:
   the rows by partition key.
 - LIMIT, Window below a filter that bounds a rank: `Recompute` of the first rows; state: the rows by partition key, in
