@@ -231,7 +231,7 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """One setting as shown to users."""
+    """A setting with its value and default, as SHOW PARAMETERS and the manual show it."""
 
     name: str
     type: str

@@ -192,7 +192,7 @@ def follower_of(store: CatalogStore) -> Follower:
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a look at the catalog has brought."""
+    """The outcome of one look at a followed catalog: whether anything is new, and what."""
 
     change: Change
     whole: bool
@@ -236,7 +236,7 @@ class FollowedCatalog(Catalog):
 
     @property
     def owner(self) -> str:
-        """Who that is, in words."""
+        """Describes who has the catalog open."""
         return describe_owner(self._place_rows.get((PLACE, "owner")))
 
     def refresh(self, taken: Callable[[Refreshed, CatalogState], None]) -> Refreshed | None:

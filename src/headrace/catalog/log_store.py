@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class LogOptions:
-    """How a log is kept."""
+    """The options of a catalog log: how long a look at the fence counts, and when the log is rolled up."""
 
     lease_ms: int = 0
     """How long a look at the fence counts. An opener waits that long before it believes that nobody reads any more."""
@@ -203,7 +203,7 @@ class LogStore:
     # ---- reading
 
     def load(self, format_version: int) -> Loaded:
-        """Everything at one moment."""
+        """Reads the whole content as of one moment."""
         with self._lock:
             self._check_usable()
             if self._token is not None:

@@ -160,7 +160,7 @@ def _arrive(store: CatalogStore, loaded: Loaded) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """What a move has done, or would do."""
+    """The outcome of a move; of a dry run, the outcome that it would have."""
 
     source: str
     target: str

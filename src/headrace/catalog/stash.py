@@ -370,7 +370,7 @@ class StashStore:
     # ---- reading
 
     def load(self, format_version: int) -> Loaded:
-        """Everything at one moment."""
+        """Reads the whole content as of one moment."""
         return self._reading(lambda: self._load(format_version))
 
     def _load(self, format_version: int) -> Loaded:

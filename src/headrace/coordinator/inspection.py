@@ -28,7 +28,7 @@ Look = Callable[[], CatalogState]
 
 @dataclass(frozen=True)
 class TableInfo:
-    """One state table."""
+    """A state table as `headrace state` lists it."""
 
     id: int
     name: str
@@ -49,7 +49,7 @@ class TableInfo:
 
 @dataclass(frozen=True)
 class Loose:
-    """An object that nothing in the catalog refers to."""
+    """A stored object that nothing in the catalog refers to."""
 
     path: str
     age_s: float
@@ -57,7 +57,7 @@ class Loose:
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` found."""
+    """The findings of `verify`: what is damaged, missing or left over."""
 
     runs: int
     bytes: int

@@ -26,7 +26,7 @@ _STATES = {"started": "running", "progress": "running", "ack": "done", "decline"
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """A task of an operator, as last reported."""
+    """A task of an operator, as it has last reported."""
 
     operator: str
     """The stage's label: an operator of the plan, or `view`."""
@@ -43,7 +43,7 @@ class TaskProgress:
 
 @dataclass
 class AttemptProgress:
-    """An attempt at an epoch that is under way."""
+    """What is known of an attempt that is under way, task by task."""
 
     name: str
     job_id: int

@@ -28,7 +28,7 @@ Monotonic: TypeAlias = Literal["strict", "session", "off"]
 
 
 class Floors:
-    """The newest epoch at which each relation was shown. Not thread-safe."""
+    """The newest epoch at which each relation was shown: no later read goes below it. Not thread-safe."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}
@@ -47,13 +47,13 @@ class Floors:
         return dict(self._epochs)
 
     def forget(self, relation_id: int) -> None:
-        """A relation is dropped."""
+        """Forgets a relation that was dropped."""
         self._epochs.pop(relation_id, None)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A relation that is to be read."""
+    """A relation of a read, with the epochs at which it could be read."""
 
     relation: int
     exact: Sequence[Interval]

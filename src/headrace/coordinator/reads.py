@@ -45,7 +45,7 @@ CHECK_S = 0.2
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a read chooses its epochs."""
+    """The wishes of a read: consistency, time travel, floors, and whom to ask whether it still waits."""
 
     consistency: Consistency = "snapshot"
     monotonic: Monotonic = "strict"
@@ -72,7 +72,7 @@ NEWEST = ReadOptions()
 
 @dataclass(frozen=True)
 class SnapshotTable:
-    """A table's or view's rows at a snapshot's epoch."""
+    """A table's or view's runs as of a snapshot's epoch."""
 
     schema: TableSchema
     refs: tuple[RunRef, ...]
@@ -208,7 +208,7 @@ class Reads:
         return Snapshot(epoch, tables, {}, _core=core, _pin=pin)
 
     def forget(self, relation_id: int) -> None:
-        """A relation is dropped."""
+        """Forgets a relation that was dropped."""
         self._floors.forget(relation_id)
 
     # ---- choosing; the caller holds the lock

@@ -63,7 +63,7 @@ def reencrypt(catalog: Catalog, keys: Keys) -> int:
 
 
 class Vault:
-    """The values of secrets. Thread-safe."""
+    """Knows the values of secrets, decrypted once for each ciphertext. Thread-safe."""
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
         """Raises `InvalidParameter` for settings that name no keys, or a file that cannot be read."""
@@ -104,7 +104,7 @@ class Vault:
         return open_source(record.options, record.columns, self.of(record.secrets))
 
     def forget(self, ids: Sequence[int]) -> None:
-        """They have been dropped."""
+        """Forgets secrets that were dropped."""
         with self._lock:
             for secret_id in ids:
                 self._known.pop(secret_id, None)

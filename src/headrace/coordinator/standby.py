@@ -85,7 +85,7 @@ class Standby:
     # ---- what others ask
 
     def status(self) -> StandbyStatus:
-        """What is known now."""
+        """What the standby knows of the active server now."""
         core, lease, sign = self._core, self._lease, self._watch.sign
         with core.lock:
             stale_s = core.clock.monotonic_s() - self._fresh_s

@@ -28,7 +28,7 @@ POLL_WAIT_S = 2.0
 
 
 class SourceSilent(SourceError):
-    """A source does not answer."""
+    """Raised where a source does not answer in time."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Ticker:
         return self._ticking
 
     def forget(self, source_id: int) -> None:
-        """A source is dropped."""
+        """Forgets a source that was dropped."""
         self._readers.pop(source_id, None)
 
     def cancel_overdue(self) -> None:

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Barrier:
-    """An epoch that a job has not committed yet, and why."""
+    """An epoch that a job has not committed yet, and what it waits for."""
 
     group: str
     job_id: int

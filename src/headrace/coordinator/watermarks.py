@@ -30,7 +30,7 @@ from headrace.state.watermark import not_below, times_us
 
 @dataclass(frozen=True)
 class Declared:
-    """`WATERMARK FOR column AS column - delay`."""
+    """The watermark that a relation declares: `WATERMARK FOR column AS column - delay`."""
 
     column: str
     delay_us: int

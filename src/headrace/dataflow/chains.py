@@ -48,7 +48,7 @@ class Chain(InWorker):
         return len(self.schema) - 1
 
     def positions(self, attrs: Sequence[Attr]) -> tuple[int, ...]:
-        """Where some attributes are."""
+        """The positions of some attributes in a batch."""
         return tuple(self.places[a.id] for a in attrs)
 
     def then(self, operator: str, step: Step, schema: StructType, places: Mapping[int, int], placed: Placed) -> Chain:

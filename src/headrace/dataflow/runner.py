@@ -29,7 +29,7 @@ from pyspark import Accumulator, SparkContext
 
 from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
-from headrace.dataflow.failures import Noted, described
+from headrace.dataflow.failures import NotedChecks, described
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
@@ -50,7 +50,7 @@ PLANS_AT_MOST = 32
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool, failures: Mapping[str, Noted]):
+    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool, failures: Mapping[str, NotedChecks]):
         self._plan = executed_plan
         self.failures = failures
         """Which of its stages note on what rows expressions fail."""
@@ -68,7 +68,7 @@ class _PhysicalPlan:
 
 @dataclass
 class EpochResult:
-    """What one epoch has written, and what it says of itself."""
+    """What a step on Spark has written and counted."""
 
     runs: list[RunRef] = field(default_factory=list)
     rows_in: int = 0
@@ -120,7 +120,7 @@ class EpochRunner:
         """What its stages in Spark are told apart by from those of other views."""
         self._key = secrets.token_bytes(32)
         """What the values of secrets are encrypted by on their way to tasks: known to its stages alone."""
-        self._failures: Mapping[str, Noted] = {}
+        self._failures: Mapping[str, NotedChecks] = {}
         """Of the plan that runs."""
         self._tasks: Mapping[str, int] = {}
         """How many tasks the stages of the plan that runs have."""

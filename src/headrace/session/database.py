@@ -64,7 +64,7 @@ _SHOWN_ROWS = 20
 
 
 class QueryResult:
-    """The rows of a statement, in memory."""
+    """A statement's rows, held in memory."""
 
     def __init__(self, tag: str, columns: list[ResultColumn] | None, table: pa.Table, notices: list[str]):
         self.tag = tag
@@ -446,7 +446,7 @@ class Database:
             raise failure
 
     def forget(self, session: Session) -> None:
-        """A session has ended."""
+        """Forgets a session that has ended."""
         with self._lock:
             self._sessions.discard(session)
 

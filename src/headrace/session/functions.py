@@ -330,7 +330,7 @@ def register(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
 
 
 def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
-    """Undo `register`."""
+    """Takes a function out of Spark's sessions again."""
     for session in sessions:
         for name in (spark_name(record), record.name):
             session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")

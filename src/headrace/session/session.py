@@ -296,7 +296,7 @@ class Session:
     # ---- running
 
     def run(self, statement: st.Statement) -> Result:
-        """Run one statement."""
+        """Runs one statement. Its errors are the session's: translated, and placed in the text."""
         with self._request(), self._failing(statement):
             self.check()
             self._admit(statement)

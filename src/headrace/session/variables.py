@@ -196,7 +196,7 @@ _ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction iso
 
 
 class Variables:
-    """The values of one session."""
+    """A session's settings: what was set for it, for its transaction, and the defaults."""
 
     def __init__(self, **values: str) -> None:
         self._values: dict[str, str] = {}

@@ -15,7 +15,7 @@ _RIGHT_ALIGNED_OIDS = frozenset((20, 21, 23, 26, 700, 701, 1700))
 
 @dataclass(frozen=True)
 class Heading:
-    """A column as the shell shows it."""
+    """A column of a result as the shell shows it."""
 
     name: str
     numeric: bool = False
@@ -32,7 +32,7 @@ class Outcome:
 
 
 class Link(Protocol):
-    """A way to run statements."""
+    """Runs statements for the shell, wherever the database is."""
 
     @property
     def transaction_status(self) -> str:
@@ -49,7 +49,7 @@ class Link(Protocol):
 
 
 class RemoteLink:
-    """Statements go to a server."""
+    """Sends statements to a server."""
 
     def __init__(self, client: PgClient):
         self._client = client
@@ -70,7 +70,7 @@ class RemoteLink:
 
 
 class EmbeddedLink:
-    """Statements go to a session of this process."""
+    """Runs statements in a session of this process."""
 
     def __init__(self, session: SessionLike):
         self._session = session

@@ -37,7 +37,7 @@ A statement ends with a semicolon. Ctrl-C cancels what runs."""
 
 @dataclass
 class Options:
-    """How results are printed."""
+    """How the shell prints results."""
 
     timing: bool = False
     expanded: bool = False
@@ -48,7 +48,7 @@ class Options:
 
 
 class Shell:
-    """A link to a database, and where its answers are printed."""
+    """Runs statements over a link and prints the answers."""
 
     def __init__(self, link: Link, out: TextIO, err: TextIO, options: Options | None = None):
         self.link = link

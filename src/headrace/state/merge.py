@@ -130,7 +130,7 @@ class MergePart:
     fsync: bool = True
 
     def run(self) -> RunRef | None:
-        """Do it: what `merge` does."""
+        """Merges what the plan names."""
         return merge(
             self.refs, self.schema, self.root, self.path, self.safe_epoch,
             watermark=self.watermark, k_from=self.k_from, k_to=self.k_to, fsync=self.fsync,

@@ -37,7 +37,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object as a listing shows it."""
+    """An object as a listing of its store shows it."""
 
     path: str
     size: int
@@ -71,7 +71,7 @@ class Extent:
 
 
 class SectionSink(Protocol):
-    """What sections are written to, front to back."""
+    """Takes the bytes of sections, front to back, and makes an object of them."""
 
     path: str
 

@@ -213,7 +213,7 @@ class _SectionWriter:
             )
 
     def finish(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> RunRef:
-        """Write everything."""
+        """Writes all that is left, and the description."""
         self._out.begin()
         second = next(rest, None)
         if second is None and first.nbytes <= SMALL_BYTES:

@@ -39,7 +39,7 @@ class ReadSet:
 
 
 class WriteHistory:
-    """The newest changes of all tables. Not thread-safe.
+    """The newest changes of all tables, by key as far as they are remembered so. Not thread-safe.
 
     It may say that a key has changed which has not, where too much has changed to know; never the other way round.
     """
@@ -86,7 +86,7 @@ class WriteHistory:
         self._unknown[table_id] = max(epoch, self._unknown.get(table_id, 0))
 
     def forget(self, table_id: int) -> None:
-        """A table is dropped."""
+        """Forgets a table that was dropped."""
         for of in (self._last, self._unknown, self._keys, self._fresh, self._older):
             of.pop(table_id, None)  # type: ignore[attr-defined]
 

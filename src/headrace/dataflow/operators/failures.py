@@ -20,7 +20,7 @@ from headrace.dataflow.operators.task import Task, Unkeyed, int64
 from headrace.state.kernels import checked
 
 VALUE_CHARS = 1000
-"""Of each value of a sample."""
+"""Characters that are kept of each value of a sample."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FailureStage(Unkeyed):
     """How many of the first columns are those of samples."""
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows as they come."""
+        """Passes rows on as they come, and counts and samples failures."""
         for batch in batches:
             self._note(task, batch)
             yield pa.RecordBatch.from_arrays(batch.columns[: len(self.output)], schema=self.output)

@@ -124,7 +124,7 @@ class Moved:
     old: Ints
     """Places of the first rows of all partitions that change, as they were."""
     new: Ints
-    """The same, as they are now."""
+    """Places of the first rows of these partitions as they are now."""
     left: Ints
     """Places of the rows that are not among the first any more."""
     entered: Ints

@@ -31,7 +31,7 @@ _WORDS = 500
 
 
 class Reporting(Protocol):
-    """What a report says of a task."""
+    """What a report needs of a task: who it is, and how far."""
 
     label: str
     partition: int
@@ -132,7 +132,7 @@ class Reports:
             self._say("progress")
 
     def acknowledged(self) -> None:
-        """All is written and acknowledged."""
+        """Reports that the task has written and acknowledged everything."""
         self._say("ack")
 
     def __exit__(

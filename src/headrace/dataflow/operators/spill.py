@@ -51,7 +51,7 @@ WORKING_FACTOR = 3
 
 
 class Account:
-    """What one stage holds of its task's memory."""
+    """The memory that one stage has taken of its task's share."""
 
     def __init__(self, memory: MemoryController, make_room: Callable[[int], bool] = lambda nbytes: False) -> None:
         self._memory = memory

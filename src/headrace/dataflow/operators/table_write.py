@@ -46,7 +46,7 @@ def null_in(relation: str, column: str, row: Sequence[object]) -> NotNullViolati
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that a task has written, and how many rows it inserts and deletes."""
+    """The runs that a task has written, and how many rows they insert and delete."""
 
     runs: tuple[RunRef, ...]
     inserted: int
@@ -87,7 +87,7 @@ class ToChanges:
                 yield self.converted(batch)
 
     def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One batch. Raises `NotNullViolation`."""
+        """One batch of rows as rows with weights. Raises `NotNullViolation`."""
         weights = batch.column(0).cast(pa.int64())
         count = batch.num_rows
         added = [pa.repeat(value[0], count) for value in self.defaults.values()]

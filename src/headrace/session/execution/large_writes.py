@@ -31,7 +31,7 @@ from headrace.dataflow.operators.table_write import (
     WriteChanges,
 )
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.kernels import Wanted, kernels_over_table
+from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
 from headrace.session.execution.select import describe, frame_of, open_snapshot
 from headrace.session.execution.targets import is_required
 from headrace.session.names import Bound, label, quoted
@@ -63,7 +63,7 @@ def insert_large(
     names = tuple(c.name for c in targets)
     convert = _convert(transaction, record, names, defaults)
     conflict = "ignore" if ignore else "overwrite"
-    wanted = None if keyed else Wanted(bound, targets, wrap, weighted=True)
+    wanted = None if keyed else AssignedQuery(bound, targets, wrap, weighted=True)
     return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
 
 
@@ -160,7 +160,7 @@ def _convert(
 
 def _write(
     session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
-    on_conflict: str, *, looks_up: bool, wanted: Wanted | None = None,
+    on_conflict: str, *, looks_up: bool, wanted: AssignedQuery | None = None,
 ) -> Written:  # fmt: skip
     """Write what a query says to a table, as part of a transaction.
 
@@ -202,7 +202,7 @@ def _writer(
 
 
 def _written_by_kernels(
-    session: Session, wanted: Wanted, snapshot: Snapshot, write: WriteChanges
+    session: Session, wanted: AssignedQuery, snapshot: Snapshot, write: WriteChanges
 ) -> list[Row] | None:  # fmt: skip
     """What tasks have written that read one table and compute by kernels; None where Spark is to compute it.
 

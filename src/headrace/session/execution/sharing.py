@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator import automatic
-from headrace.coordinator.automatic import Wanted, is_automatic
+from headrace.coordinator.automatic import WantedIndex, is_automatic
 from headrace.coordinator.options import GROUP
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
@@ -87,7 +87,7 @@ def _is_systems(state: CatalogState, index: int) -> bool:
     return record is None or is_automatic(record)
 
 
-def wanted(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[Wanted]:
+def wanted(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[WantedIndex]:
     """The automatic indexes that a new view of this plan is to use beside those that it uses already."""
     coordinator, group = session.database.coordinator, _group(session, options)
     if group == "own" or not session.variables.is_on(SETTING):
@@ -108,7 +108,7 @@ def _group(session: Session, options: Mapping[str, str]) -> str:
     return session.database.coordinator.group_named(asked)
 
 
-def _provided(session: Session, want: Wanted, options: Mapping[str, str], made: list[int]) -> int | None:
+def _provided(session: Session, want: WantedIndex, options: Mapping[str, str], made: list[int]) -> int | None:
     """The id of an index, filled if need be; None where there is none in the end: the view keeps the rows itself."""
     coordinator, index = session.database.coordinator, want.index
     try:

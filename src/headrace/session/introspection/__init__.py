@@ -15,7 +15,7 @@ What must hold. Relations get names that only `rewriting.py` gives. The connecti
 as the session sees them at this moment, and cannot reach out of the process.
 """
 
-from headrace.session.introspection.engine import Asked, asked
+from headrace.session.introspection.engine import CatalogAnswer, asked
 from headrace.session.introspection.rewriting import is_catalog_function
 
-__all__ = ["Asked", "asked", "is_catalog_function"]
+__all__ = ["CatalogAnswer", "asked", "is_catalog_function"]
