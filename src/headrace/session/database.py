@@ -445,6 +445,11 @@ class Database:
         if failure is not None:
             raise failure
 
+    def sessions(self) -> list[Session]:
+        """The sessions that are open, in the order in which they were opened."""
+        # Not under the lock, which `sql` holds for as long as its statement runs: to copy a set is one step.
+        return sorted(self._sessions.copy(), key=lambda session: session.number)
+
     def forget(self, session: Session) -> None:
         """Forgets a session that has ended."""
         with self._lock:

@@ -99,6 +99,7 @@ class Session:
     def __init__(self, database: Database, settings: Mapping[str, str] | None = None):
         self.database = database
         self.number: int = next(_numbers)
+        self.began_ms = database.now_ms()
         self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""

@@ -231,6 +231,15 @@ class Variables:
             raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
         return self._defaults[key]
 
+    def look(self, name: str) -> str:
+        """The value of a known setting, for whoever looks from another thread: nothing is kept of it."""
+        key = _key(name)
+        for values in (self._local, self._values):
+            found = values.get(key)
+            if found is not None:
+                return found
+        return self._defaults[key]
+
     def is_on(self, name: str) -> bool:
         """Whether a boolean setting is on."""
         return self.get(name) == "on"

@@ -178,6 +178,23 @@ def _metrics(session: Session) -> Rows:
     return [_fields(metric) for metric in session.database.coordinator.metrics()]
 
 
+def _sessions(session: Session) -> Rows:
+    """What each session is; what it does is for its own user and for those who may monitor."""
+    sees_all = session.rights.is_member("pg_monitor")
+    for other in session.database.sessions():
+        user, transaction = other.variables.look("session_authorization"), other.transaction
+        head = {"id": other.number, "user_name": user, "connected": moment(other.began_ms)}
+        if not (sees_all or user == session.user):
+            yield head
+            continue
+        yield head | {
+            "application_name": other.variables.look("application_name") or None,
+            "transaction": None if transaction is None else "failed" if transaction.failed else "open",
+            "snapshot_epoch": None if transaction is None else transaction.work.epoch,
+            "cursors": len(other.cursors), "prepared_statements": len(other.statements),
+        }  # fmt: skip
+
+
 def _server(session: Session) -> Rows:
     coordinator = session.database.coordinator
     status, lease = coordinator.standby(), coordinator.lease
@@ -194,6 +211,10 @@ def _server(session: Session) -> Rows:
 _COLUMNS = {
     "server": (
         "role, owner, address, epoch bigint, staleness_ms bigint, lease_ms bigint, silent_ms bigint, error", _server,
+    ),
+    "sessions": (
+        "id bigint, user_name, application_name, connected timestamp, transaction, snapshot_epoch bigint, cursors int, "
+        "prepared_statements int", _sessions,
     ),
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
