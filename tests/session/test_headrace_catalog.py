@@ -53,6 +53,8 @@ def test_sessions_tell_what_they_hold(busy: Database) -> None:
             result.table()
         (found,) = rows(busy, f"{read} WHERE application_name = 'shop'")
         assert found[:2] == ("root", "open") and found[2] > 0 and found[3:] == (1, 1)
+        listed = {row[0]: row[1:] for row in rows(busy, "SHOW PROCESSLIST")}
+        assert listed[shop.number][:2] == ("root", "shop") and listed[shop.number][3] == "open"
         with pytest.raises(HeadraceError):
             list(shop.execute("SELECT nonsense"))
         assert rows(busy, f"{read} WHERE application_name = 'shop'")[0][1] == "failed"

@@ -178,7 +178,7 @@ def _metrics(session: Session) -> Rows:
     return [_fields(metric) for metric in session.database.coordinator.metrics()]
 
 
-def _sessions(session: Session) -> Rows:
+def sessions_shown(session: Session) -> Rows:
     """What each session is; what it does is for its own user and for those who may monitor."""
     sees_all = session.rights.is_member("pg_monitor")
     for other in session.database.sessions():
@@ -214,7 +214,7 @@ _COLUMNS = {
     ),
     "sessions": (
         "id bigint, user_name, application_name, connected timestamp, transaction, snapshot_epoch bigint, cursors int, "
-        "prepared_statements int", _sessions,
+        "prepared_statements int", sessions_shown,
     ),
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "
