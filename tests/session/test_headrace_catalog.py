@@ -69,6 +69,17 @@ def test_sessions_tell_what_they_hold(busy: Database) -> None:
     busy.sql("DROP ROLE looker")
 
 
+def test_as_many_events_are_shown_as_are_asked_for(busy: Database) -> None:
+    newest = rows(busy, "SELECT sequence FROM headrace_catalog.events ORDER BY sequence DESC LIMIT 2")
+    busy.sql("ALTER SYSTEM SET events_shown = 2")
+    try:
+        shown = rows(busy, "SELECT sequence FROM headrace_catalog.events")
+        assert len(shown) == 2 and min(shown) >= newest[1]
+    finally:
+        busy.sql("ALTER SYSTEM RESET events_shown")
+    assert len(rows(busy, "SELECT sequence FROM headrace_catalog.events")) > 2
+
+
 def test_metrics_agree_with_the_jobs(busy: Database) -> None:
     metrics = rows(busy, "SELECT name, value, unit, help FROM headrace_catalog.metrics")
     found = {name: value for name, value, *_ in metrics}

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-EVENTS_SHOWN = 1000
-"""Newest events that are shown."""
 
 
 def moment(unix_ms: int) -> str | None:
@@ -169,7 +167,7 @@ def _state_tables(session: Session) -> Rows:
 
 
 def _events(session: Session) -> Rows:
-    for e in session.database.catalog.state.newest_events(EVENTS_SHOWN):
+    for e in session.database.catalog.state.newest_events(session.database.settings.events_shown):
         yield {"sequence": e.sequence, "at": moment(e.at_ms), "kind": e.kind, "object_id": e.object_id,
                "message": e.message, "detail": e.detail}  # fmt: skip
 
