@@ -9,6 +9,7 @@ kernels.py        queries that Spark plans and Arrow's kernels compute here
 simple.py         queries of literals, and defaults of columns
 cursors.py        DECLARE, FETCH, MOVE, CLOSE
 show.py           SHOW, DESCRIBE, EXPLAIN
+kill.py           KILL: cancels what another session runs
 
 Changes of rows:
 
