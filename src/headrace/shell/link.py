@@ -22,7 +22,7 @@ class Heading:
 
 
 @dataclass
-class Outcome:
+class Answer:
     """One statement's outcome. `headings` is None where there are no rows; `notices` is complete after the rows."""
 
     headings: list[Heading] | None
@@ -39,7 +39,7 @@ class Link(Protocol):
         """`I`, `T` or `E`."""
         ...
 
-    def run(self, sql: str) -> Iterator[Outcome]:
+    def run(self, sql: str) -> Iterator[Answer]:
         """Run a script; one outcome for each statement. Closing the iterator cancels the rest."""
         ...
 
@@ -59,7 +59,7 @@ class RemoteLink:
         """`I`, `T` or `E`."""
         return self._client.transaction_status
 
-    def run(self, sql: str) -> Iterator[Outcome]:
+    def run(self, sql: str) -> Iterator[Answer]:
         """Run a script."""
         for reply in self._client.query(sql):
             yield _outcome_of_reply(reply)
@@ -80,7 +80,7 @@ class EmbeddedLink:
         """`I`, `T` or `E`."""
         return self._session.transaction_status
 
-    def run(self, sql: str) -> Iterator[Outcome]:
+    def run(self, sql: str) -> Iterator[Answer]:
         """Run a script."""
         finished = False
         try:
@@ -101,20 +101,20 @@ class EmbeddedLink:
         self._session.close()
 
 
-def _outcome_of_reply(reply: Reply) -> Outcome:
+def _outcome_of_reply(reply: Reply) -> Answer:
     if reply.description is None:
-        return Outcome(None, iter(()), reply.tag, reply.notices)
+        return Answer(None, iter(()), reply.tag, reply.notices)
     headings = [Heading(f.name, f.type_oid in _RIGHT_ALIGNED_OIDS) for f in reply.description.fields]
-    return Outcome(headings, map(texts, reply.rows), reply.tag, reply.notices)
+    return Answer(headings, map(texts, reply.rows), reply.tag, reply.notices)
 
 
-def _outcome_of_result(result: Result) -> Outcome:
+def _outcome_of_result(result: Result) -> Answer:
     from headrace.sql.types import pg_type
 
     if result.columns is None:
-        return Outcome(None, iter(()), result.tag, result.notices)
+        return Answer(None, iter(()), result.tag, result.notices)
     headings = [Heading(c.name, pg_type(c.type).oid in _RIGHT_ALIGNED_OIDS) for c in result.columns]
-    return Outcome(headings, _text_rows(result), result.tag, result.notices)
+    return Answer(headings, _text_rows(result), result.tag, result.notices)
 
 
 def _text_rows(result: Result) -> Iterator[list[str | None]]:

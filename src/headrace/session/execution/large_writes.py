@@ -25,10 +25,10 @@ from headrace.dataflow.operators.table_write import (
     CHUNK_BYTES,
     CHUNK_ROWS,
     OUTCOME,
-    Outcome,
     ReadComputeWrite,
     ToChanges,
     WriteChanges,
+    WrittenRuns,
 )
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
@@ -84,7 +84,7 @@ def insert_here(
     written = Written(())
     for outcome in write.run(view.prefix, map(_added, batches)):
         session.check()
-        found = Outcome.from_json(outcome.column(0)[0].as_py())
+        found = WrittenRuns.from_json(outcome.column(0)[0].as_py())
         written = Written(written.runs + found.runs, written.inserted + found.inserted, 0)
     if isinstance(root, StoreRoot) and root.proof:
         confirm(root, written.runs)
@@ -181,7 +181,7 @@ def _write(
                 transaction.work.note_tables([record.id])
             with session.jobs.running(bound.query.text):
                 rows = _writing(session, frame, record, view, convert, write).collect()
-    outcomes = [Outcome.from_json(row[0]) for row in rows]
+    outcomes = [WrittenRuns.from_json(row[0]) for row in rows]
     runs = tuple(run for o in outcomes for run in o.runs)
     root = session.database.engine.root
     if isinstance(root, StoreRoot) and root.proof:
