@@ -13,6 +13,7 @@ session.py       `Session`: one statement after another, with settings and a tra
 result.py        what a statement returns
 transactions.py  what a transaction has read and wants to write; BEGIN, COMMIT, ROLLBACK
 scripts.py       several statements in one text
+startup.py       settings that a client sends when it connects
 variables.py     settings of a session: SET and SHOW
 parameters.py    settings of the system: ALTER SYSTEM
 idle.py          limits of idle sessions and of transactions
