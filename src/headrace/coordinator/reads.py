@@ -387,8 +387,8 @@ class Reads:
             for i, epoch in epochs.items():
                 relation = core.relation(i)
                 if relation.schema is None:
-                    remap = state.offsets_at(i, epoch)
-                    sources[i] = {} if remap is None else remap.offsets
+                    binding = state.offsets_at(i, epoch)
+                    sources[i] = {} if binding is None else binding.offsets
                     continue
                 refs = tuple(r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch)
                 tables[i] = SnapshotTable(relation.schema, refs, epoch, relation.columns)

@@ -210,8 +210,8 @@ class Ticker:
         with core.catalog.reading() as state, core.lock:
             reached = [job.committed for job in core.jobs.values() if source_id in job.upstreams]
             least = min(reached, default=0)
-            remap = state.offsets_at(source_id, least) if least else None
-        return None if remap is None else remap.offsets
+            binding = state.offsets_at(source_id, least) if least else None
+        return None if binding is None else binding.offsets
 
     def _note(self, poll: _Poll, reader: _Reader) -> None:
         """Keep what a source said of its state; its readers and its back-off."""

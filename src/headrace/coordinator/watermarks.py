@@ -61,8 +61,8 @@ def watermark_at(graph: Graph[R, J], state: CatalogState, relation_id: int, epoc
     job = graph.jobs.get(relation_id)
     if job is not None:
         return mark_at(graph, state, job.event_time.closes, epoch)
-    remap = state.offsets_at(relation_id, epoch)
-    return None if remap is None else remap.watermark_us
+    binding = state.offsets_at(relation_id, epoch)
+    return None if binding is None else binding.watermark_us
 
 
 def mark_at(graph: Graph[R, J], state: CatalogState, mark: Mark | None, epoch: int) -> int | None:
@@ -84,12 +84,12 @@ def cuts(state: CatalogState, source_id: int, from_epoch: int, to_epoch: int) ->
     before = state.offsets_at(source_id, from_epoch) if from_epoch else None
     after = None if before is None else before.offsets
     below = None if before is None else before.watermark_us
-    for remap in state.remaps_in(source_id, from_epoch, to_epoch):
-        if remap.watermark_us != below:
-            to = _offsets_at(state, source_id, remap.epoch)
+    for binding in state.remaps_in(source_id, from_epoch, to_epoch):
+        if binding.watermark_us != below:
+            to = _offsets_at(state, source_id, binding.epoch)
             if to is not None and to != after:
                 yield Cut(after, to, below)
-            after, below = to, remap.watermark_us
+            after, below = to, binding.watermark_us
     last = _offsets_at(state, source_id, to_epoch)
     if last is not None and last != after:
         yield Cut(after, last, below)
