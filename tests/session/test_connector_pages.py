@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyiceberg.catalog import load_catalog
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from kafka import Kafka
+from object_server import S3Server
 from postgres import HOST, Postgres
 from support import eventually
 
@@ -71,10 +73,24 @@ def test_postgres_cdc(database: Database, logical: Postgres) -> None:
 
 def test_files(database: Database, tmp_path: Path) -> None:
     names = {"clicks_out": "files_out", "TABLE clicks": "TABLE fc", "FROM clicks": "FROM fc", "INTO clicks": "INTO fc"}
-    database.sql(example("files", 0, {"/tmp/clicks": str(tmp_path), **names}))
+    database.sql(example("files", 1, {"/tmp/clicks": str(tmp_path), **names}))
     database.flush()
     (file,) = tmp_path.iterdir()
     assert sorted(pyarrow.parquet.read_table(file).column("page").to_pylist()) == ["/", "/cart"]
+
+
+def test_objects(database: Database, s3: S3Server) -> None:
+    s3.put("visits/2024/a.json", b'{"at": "2024-05-01 12:00:00", "page": "/"}\n{"page": "/cart"}\n')
+    options = "".join(f", {name} = '{value}'" for name, value in {**s3.options, "store.anonymous": "true"}.items())
+    place = {"s3://shop": f"s3://{s3.bucket}", ", s3.region = 'eu-central-1'": options, "'5s'": "'100ms'"}
+    database.sql(example("files", 0, place))
+    eventually(lambda: database.sql("SELECT * FROM per_page ORDER BY 1").rows() == [("/", 1), ("/cart", 1)])
+    s3.put("visits/2025/b.json.gz", gzip.compress(b'{"page": "/"}\n'))
+    eventually(lambda: database.sql("SELECT * FROM per_page ORDER BY 1").rows() == [("/", 2), ("/cart", 1)])
+    with pytest.raises(HeadraceError, match=r"option s3\.secret\.key has to be a secret"):
+        database.sql(
+            "CREATE SOURCE open (a int) WITH (connector = 'files', path = 's3://b/x/', s3.secret.key = 'open')"
+        )
 
 
 def test_kafka_source(database: Database, kafka: Kafka) -> None:
