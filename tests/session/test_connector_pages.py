@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow.parquet
@@ -17,6 +18,7 @@ from headrace.session.database import Database
 from kafka import Kafka
 from object_server import S3Server
 from postgres import HOST, Postgres
+from schema_registry import framed, schema_registry
 from support import eventually
 
 PAGES = Path(__file__).parents[2] / "docs" / "connectors"
@@ -117,9 +119,24 @@ def test_kafka_table(database: Database, kafka: Kafka) -> None:
     eventually(lambda: database.sql("SELECT * FROM customers").rows() == [(2, "bob")])
 
 
+def test_kafka_avro(database: Database, kafka: Kafka) -> None:
+    amount = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    fields = [{"name": "customer", "type": ["null", "string"]}, {"name": "amount", "type": amount}]
+    schema = {"type": "record", "name": "Payment", "fields": fields}
+    kafka.topic("payments", 2)
+    with schema_registry() as registry:
+        number = registry.add("payments-value", schema)
+        values = [{"customer": who, "amount": Decimal(n)} for who, n in (("ann", 1), ("ann", 2), (None, 5))]
+        kafka.send("payments", *(framed(number, schema, value) for value in values))
+        database.sql(example("kafka", 2, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
+        wanted = [("ann", Decimal("3.00")), (None, Decimal("5.00"))]
+        eventually(lambda: database.sql("SELECT * FROM paid ORDER BY customer").rows() == wanted)
+        database.sql("DROP MATERIALIZED VIEW paid; DROP SOURCE payments")
+
+
 def test_kafka_sink(database: Database, kafka: Kafka) -> None:
     kafka.topic("prices")
-    database.sql(example("kafka", 2, {"localhost:9092": kafka.servers}))
+    database.sql(example("kafka", 3, {"localhost:9092": kafka.servers}))
     database.flush()
     database.sql("UPDATE items SET price = 4 WHERE id = 1; DELETE FROM items WHERE id = 2")
     database.flush()
