@@ -31,11 +31,16 @@ nexmark_events.py  the events of the Nexmark auction, computed from their number
 Files:
 
 files.py           the `files` source: CSV, JSON lines and Parquet
+file_options.py    its options: where the files are, how they are laid out, at what pace they are replayed
+file_stores.py     where its files are: a file system or stores of objects, behind one interface
+object_files.py    files that are objects, read by ranges that name the content that was seen
+object_store.py    clients of object stores: their options, and what their errors mean
 file_formats.py    reads a piece of a file as rows
 file_infer.py      finds the columns of files that were declared without any
 file_lines.py      where records begin and end, and how to reach a range of bytes
 file_listing.py    which files there are, in which order, and whether they have changed
 file_replay.py     replays files in the order of their event times
+file_out.py        rows into a file of Parquet, JSON lines or CSV
 file_sink/         the `files` sink
 
 Other systems:

@@ -1,4 +1,5 @@
-"""Object stores by URL, over obstore: plain requests, each tried once. The only module that knows the library.
+"""Object stores by URL, over obstore: plain requests, each tried once. Of the state, the only module that
+knows the library.
 
 Errors are those of Python: `FileNotFoundError`, `FileExistsError`, `ConnectionError` where trying again may help.
 """

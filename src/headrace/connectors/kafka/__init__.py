@@ -3,6 +3,8 @@
 Both ways:
 
 options.py    the options of the connector, and its clients' configuration
+avro.py       records in Avro, with Confluent's framing
+registry.py   a schema registry: schemas by id, and the newest of a subject
 
 Reading:
 
