@@ -23,6 +23,8 @@ LOG: Final = "log"
 """The folder of the batches, with a folder for each term."""
 ROLLUPS: Final = "rollup"
 """The folder of the rollups: the whole content as of some batch."""
+KNOCK: Final = "knock"
+"""The object by which an opener asks the owner to let it go first."""
 JOURNAL_VERSION: Final = 1
 """Of the objects' form; what they hold has the catalog's own format version."""
 KEPT_AT_END: Final = 2
@@ -65,7 +67,7 @@ def rollup_position(name: str) -> Position | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of the log, or a rollup."""
+    """A batch of the log as an object holds it; a rollup has the same form."""
 
     kind: Kind
     at: Position
@@ -202,7 +204,7 @@ class Replay:
             self.rows[collection, key] = value
 
     def loaded(self) -> Loaded:
-        """The content."""
+        """The content that the log comes to."""
         rows = self.rows or {}
         return Loaded(dict(self.config), tuple((c, k, v) for (c, k), v in rows.items()))
 
@@ -228,7 +230,7 @@ class RollupPolicy:
     share: int = 4
 
     def due(self, since_rollup: int, log_bytes: int, rollup_bytes: int) -> bool:
-        """Whether it is time."""
+        """Whether it is time for another rollup."""
         if since_rollup < self.least_batches:
             return False
         return since_rollup >= self.most_batches or log_bytes * self.share >= rollup_bytes

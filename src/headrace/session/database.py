@@ -48,9 +48,10 @@ from headrace.session.names import Bound
 from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
+from headrace.session.startup import requested
 from headrace.session.turns import Turns
 from headrace.sql.parser import parse_query
 from headrace.sql.render import plain_table
@@ -64,7 +65,7 @@ _SHOWN_ROWS = 20
 
 
 class QueryResult:
-    """The rows of a statement, in memory."""
+    """A statement's rows, held in memory."""
 
     def __init__(self, tag: str, columns: list[ResultColumn] | None, table: pa.Table, notices: list[str]):
         self.tag = tag
@@ -264,6 +265,16 @@ class Database:
             self._sessions.add(made)
         return made
 
+    def client_session(self, parameters: Mapping[str, str]) -> Session:
+        """The session of a client that has connected with such a start-up packet.
+
+        Raises `UndefinedObject`, `InvalidParameter`, `NotSupported` for settings that cannot be had.
+        """
+        settings, told = requested(parameters)
+        made = self.session(settings, user=parameters["user"])
+        made.greetings += [Notice(text, severity="WARNING") for text in told]
+        return made
+
     def sql(self, text: str) -> QueryResult:
         """Run a script in the database's own session; the result of its last statement, in memory."""
         with self._lock:
@@ -445,8 +456,13 @@ class Database:
         if failure is not None:
             raise failure
 
+    def sessions(self) -> list[Session]:
+        """The sessions that are open, in the order in which they were opened."""
+        # Not under the lock, which `sql` holds for as long as its statement runs: to copy a set is one step.
+        return sorted(self._sessions.copy(), key=lambda session: session.number)
+
     def forget(self, session: Session) -> None:
-        """A session has ended."""
+        """Forgets a session that has ended."""
         with self._lock:
             self._sessions.discard(session)
 

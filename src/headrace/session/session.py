@@ -44,6 +44,7 @@ from headrace.session.execution import (
     dml,
     fed,
     grants,
+    kill,
     roles,
     routines,
     secrets,
@@ -99,7 +100,10 @@ class Session:
     def __init__(self, database: Database, settings: Mapping[str, str] | None = None):
         self.database = database
         self.number: int = next(_numbers)
+        self.began_ms = database.now_ms()
         self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self.greetings: list[Notice] = []
+        """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
@@ -209,10 +213,10 @@ class Session:
         """What a client is told when it connects."""
         status = self.database.coordinator.standby()
         if status is None:
-            return []
+            return self.greetings
         where = f", which is at {status.address}" if status.address else ""
         text = f"this server is a standby of {status.owner}{where}; it has heard of that {status.staleness_ms} ms ago"
-        return [Notice(text)]
+        return [*self.greetings, Notice(text)]
 
     def idle_limit(self) -> IdleLimit | None:
         """How long the client may now ask for nothing."""
@@ -296,7 +300,7 @@ class Session:
     # ---- running
 
     def run(self, statement: st.Statement) -> Result:
-        """Run one statement."""
+        """Runs one statement. Its errors are the session's: translated, and placed in the text."""
         with self._request(), self._failing(statement):
             self.check()
             self._admit(statement)
@@ -851,6 +855,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.SetRole: grants.set_role,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
+    st.Kill: kill.kill,
     st.Show: show.show,
     st.Describe: show.describe,
     st.Explain: show.explain,

@@ -15,11 +15,18 @@ import pytest
 from harness import DeltaTarget, FilesTarget, IcebergTarget, KafkaTarget, PostgresTarget, Target, changes
 
 from headrace.errors import HeadraceError, SinkError
+from schema_registry import SchemaRegistry, schema_registry
 
 KINDS = (
-    "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "iceberg upsert",
-    "iceberg append", "deltalake upsert", "deltalake append",
+    "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
+    "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistry]:
+    with schema_registry() as found:
+        yield found
 
 
 @pytest.fixture(params=KINDS)
@@ -29,6 +36,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
         made: Target = FilesTarget(tmp_path)
     elif name in ("iceberg", "deltalake"):
         made = (IcebergTarget if name == "iceberg" else DeltaTarget)(tmp_path, kind == "upsert")
+    elif kind == "avro":
+        made = KafkaTarget(request.getfixturevalue("kafka"), "upsert", request.getfixturevalue("registry"))
     elif name == "kafka":
         made = KafkaTarget(request.getfixturevalue("kafka"), kind)
     else:
