@@ -226,3 +226,9 @@ n BETWEEN SYMMETRIC 5 AND -1.5
 -- in this order no sum is too large, or one is
 (i2 + 100) + i4
 (id + 2147483647) - 2147483647
+(iv - iv) / cot(f8)
+iv / '-Infinity'::float8
+iv * 'Infinity'::float8
+t || extract(epoch FROM d)
+extract(epoch FROM d) + 0.5
+date_part('epoch', d)

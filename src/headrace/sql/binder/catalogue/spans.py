@@ -68,8 +68,10 @@ def scaled(symbol: str) -> Make:
         f"CAST(rint({micros} + (`__e` - {more} * 86400D) * 1000000D) AS BIGINT)",
     )  # fmt: skip
     body = let("__r", left_days, let("__e", left_seconds, made_of))
-    wrong = "isnan(`__i`.f) OR abs(`__i`.f) = CAST('Infinity' AS DOUBLE)"
-    raised = f"CAST(raise_error('headrace.errors.InvalidDatetime: interval out of range') AS {t.INTERVAL.spark})"
+    wrong = "isnan(`__i`.f)" if symbol == "/" else "isnan(`__i`.f) OR abs(`__i`.f) = CAST('Infinity' AS DOUBLE)"
+    raised = (
+        f"CAST(raise_error('headrace.errors.InvalidDatetime: [22008] interval out of range') AS {t.INTERVAL.spark})"
+    )
     whole = f"CASE WHEN `__i`.s IS NULL OR {f} IS NULL THEN NULL WHEN {wrong} THEN {raised} ELSE {body} END"
     form = let("__i", "named_struct('s', {0}, 'f', {1})", whole)
 

@@ -76,8 +76,9 @@ def date_part(arguments: Sequence[Expr]) -> Expr:
         return clock.part(field, value)
     if value.type.name == "date" and field in _CLOCK:
         raise StatementError(f'unit "{field}" not supported for type date', sqlstate="0A000")
-    if value.type.name == "date":
-        value = plain(value, t.TIMESTAMP) if field == "epoch" else value
+    if value.type.name == "date" and field == "epoch":
+        days = Call(t.INT4, "unix_date({0})", (value,))
+        return Call(t.decimal(15, 0), "CAST(CAST({0} AS BIGINT) * 86400L AS DECIMAL(15,0))", (days,))
     if field == "epoch":
         micros = Call(t.INT8, "unix_micros({0})", (plain(value, t.TIMESTAMPTZ),))
         form = "CAST(CAST({0} AS DECIMAL(20,0)) / CAST(1000000 AS DECIMAL(7,0)) AS DECIMAL(26,6))"
