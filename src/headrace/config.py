@@ -83,6 +83,9 @@ class Settings(BaseSettings):
         DEFAULT_RULES,
         "Who may connect from where, and how it is proved: rules like those of pg_hba.conf, with ; between them.",
     )
+    failed_logins_per_minute: int = _runtime(
+        60, "Failed logins from one address in a minute after which nobody from there is heard; 0 for no limit.", ge=0
+    )
     tls: Literal["off", "preferred", "required"] = _start(
         "preferred", "Whether clients may or have to encrypt; preferred does nothing without tls_cert_file."
     )

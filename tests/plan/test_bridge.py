@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructType
 
 from headrace.plan.bridge import PLANNING_CONF, Bridge
+from headrace.plan.handles import CHILDREN
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,49 @@ def test_kind_children_output_expressions(bridge: Bridge) -> None:
     assert [bridge.kind(c) for c in bridge.children(found)] == ["Filter"]
     assert texts(bridge, bridge.output(found)) == ["e"]
     assert [bridge.kind(e) for e in bridge.expressions_of(found)] == ["Alias"]
+
+
+def test_children_are_asked_for_by_what_they_are_called(bridge: Bridge) -> None:
+    """Of every kind that is not asked for a Seq of them the methods return just what that Seq has, in its order."""
+    e = "s IS NULL OR NOT (s IS NOT NULL AND a + 1 < a - 2 OR a * 2 <= 3 AND a = 4 OR a > 5 AND a >= 6)"
+    queries = [
+        f"SELECT {e} AS e, CAST(a AS string) AS c FROM t WHERE rand() > 0.5 ORDER BY s LIMIT 3",
+        "SELECT s, sum(a) + 1, avg(b), min(b), max(d) FROM (SELECT * FROM t) AS x GROUP BY s",
+        "SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND t.b < u.x UNION ALL SELECT 1 UNION ALL VALUES (1), (2)",
+    ]
+    found: set[str] = set()
+
+    def look(obj: Any) -> None:
+        kind, asked = bridge.kind(obj), bridge.items(obj.children())
+        if kind in CHILDREN:
+            assert [bool(a.equals(b)) for a, b in zip(bridge.children(obj), asked, strict=True)] == [True] * len(asked)
+            found.add(kind)
+        for child in asked:
+            look(child)
+
+    for query in queries:
+        frame = bridge.spark.sql(query)
+        for root in (bridge.analyzed(frame), bridge.optimized(frame), frame._jdf.queryExecution().logical()):
+            for each in bridge.nodes(root):
+                look(each)
+                for top in bridge.items(each.expressions()):
+                    look(top)
+    assert found == set(CHILDREN)
+
+
+def test_what_is_known_of_a_handle_is_not_asked_again(bridge: Bridge) -> None:
+    """Neither does whoever is given it change what the next one gets."""
+    e = expression(bridge, "a + 1")
+    bridge.children(e).clear()
+    first, again = bridge.children(e), bridge.children(e)
+    assert all(a is b for a, b in zip(first, again, strict=True)) and len(first) > 0
+    top = node(bridge, "SELECT a, s FROM t WHERE a > 1", "Filter")
+    assert (
+        bridge.output(top)[0] is bridge.output(top)[0]
+        and bridge.expressions_of(top)[0] is bridge.expressions_of(top)[0]
+    )
+    bridge.references(e).clear()
+    assert len(bridge.references(e)) == 1
 
 
 def test_with_children(bridge: Bridge) -> None:

@@ -21,7 +21,7 @@ from memory_session import Database
 import clients
 from headrace.common.scram import Verifier
 from headrace.config import Settings
-from headrace.errors import InvalidParameter
+from headrace.errors import HeadraceError, InvalidParameter
 from headrace.server import PgClient, ServerThread, run_server_in_thread
 from headrace.server.backend import AuthenticationOk, BackendDecoder, Report
 from headrace.server.client import ConnectionLost, PasswordNeeded, ServerError
@@ -29,6 +29,7 @@ from headrace.server.connection import Connection
 from headrace.server.door import certificates_of, gate_of, warning_of
 from headrace.server.frontend import Opaque, Query, SslRequest, Startup
 from headrace.server.gate import Gate, Wire
+from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates, end_point
 from headrace.server.wire import cstring, int32, value
 from headrace.session.access import Rules
@@ -102,6 +103,56 @@ def test_who_does_not_exist_is_told_the_same(served: Served) -> None:
     told = refused(server, "nobody", password="x")
     assert told.replace("nobody", "anna") == refused(server, password="x")
     assert 'password authentication failed for user "root"' in refused(server, "root", password="x")
+
+
+def test_passwords_can_be_guessed_only_so_often(database: Database) -> None:
+    """From one address, whoever one says to be; also where many have been asked before one of them fails."""
+    settings = [Settings(auth_rules=SCRAM, failed_logins_per_minute=2)]
+    gate = gate_of(lambda: settings[0], ROLES.get)
+    with run_server_in_thread(database.session, gate=gate) as server:
+        assert "password authentication failed" in refused(server, password="x")
+        assert answers(connect(server, password="open sesame"))
+        assert "password authentication failed" in refused(server, "nobody", password="x")
+        assert "too many failed logins from 127.0.0.1" in refused(server, password="open sesame")
+        settings[0] = Settings(auth_rules=SCRAM, failed_logins_per_minute=3)
+        assert answers(connect(server, password="open sesame"))
+        settings[0] = Settings(auth_rules="host all all all trust", failed_logins_per_minute=1)
+        assert answers(connect(server))
+    early, first = Gate(lambda: Rules.parse(SCRAM), ROLES.get, guesses=Guesses(lambda: 1)), "n,,n=anna,r=abc"
+    login = early.login("anna", "dev", Wire("10.0.0.1"))
+    login.answer(b"SCRAM-SHA-256\0" + len(first).to_bytes(4, "big") + first.encode())
+    early.guesses.note("10.0.0.1")
+    with pytest.raises(HeadraceError, match="too many failed logins"):
+        login.answer(b"c=biws,r=abc,p=AAAA")
+
+
+def test_guesses_are_counted_by_address_for_a_minute() -> None:
+    now = [0.0]
+    guesses = Guesses(lambda: 2, lambda: now[0])
+
+    def is_heard(address: str) -> bool:
+        try:
+            guesses.check(address)
+        except HeadraceError as error:
+            assert error.sqlstate == "28000"
+            return False
+        return True
+
+    for at_s, address in ((0, "1.2.3.4"), (30, "::ffff:1.2.3.4"), (31, "2001:db8::1"), (32, "2001:db8::ffff:2%eth0")):
+        now[0] = at_s
+        guesses.note(address)
+    assert not is_heard("1.2.3.4") and not is_heard("2001:db8::3")
+    assert is_heard("1.2.3.5") and is_heard("2001:db8:0:1::1") and is_heard("")
+    now[0] = 61.0
+    assert is_heard("1.2.3.4") and not is_heard("2001:db8::3")
+    now[0] = 200.0
+    assert is_heard("2001:db8::3")
+    for i in range(12_000):
+        guesses.note(f"10.0.{i >> 8}.{i & 255}")
+    assert len(guesses._failed) == 10_000
+    unlimited = Guesses(lambda: 0)
+    unlimited.note("1.2.3.4")
+    assert not unlimited._failed
 
 
 def test_who_does_not_exist_is_asked_the_same_by_every_server_and_after_a_restart() -> None:

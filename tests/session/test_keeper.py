@@ -20,7 +20,7 @@ class Scene:
 
     def __init__(
         self, pace: Pace = QUICK, given: bool = False, coming: bool = False, held: bool = False,
-        at_start: Callable[[], object] = lambda: None,
+        at_start: Callable[[], object] = lambda: None, at_planning: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         """`coming`: there is no session yet. `held`: a pause ends with `go_on`."""
         self.said: list[str] = []
@@ -31,6 +31,7 @@ class Scene:
         self.failing_renewals = 0
         self.failing_looks = 0
         self.at_start = at_start
+        self.at_planning = at_planning
         self._started = 0
         self._suspended = False
         self.keeper = SparkKeeper(
@@ -91,12 +92,14 @@ class Scene:
             self.said.append("suspend")
         self._suspended = True
 
-    def renew(self, begin: Callable[[], None]) -> None:
+    def renew(self, begin: Callable[[], None], serve: Callable[[], None]) -> None:
         begin()
+        assert not self._is_ready(), "statements go on before anything is defined"
+        serve()
+        self.at_planning()
         if self.failing_renewals:
             self.failing_renewals -= 1
             raise SparkLost("ended again")
-        assert not self._is_ready(), "statements go on before the views are planned"
         self.said.append("resume")
         self._suspended = False
 
@@ -193,6 +196,57 @@ def test_spark_ends_again_while_views_are_planned(make: Make) -> None:
     scene.wait_for("resume")
     scene.keeper.wait_ready(nothing)
     assert scene.said == ["suspend", "start s1", "renew s1", "pause 1", "start s2", "renew s2", "resume"]
+
+
+def test_queries_go_on_while_views_are_planned(make: Make) -> None:
+    """They need none of them; who waits is let go as soon as everything is defined."""
+    planning, may_plan = threading.Event(), threading.Event()
+    scene = make(coming=True, at_planning=lambda: planning.set() or may_plan.wait(WAIT_S))
+    scene.keeper.wait_ready(nothing)
+    assert planning.wait(WAIT_S) and scene.said == ["start s1", "renew s1"]
+    may_plan.set()
+    scene.wait_for("resume")
+
+
+def test_spark_that_ends_while_views_are_planned_keeps_queries_waiting(make: Make) -> None:
+    """PC-44: whether anybody has met the loss or not, none is begun on an application that is about to be replaced."""
+    planning, may_plan = threading.Event(), threading.Event()
+    scene = make(coming=True, held=True, at_planning=lambda: planning.set() or may_plan.wait(WAIT_S))
+    scene.failing_renewals = 2
+    assert planning.wait(WAIT_S) and scene._is_ready()
+    may_plan.set()
+    scene.wait_for("pause 1")
+    assert not scene._is_ready()  # nobody has met it
+    planning.clear(), may_plan.clear()
+    scene.go_on()
+    assert planning.wait(WAIT_S)
+    scene.end()
+    assert scene.is_lost() and not scene._is_ready()
+    may_plan.set()
+    scene.wait_for("pause 2")
+    scene.go_on()
+    scene.wait_for("resume")
+    scene.keeper.wait_ready(nothing)
+
+
+def test_spark_that_is_lost_just_before_it_serves_is_not_ready(make: Make) -> None:
+    may_start = threading.Event()
+    scene = make(coming=True, held=True, at_start=lambda: may_start.wait(WAIT_S))
+    scene.failing_renewals = 1
+    define = scene.keeper._renew
+
+    def define_and_end(session: Any) -> None:
+        define(session)
+        scene.end()
+        assert scene.is_lost()
+
+    scene.keeper._renew = define_and_end
+    may_start.set()
+    scene.wait_for("pause 1")
+    assert "suspend" in scene.said and not scene._is_ready()
+    scene.keeper._renew = define
+    scene.go_on()
+    scene.wait_for("resume")
 
 
 def test_closed_while_spark_is_started(make: Make) -> None:

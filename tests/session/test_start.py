@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from headrace.common.clock import SystemClock
 from headrace.config import Settings
-from headrace.errors import HeadraceError, OperationalError, QueryCanceled, ShuttingDown
+from headrace.errors import HeadraceError, NotSupported, OperationalError, QueryCanceled, ShuttingDown
 from headrace.session.database import Database
 from headrace.session.result import Notice
 from headrace.session.session import Session
@@ -217,6 +217,75 @@ def test_views_are_shown_as_they_were_and_go_on_when_spark_is_there(opened: Open
     assert flushing.end().error is None
     assert rows(session, WHAT_M_HAS) == [("a", 1), ("b", 11)]
     assert jobs(session) == [("m", "running"), ("idle", "running")]
+
+
+class Held:
+    """Plans of views that are made when the test says so; `refused` of them fail."""
+
+    def __init__(self, database: Database, refused: str = "nothing") -> None:
+        self._plan = database.planner.plan
+        self._may_go_on = threading.Event()
+        self.planning = threading.Event()
+        self._refused = refused
+        database.planner.plan = self._planned  # type: ignore[method-assign]
+
+    def _planned(self, query: Any, **options: Any) -> Any:
+        self.planning.set()
+        assert self._may_go_on.wait(WAIT_S)
+        if self._refused in str(query):
+            raise NotSupported("what nobody can plan")
+        return self._plan(query, **options)
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+
+def test_queries_need_no_plans_of_views(opened: Open) -> None:
+    """Those on Spark are answered while views are planned; what is about views waits for these."""
+    database, coming = opened()
+    coming.come()
+    rows(database.session(), f"{FILL}; {VIEW}; CREATE MATERIALIZED VIEW odd AS SELECT sqrt(k) AS r FROM t; FLUSH")
+    rows(database.session(), "CREATE MATERIALIZED VIEW above AS SELECT r FROM odd; FLUSH")
+    database.close()
+    database, coming = opened()
+    held = Held(database, refused="sqrt")
+    session = database.session()
+    rows(session, "INSERT INTO t VALUES (3, 'b')")
+    coming.come()
+    assert held.planning.wait(WAIT_S)
+    assert rows(session, NEEDS_SPARK) == [("A", 1), ("B", 2)]
+    reader = database.session({"read_your_writes": "off"})
+    assert rows(reader, "SELECT upper(v), sum(n) FROM m GROUP BY 1 ORDER BY 1") == [("A", 1), ("B", 1)]
+    waiting = [Asking(database.session(), sql) for sql in ("FLUSH", VIEW.replace(" m ", " w "))]
+    assert rows(session, NEEDS_SPARK) == [("A", 1), ("B", 2)]
+    assert all(each._thread.is_alive() for each in waiting)
+    assert jobs(session) == [("m", "starting"), ("odd", "starting"), ("above", "starting")]
+    held.go_on()
+    assert [each.end().error for each in waiting] == [None, None]
+    assert rows(session, WHAT_M_HAS) == rows(session, WHAT_M_HAS.replace(" m ", " w ")) == [("a", 1), ("b", 2)]
+    assert jobs(session)[:2] == [("m", "running"), ("odd", "quarantined")]
+
+
+def test_what_waits_for_plans_of_views_is_cancelled_and_ends_with_the_database(opened: Open) -> None:
+    database, coming = opened()
+    coming.come()
+    rows(database.session(), f"{FILL}; {VIEW}")
+    database.close()
+    database, coming = opened()
+    held = Held(database)
+    coming.come()
+    assert held.planning.wait(WAIT_S)
+    session = database.session()
+    asking, other = Asking(session, "FLUSH"), Asking(database.session(), "FLUSH")
+    with pytest.raises(QueryCanceled, match="statement timeout"):
+        rows(database.session({"statement_timeout": "50ms"}), "FLUSH")
+    session.cancel()
+    assert isinstance(asking.end().error, QueryCanceled)
+    closing = threading.Thread(target=database.close)
+    closing.start()
+    assert isinstance(other.end().error, (QueryCanceled, ShuttingDown))
+    held.go_on()
+    closing.join(WAIT_S)
 
 
 def test_definitions_change_before_spark_is_there(opened: Open) -> None:

@@ -406,19 +406,20 @@ class Coordinator:
         if news and not core.stopping:
             self._say("spark_lost", f"{reason.message}; every group goes on from its checkpoint with another one")
 
-    def renew(self, begin: Callable[[], None]) -> None:
+    def renew(self, begin: Callable[[], None], serve: Callable[[], None] = lambda: None) -> None:
         """There is another Spark application, or the first one: `begin` moves the planner there, then all views are
         planned.
 
-        Every group resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too, and `Fenced`.
+        `serve` is called as soon as all relations are defined there: queries need no plans of views. Every group
+        resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too, and `Fenced`.
         """
         try:
-            self._renew(begin)
+            self._renew(begin, serve)
         except Fenced as error:
             self._core.fatal(error)
             raise
 
-    def _renew(self, begin: Callable[[], None]) -> None:
+    def _renew(self, begin: Callable[[], None], serve: Callable[[], None]) -> None:
         core = self._core
         since_s = core.clock.monotonic_s()
         with self._life.ddl:
@@ -428,6 +429,7 @@ class Coordinator:
             first, leads = core.suspended is SPARK_STARTS, self._standby is None
             if leads:
                 self._life.define()
+            serve()
             if first or not leads:  # nothing runs before it is planned; who takes over plans it
                 self._resume()
         if leads:
@@ -518,8 +520,22 @@ class Coordinator:
         if standby is not None:
             raise standby.refusal(what)
 
+    def wait_planned(self, check: Callable[[], None]) -> None:
+        """Return once all views are planned in the Spark that runs, at once on a standby, which plans none.
+
+        `check` is asked now and then, and raises if nobody waits any more.
+        """
+        core = self._core
+        while self._standby is None:
+            self.wait_ready(check)
+            with core.changed:
+                if core.changed.wait_until(core.is_planned, CHECK_S):
+                    return
+            check()
+            core.check()
+
     def wait_ready(self, check: Callable[[], None]) -> None:
-        """Return once all views are planned: who has just taken over writes to tables before that.
+        """Return once views may be planned: who has just taken over writes to tables before that.
 
         `check` is asked now and then, and raises if nobody waits any more.
         """
@@ -835,12 +851,13 @@ class Coordinator:
 
         Jobs that are being created, paused or quarantined, and those that they hold up, are not waited for. When a job
         fails meanwhile, all that it does not hold up are still waited for. What was under way before may have met
-        what has been mended since: its failure does not count. `check` is asked now and then, and raises if nobody
-        waits any more. Raises `JobFailed` naming a job, `QueryCanceled` after `timeout_s`.
+        what has been mended since: its failure does not count. What is still to be planned is waited for: only then it
+        is known which jobs run. `check` is asked now and then, and raises if nobody waits any more. Raises `JobFailed`
+        naming a job, `QueryCanceled` `timeout_s` after that.
         """
         core = self._core
         self.refuse_writes("FLUSH")
-        self.wait_ready(check or (lambda: None))
+        self.wait_planned(check or (lambda: None))
         epoch = self.tick()
         with core.changed:
             out = core.jobs_below(j.id for j in core.jobs.values() if j.status == "creating")

@@ -310,6 +310,10 @@ class Core(Graph[Relation, Job]):
         """The newest complete epoch."""
         return self.epochs.complete
 
+    def is_planned(self) -> bool:
+        """Whether all views have been planned in the Spark that runs, or nobody plans them any more. Under the lock."""
+        return self.stopping or (self.suspended is None and not any(job.starting for job in self.jobs.values()))
+
     def budget_bytes(self) -> int:
         """The memory budget, as configured now."""
         return budget_bytes(self.settings.memory_budget_mb, machine_bytes())

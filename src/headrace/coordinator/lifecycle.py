@@ -199,6 +199,7 @@ class Lifecycle:
                 job.event_time, job.temporal, job.changes_only = plan.event_time, plan.temporal, plan.changes_only
             job.starting = False
             job.version += 1
+            core.changed.notify_all()
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
         job.error, job.error_since_ms = error, self._core.clock.now_ms()

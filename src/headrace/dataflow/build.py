@@ -65,7 +65,6 @@ class EpochPlan(Builder):
         self.on_error = plan.on_error
         self.names = {a.id: a.name for op in walk(root) for a in op.output}
         bridge = self.bridge
-        bridge.spark.conf.set("spark.sql.shuffle.partitions", str(self.parallelism))
         nothing = StructType([StructField("done", LongType())])
         alone = plan.sink is not None and delivers(plan.sink)
         chain = self.chains.of(root)

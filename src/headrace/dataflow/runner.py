@@ -116,6 +116,7 @@ class EpochRunner:
         self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
         self._running = threading.Lock()
+        self._preparing = threading.RLock()
         self._number = next(_NUMBERS)
         """What its stages in Spark are told apart by from those of other views."""
         self._key = secrets.token_bytes(32)
@@ -134,7 +135,7 @@ class EpochRunner:
         physical = self._physical.get(key)
         if physical is not None:
             return physical  # without the lock: an epoch must not wait for what is planned for others
-        with self._bridge.lock:
+        with self._preparing:
             physical = self._physical.get(key)
             if physical is None:
                 if active is not None and len(self._physical) >= PLANS_AT_MOST:
@@ -144,7 +145,7 @@ class EpochRunner:
                     self._number, self._key, vectorize=self.vectorize,
                 )  # fmt: skip
                 frame, counts = builder.build(self._plan)
-                executed = frame._jdf.queryExecution().executedPlan()
+                executed = self._bridge.executed(frame, parallelism)
                 stages = self._bridge.python_stages(executed)
                 physical = self._physical[key] = _PhysicalPlan(executed, stages, counts, builder.failures)
             return physical
@@ -228,7 +229,7 @@ class EpochRunner:
     def _leave_to_spark(self, why: str) -> None:
         """From now on all expressions are Spark's."""
         _log.info("expressions are left to Spark", why=why)
-        with self._bridge.lock:
+        with self._preparing:
             self.vectorize = False
             self._physical.clear()
 

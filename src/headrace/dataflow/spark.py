@@ -341,6 +341,8 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
+        # Whenever a Column is made PySpark would ask Java four times more, to tell later which line has made it.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.local.dir": str(scratch / "local"),

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from headrace.errors import NotSupported
+from headrace.plan.handles import CHILDREN, Package, has_text, once, spark_type_of, type_of
 
 JNode: TypeAlias = Any
 JExpr: TypeAlias = Any
@@ -54,6 +55,8 @@ _CASTS = frozenset(("Cast",))
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 _TRY = frozenset({"TryEval"})
+_LISTED = 10
+"""Up to how many elements Java's `List.of` takes one by one."""
 _SOUND = "__sound"
 """What the names of the fields of a struct begin with that is tried as a whole."""
 _NESTED = ("Struct", "Array", "Map", "Variant")
@@ -102,23 +105,44 @@ class Bridge:
     def __init__(self, spark: SparkSession, lock: threading.RLock | None = None):
         self.spark = spark.newSession()
         self.lock = lock or threading.RLock()
-        """Held while planning: planning sets options of the session."""
+        """Held while options of the session are set for a plan, until that is made."""
         for key, value in PLANNING_CONF.items():
             self.spark.conf.set(key, value)
         self.jvm: Any = self.spark._jvm
         self._gateway: Any = self.spark.sparkContext._gateway
         self._session: Any = self.spark._jsparkSession
-        catalyst = self.jvm.org.apache.spark.sql.catalyst
-        self._expressions = catalyst.expressions
-        self._logical = catalyst.plans.logical
-        self._python = catalyst.plans.logical
-        self._columns = self.jvm.org.apache.spark.sql.classic.ExpressionUtils
+        spark_package = self.jvm.org.apache.spark
+        catalyst, classic = spark_package.sql.catalyst, spark_package.sql.classic
+        self._expressions = Package(catalyst.expressions)
+        self._aggregates = Package(catalyst.expressions.aggregate)
+        self._optimizer = Package(catalyst.optimizer)
+        self._logical = Package(catalyst.plans.logical)
+        self._plans = Package(catalyst.plans)
+        self._python = self._logical
+        self._columns = Package(classic.ExpressionUtils)
+        self._datasets = Package(classic.Dataset)
+        self._sessions = Package(classic.SparkSession)
+        self._to_seq = spark_package.api.python.PythonUtils.toSeq
+        self._list_of = self.jvm.java.util.List.of
+        self._empty = self._to_seq([])
+        self._class_name = spark_package.util.Utils.getFormattedClassName
+        self._some = self.jvm.scala.Some
+        self._none = self.jvm.scala.Option.empty()
+        self._types: dict[str, Any] = {}
+        self._spelled: dict[str, DataType] = {}
+        self._data_type = Package(spark_package.sql.types.DataType)
+        self._context = spark_package.api.java.JavaSparkContext(self._session.sparkContext())
 
     # -- Scala collections -------------------------------------------------------------------------------------
 
     def seq(self, items: Iterable[Any]) -> Any:
         """A Scala Seq of the items."""
-        return self.jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+        found = list(items)
+        if not found:
+            return self._empty
+        if len(found) <= _LISTED and all(i is not None for i in found):
+            found = self._list_of(*found)  # one question to Java instead of one for each
+        return self._to_seq(found)
 
     @staticmethod
     def items(sequence: Any) -> list[Any]:
@@ -131,7 +155,7 @@ class Bridge:
 
     def activate(self) -> None:
         """Make the session the calling thread's active one: physical plans ask for it when they are made or cloned."""
-        getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(self._session)
+        self._sessions.setActiveSession(self._session)
 
     def python_stages(self, executed_plan: Any) -> PythonStages:
         """The stages of a physical plan: what `mapInArrow` calls that is named `STAGE_PREFIX` and a label."""
@@ -150,7 +174,7 @@ class Bridge:
                 if at_end:
                     last.add(label)
                 followed = True
-            below = [visit(child, followed, at_end) for child in self.children(node)]
+            below = [visit(child, followed, at_end) for child in self.items(node.children())]
             if label and (known := below[0]) is not None:
                 tasks[label] = known
             return _partitions(node, kind, below)
@@ -185,8 +209,7 @@ class Bridge:
     def relation(self, schema: StructType) -> DataFrame:
         """A leaf that holds no rows, of which the optimizer does not know that it is empty."""
         java_schema = self._session.parseDataType(schema.json())
-        context = self.jvm.org.apache.spark.api.java.JavaSparkContext(self._session.sparkContext())
-        return DataFrame(self._session.createDataFrame(context.emptyRDD(), java_schema), self.spark)
+        return DataFrame(self._session.createDataFrame(self._context.emptyRDD(), java_schema), self.spark)
 
     def relation_id(self, node: JNode) -> int | None:
         """What identifies a leaf made by `relation`, also after the analyzer copied it."""
@@ -194,13 +217,25 @@ class Bridge:
 
     def optimized(self, frame: DataFrame) -> JNode:
         """The optimized logical plan, in the shape that the incremental rules expect."""
-        with_rules = "spark.sql.optimizer.excludedRules"
-        self.spark.conf.set(with_rules, _EXCLUDED_RULES)
-        try:
-            analyzed = frame._jdf.queryExecution().analyzed()
-            return self.frame(analyzed)._jdf.queryExecution().optimizedPlan()
-        finally:
-            self.spark.conf.unset(with_rules)
+        return self.optimized_node(self.analyzed(frame))
+
+    def optimized_node(self, node: JNode) -> JNode:
+        """The same of a logical plan, which is analyzed where it has not been yet."""
+        with_rules, conf = "spark.sql.optimizer.excludedRules", self.spark.conf
+        execution = self._datasets.ofRows(self._session, node).queryExecution()
+        with self.lock:
+            conf.set(with_rules, _EXCLUDED_RULES)
+            try:
+                return execution.optimizedPlan()
+            finally:
+                conf.unset(with_rules)
+
+    def executed(self, frame: DataFrame, parallelism: int) -> Any:
+        """The physical plan of a frame that has none yet, with as many tasks behind a shuffle."""
+        execution = frame._jdf.queryExecution()
+        with self.lock:
+            self.spark.conf.set("spark.sql.shuffle.partitions", str(parallelism))
+            return execution.executedPlan()
 
     def optimized_by_default(self, frame: DataFrame) -> JNode:
         """The logical plan that Spark would run, without any of its jobs."""
@@ -235,21 +270,31 @@ class Bridge:
 
     def frame(self, node: JNode) -> DataFrame:
         """A DataFrame of a logical plan, in the bridge's session."""
-        dataset = self.jvm.org.apache.spark.sql.classic.Dataset
-        return DataFrame(dataset.ofRows(self._session, node), self.spark)
+        return DataFrame(self._datasets.ofRows(self._session, node), self.spark)
 
-    @staticmethod
-    def kind(obj: Any) -> str:
+    def kind(self, obj: Any) -> str:
         """The simple class name of a node or expression."""
-        return str(obj.getClass().getSimpleName()).rstrip("$")
+        return once(obj, "kind", lambda: str(self._class_name(obj)))
 
     def children(self, obj: Any) -> list[Any]:
         """Child nodes of a node, or child expressions of an expression."""
-        return self.items(obj.children())
+        return list(once(obj, "children", lambda: self._children(obj)))
+
+    def _children(self, obj: Any) -> list[Any]:
+        getters = CHILDREN.get(self.kind(obj))
+        return self.items(obj.children()) if getters is None else [getattr(obj, name)() for name in getters]
+
+    def subqueries(self, node: JNode) -> list[JNode]:
+        """The plans of the subqueries in a node's expressions."""
+        return list(once(node, "subqueries", lambda: self.items(node.subqueries())))
+
+    def is_deterministic(self, expression: JExpr) -> bool:
+        """Whether an expression gives the same for the same row, each time."""
+        return once(expression, "deterministic", lambda: bool(expression.deterministic()))
 
     def output(self, node: JNode) -> list[JExpr]:
         """The attributes that a node puts out."""
-        return self.items(node.output())
+        return list(once(node, "output", lambda: self.items(node.output())))
 
     def with_children(self, obj: Any, children: Sequence[Any]) -> Any:
         """A copy of a node or expression with other children."""
@@ -257,7 +302,7 @@ class Bridge:
 
     def expressions_of(self, node: JNode) -> list[JExpr]:
         """All top expressions that a node holds."""
-        return self.items(node.expressions())
+        return list(once(node, "expressions", lambda: self.items(node.expressions())))
 
     def project(self, expressions: Sequence[JExpr], child: JNode) -> JNode:
         """`Project` with named expressions."""
@@ -418,9 +463,8 @@ class Bridge:
 
     def left_join_single(self, left: JNode, right: JNode) -> JNode:
         """Left outer join without a condition."""
-        plans = self.jvm.org.apache.spark.sql.catalyst.plans
-        hint = self.module(self._logical, "JoinHint").NONE()
-        return self._logical.Join(left, right, self.module(plans, "LeftOuter"), self.none(), hint)
+        hint = self._logical.module("JoinHint").NONE()
+        return self._logical.Join(left, right, self._plans.module("LeftOuter"), self.none(), hint)
 
     def serialize(self, node: JNode) -> str:
         """A logical plan as base64 text; leaves must not hold a session."""
@@ -439,11 +483,11 @@ class Bridge:
 
     def none(self) -> Any:
         """Scala's None."""
-        return self.jvm.scala.Option.empty()
+        return self._none
 
     def some(self, value: Any) -> Any:
         """Scala's Some(value)."""
-        return self.jvm.scala.Some(value)
+        return self._some(value)
 
     def alias(self, expression: JExpr, name: str, expr_id: Any | None = None) -> JExpr:
         """`expression AS name`, under a given or a new expression id."""
@@ -473,29 +517,36 @@ class Bridge:
 
     def literal(self, value: bool | int | str | None, type_json: str | None = None) -> JExpr:
         """A literal; of the given type where one is given."""
-        module = self.module(self._expressions, "Literal")
+        module = self._expressions.module("Literal")
         if type_json is None:
             return module.apply(value)
         return self._expressions.Cast(
-            module.apply(value), self._session.parseDataType(type_json), self.some("UTC"), self._eval_mode("ANSI")
+            module.apply(value), self._type(type_json), self.some("UTC"), self._eval_mode("ANSI")
         )
 
+    def _type(self, json: str) -> Any:
+        """Catalyst's type for the JSON of one."""
+        if json not in self._types:
+            self._types[json] = self._session.parseDataType(json)
+        return self._types[json]
+
     def _eval_mode(self, name: str) -> Any:
-        return getattr(self.module(self._expressions, "EvalMode"), name)()
+        modes = self._expressions.module("EvalMode")
+        return once(modes, name, lambda: getattr(modes, name)())
 
     def cast(self, expression: JExpr, data_type: Any) -> JExpr:
         """An ANSI cast, in UTC; nothing where the type is right already."""
-        if expression.dataType().equals(data_type):
+        if type_of(expression).equals(data_type):
             return expression
         return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("ANSI"))
 
     def widens(self, source: Any, target: Any) -> bool:
         """Whether a cast between two of Catalyst's types keeps every value, so that it can be cast back."""
-        return bool(self.module(self._expressions, "Cast").canUpCast(source, target))
+        return bool(self._expressions.module("Cast").canUpCast(source, target))
 
     def try_cast(self, expression: JExpr, data_type: Any) -> JExpr:
         """A cast that gives null for what does not fit; nothing where the type is right already."""
-        if expression.dataType().equals(data_type):
+        if type_of(expression).equals(data_type):
             return expression
         return self._expressions.Cast(expression, data_type, self.some("UTC"), self._eval_mode("TRY"))
 
@@ -519,13 +570,13 @@ class Bridge:
 
     def null_of(self, expression: JExpr) -> JExpr:
         """A null of the expression's type."""
-        return self.cast(self.literal(None), expression.dataType())
+        return self.cast(self.literal(None), type_of(expression))
 
     def literal_us(self, expression: JExpr) -> int | None:
         """The microseconds of an interval literal; None for what is none, and for one with months."""
         if self.kind(expression) != "Literal" or expression.value() is None:
             return None
-        kind, value = self.kind(expression.dataType()), expression.value()
+        kind, value = self.kind(type_of(expression)), expression.value()
         if kind == "DayTimeIntervalType":
             return int(value)
         if kind != "CalendarIntervalType":
@@ -545,8 +596,7 @@ class Bridge:
                 f"bringing rows together by values of type {self.simple_type(expression)}",
                 hint="group, join or partition by lower(...) of the text, or another form of it that is equal",
             )
-        optimizer = self.jvm.org.apache.spark.sql.catalyst.optimizer
-        return self.module(optimizer, "NormalizeFloatingNumbers").normalize(expression)
+        return self._optimizer.module("NormalizeFloatingNumbers").normalize(expression)
 
     def rewrite(self, expression: JExpr, replace: Callable[[JExpr], JExpr | None]) -> JExpr:
         """The expression with every part replaced for which `replace` gives another one, from the top."""
@@ -570,8 +620,12 @@ class Bridge:
 
     def references(self, expression: JExpr) -> set[int]:
         """Ids of the attributes that the expression reads."""
-        found = expression.references().toSeq()
-        return {int(a.exprId().id()) for a in self.items(found)}
+        return set(once(expression, "references", lambda: self._references(expression)))
+
+    def _references(self, expression: JExpr) -> set[int]:
+        if self.is_attribute(expression):
+            return {self.attribute_id(expression)}
+        return {self.attribute_id(a) for a in self.items(expression.references().toSeq())}
 
     def is_attribute(self, expression: JExpr) -> bool:
         """Whether the expression is nothing but an attribute."""
@@ -583,21 +637,22 @@ class Bridge:
 
     def spark_type_of(self, text: str) -> DataType:
         """The PySpark type that Spark's type string spells."""
-        schema = self.jvm.org.apache.spark.sql.types.DataType.fromDDL(text)
-        return _parse_datatype_json_string(schema.json())
+        if text not in self._spelled:
+            self._spelled[text] = _parse_datatype_json_string(self._data_type.fromDDL(text).json())
+        return self._spelled[text]
 
     @staticmethod
     def attribute_id(attribute: JExpr) -> int:
         """The expression id of a named expression."""
-        return int(attribute.exprId().id())
+        return once(attribute, "id", lambda: int(attribute.exprId().id()))
 
     def spark_type(self, obj: Any) -> DataType:
         """The PySpark type of an expression."""
-        return _parse_datatype_json_string(obj.dataType().json())
+        return spark_type_of(obj)
 
     def simple_type(self, obj: Any) -> str:
         """Spark's simple string of an expression's type."""
-        return str(obj.dataType().catalogString())
+        return once(obj, "simple type", lambda: str(type_of(obj).catalogString()))
 
     def arrow_type(self, obj: Any) -> pa.DataType:
         """The Arrow type in which values of the expression reach Python; `TypeError` where there is none."""
@@ -610,11 +665,11 @@ class Bridge:
 
     def literal_long(self, value: int) -> JExpr:
         """A bigint literal."""
-        return self.cast(self.literal(value), self._session.parseDataType('"long"'))
+        return self.cast(self.literal(value), self._type('"long"'))
 
     def literal_decimal(self, scale: int) -> JExpr:
         """A null of type decimal(38, scale)."""
-        return self.cast(self.literal(None), self._session.parseDataType(f'"decimal(38,{scale})"'))
+        return self.cast(self.literal(None), self._type(f'"decimal(38,{scale})"'))
 
     def mark(self, expression: JExpr) -> JExpr:
         """The expression in a wrapping that changes nothing and that the optimizer leaves alone."""
@@ -622,7 +677,7 @@ class Bridge:
 
     def is_collated(self, expression: JExpr) -> bool:
         """Whether its strings are compared otherwise than by their bytes."""
-        return "collate" in self.simple_type(expression).lower()
+        return has_text(expression) and "collate" in self.simple_type(expression).lower()
 
     def all_not_null(self, expressions: Sequence[JExpr]) -> JExpr:
         """True where no expression is null, else null."""
@@ -640,8 +695,7 @@ class Bridge:
 
     def aggregate_expression(self, function: JExpr, mode: Any, distinct: bool, condition: Any, result_id: Any) -> JExpr:
         """A call of an aggregate function."""
-        cls = self._expressions.aggregate.AggregateExpression
-        return cls(function, mode, distinct, condition, result_id)
+        return self._aggregates.AggregateExpression(function, mode, distinct, condition, result_id)
 
     # -- expressions that may fail -------------------------------------------------------------------------------
 
@@ -739,8 +793,8 @@ class Bridge:
 
     def text_as(self, text: str | None, typed_like: JExpr) -> JExpr:
         """A constant of the expression's type, from its text."""
-        module = self.module(self._expressions, "Literal")
-        return self.cast(module.apply(text), typed_like.dataType()) if text is not None else self.null_of(typed_like)
+        module = self._expressions.module("Literal")
+        return self.cast(module.apply(text), type_of(typed_like)) if text is not None else self.null_of(typed_like)
 
     def apart(self, node: JNode, wanted: Callable[[JExpr], bool]) -> tuple[JNode, JNode] | None:
         """An Aggregate whose results compute with its aggregates: a Project, and the bare Aggregate below it.

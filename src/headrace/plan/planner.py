@@ -203,22 +203,24 @@ class Planner:
         rows on which an expression fails. Raises `NotSupported` for what cannot be kept up to date, and the errors of
         Spark's own analysis as statement errors.
         """
-        with self._lock, translated():
-            frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
-            analyzed = self.bridge.analyzed(frame)
-            optimized = self._optimized(marked(self.bridge, analyzed), on_error)
-            plan = self._plan(analyzed, optimized, on_window_close, arrangements)
-            return replace(plan, on_error=on_error)
+        with translated():
+            return self._now().plan(query, on_window_close, arrangements, on_error)
 
     def optimized(self, query: str) -> JNode:
         """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
-        with self._lock, translated():
-            return self._optimized(self.bridge.analyzed(self.bridge.spark.sql(query)))
+        with translated():
+            now = self._now()
+            return now.optimized(now.analyzed(query))
 
-    def _optimized(self, analyzed: JNode, on_error: str = tolerance.FAIL) -> JNode:
-        self._refuse_nondeterministic(analyzed)
-        timed = tolerance.tolerant(self.bridge, self._clock, self._clock.marked(analyzed), on_error)
-        return self.bridge.optimized(self.bridge.frame(hidden(self.bridge, timed)))
+    def columns_of(self, query: str) -> tuple[Column, ...]:
+        """Names and types of a query's result, without running it."""
+        with translated():
+            now = self._now()
+            return now.columns(now.analyzed(query))
+
+    def _now(self) -> _Planning:
+        with self._lock:
+            return _Planning(self.bridge, self._clock, dict(self._leaves), self.generation)
 
     def relation_of(self, leaf: JNode) -> int | None:
         """The id of the relation that a leaf of a plan stands for; None for any other node."""
@@ -227,15 +229,40 @@ class Planner:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while planning."""
+        """Held while what is defined changes, and while options of the session are set for a plan."""
         return self._lock
 
-    def columns_of(self, query: str) -> tuple[Column, ...]:
-        """Names and types of a query's result, without running it."""
-        with self._lock, translated():
-            return self._columns(self.bridge.analyzed(self.bridge.spark.sql(query)))
 
-    def _columns(self, analyzed: JNode) -> tuple[Column, ...]:
+@dataclass(frozen=True)
+class _Planning:
+    """What one plan is made with: all of the same Spark application, whatever is defined meanwhile."""
+
+    bridge: Bridge
+    clock: Clock
+    leaves: Mapping[int, Relation]
+    generation: int
+
+    def plan(
+        self, query: str | DataFrame, on_window_close: bool, arrangements: Collection[int], on_error: str
+    ) -> ViewPlan:  # fmt: skip
+        """See `Planner.plan`."""
+        analyzed = self.analyzed(query)
+        optimized = self.optimized(marked(self.bridge, analyzed), on_error)
+        return replace(self._plan(analyzed, optimized, on_window_close, arrangements), on_error=on_error)
+
+    def analyzed(self, query: str | DataFrame) -> JNode:
+        """The analyzed plan of a query."""
+        frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
+        return self.bridge.analyzed(frame)
+
+    def optimized(self, analyzed: JNode, on_error: str = tolerance.FAIL) -> JNode:
+        """The optimized plan, in the shape that the rules expect."""
+        self._refuse_nondeterministic(analyzed)
+        timed = tolerance.tolerant(self.bridge, self.clock, self.clock.marked(analyzed), on_error)
+        return self.bridge.optimized_node(hidden(self.bridge, timed))
+
+    def columns(self, analyzed: JNode) -> tuple[Column, ...]:
+        """Names and types of what a query gives."""
         b = self.bridge
         return tuple(Column(str(a.name()), spark_of(a).simpleString()) for a in b.output(analyzed))
 
@@ -243,14 +270,14 @@ class Planner:
         self, analyzed: JNode, optimized: JNode, on_window_close: bool, arrangements: Collection[int]
     ) -> ViewPlan:  # fmt: skip
         b = self.bridge
-        columns = self._columns(analyzed)
+        columns = self.columns(analyzed)
         _check_columns(columns)
-        derivation = Derivation(b, self._leaves, self._clock, arrangements)
+        derivation = Derivation(b, self.leaves, self.clock, arrangements)
         handles = b.output(optimized)
         root = derivation.derive(optimized, {b.attribute_id(h) for h in handles})
         by_id = {a.id: a for a in root.output}
         root.output = [by_id[b.attribute_id(h)] for h in handles]
-        watermarks = {r.id: r.watermark for r in self._leaves.values() if r.watermark is not None}
+        watermarks = {r.id: r.watermark for r in self.leaves.values() if r.watermark is not None}
         root, event_time = with_event_time(b, root, watermarks, on_window_close)
         tree.number(root)
         key = tuple(pa.field(c.name, arrow_of(h)) for c, h in zip(columns, handles))
@@ -273,7 +300,7 @@ class Planner:
                         hint="if equal arguments always give equal results, declare it so: asDeterministic() of a "
                         "table function, IMMUTABLE in CREATE FUNCTION; else compute its values when rows are inserted",
                     )
-                if not bool(expression.deterministic()) and b.kind(expression) != "LateralSubquery":
+                if not b.is_deterministic(expression) and b.kind(expression) != "LateralSubquery":
                     raise NotSupported(
                         f"the nondeterministic expression {expression.toString()} in a view",
                         hint="compute such values when rows are inserted, and store them",
@@ -291,7 +318,7 @@ def _nodes(b: Bridge, node: JNode) -> Iterator[JNode]:
     yield node
     for child in b.children(node):
         yield from _nodes(b, child)
-    for inner in b.items(node.subqueries()):
+    for inner in b.subqueries(node):
         yield from _nodes(b, inner)
 
 

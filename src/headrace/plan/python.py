@@ -112,7 +112,7 @@ def nondeterministic_call(b: Bridge, expression: JExpr) -> str | None:
 def names_called(b: Bridge, node: JNode) -> set[str]:
     """Names of all Python functions that a plan calls."""
     found = {str(call.name()) for e in b.expressions_of(node) for call in b.find(e, CALLS)}
-    for child in [*b.children(node), *b.items(node.subqueries())]:
+    for child in [*b.children(node), *b.subqueries(node)]:
         found |= names_called(b, child)
     return found
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, _parse_datatype_json_string
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from headrace.errors import NotSupported
+from headrace.plan.handles import once, spark_type_of
 
 
 def relaxed(data_type: DataType) -> DataType:
@@ -22,7 +23,7 @@ def relaxed(data_type: DataType) -> DataType:
 
 def spark_of(handle: object) -> DataType:
     """The relaxed PySpark type of a Catalyst expression."""
-    return relaxed(_parse_datatype_json_string(handle.dataType().json()))  # type: ignore[attr-defined]
+    return relaxed(spark_type_of(handle))
 
 
 def arrow_of_spark(data_type: DataType) -> pa.DataType:
@@ -38,4 +39,4 @@ def arrow_of_spark(data_type: DataType) -> pa.DataType:
 
 def arrow_of(handle: object) -> pa.DataType:
     """The relaxed Arrow type of a Catalyst expression."""
-    return arrow_of_spark(spark_of(handle))
+    return once(handle, "arrow", lambda: arrow_of_spark(spark_of(handle)))

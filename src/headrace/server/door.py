@@ -8,6 +8,7 @@ from functools import lru_cache
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
 from headrace.server.gate import Gate
+from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates
 from headrace.session.access import Rules, check_rules, is_loopback
 from headrace.session.roles import Role
@@ -38,7 +39,15 @@ def gate_of(
     """Rules and roles as of now; `settings` are asked again for each client. Raises `InvalidParameter`."""
     first = settings()
     check_rules(first.auth_rules, first)
-    return Gate(lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required", mock_key=mock_key)
+
+    def most_failures() -> int:
+        now_settings = settings()
+        return now_settings.failed_logins_per_minute
+
+    return Gate(
+        lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required", mock_key=mock_key,
+        guesses=Guesses(most_failures),
+    )  # fmt: skip
 
 
 def warning_of(settings: Settings, host: str, has_password: bool) -> str | None:

@@ -12,6 +12,7 @@ from headrace.config import DEFAULT_RULES
 from headrace.errors import HeadraceError
 from headrace.server import backend
 from headrace.server.backend import BackendMessage
+from headrace.server.guesses import Guesses
 from headrace.server.wire import ProtocolViolation, Reader
 from headrace.session.access import Caller, Rules
 from headrace.session.roles import Role
@@ -41,12 +42,15 @@ class Gate:
         *,
         requires_tls: bool = False,
         mock_key: bytes | None = None,
+        guesses: Guesses | None = None,
     ) -> None:
-        """`role` finds one by its name. `mock_key` makes up salts for who does not exist; by default a new one."""
+        """`role` finds one by its name. `mock_key` makes up salts for who does not exist; by default a new one.
+        Without `guesses` anybody may fail as often as they like."""
         self.rules = rules
         self.role = role
         self.requires_tls = requires_tls
         self.mock_key = mock_key or secrets.token_bytes(32)
+        self.guesses = guesses or Guesses(lambda: 0)
 
     def login(self, user: str, database: str, wire: Wire) -> Login:
         """The login of a client. Raises `HeadraceError` (28000) for one that is turned away unheard."""
@@ -64,6 +68,8 @@ class Gate:
                 hint="auth_rules of the server says who may connect from where.",
             )
         login = Login(self, user, wire)
+        if method != "trust":
+            self.guesses.check(wire.address)
         if method == "scram-sha-256":
             login.ask()
         elif method == "cert":
@@ -91,6 +97,7 @@ class Login:
     def certified(self) -> None:
         """The certificate's name has to be the user's."""
         if self._wire.certificate_name != self._user:
+            self._gate.guesses.note(self._wire.address)
             raise HeadraceError(
                 f'certificate authentication failed for user "{self._user}"',
                 sqlstate=_REFUSED,
@@ -119,10 +126,12 @@ class Login:
                 mechanism, first = _initial(body)
                 self.to_send = [backend.AuthenticationSaslContinue(self._exchange.first(mechanism, first))]
                 return
+            self._gate.guesses.check(self._wire.address)  # others may have failed since this one was asked
             last = self._exchange.final(body)
         except MalformedExchange as error:
             raise ProtocolViolation(error.message) from error
         except NotProved as error:
+            self._gate.guesses.note(self._wire.address)
             raise self._failed(error) from error
         self._admit(self._gate.role(self._user))
         self.to_send = [backend.AuthenticationSaslFinal(last)]

@@ -361,7 +361,7 @@ class Database:
 
     def flush(self) -> None:
         """Wait until every view has taken in all that was written before."""
-        self._main.wait_for_spark()
+        self._main.wait_for_views()
         self.coordinator.flush()
 
     def subscribe(self, name: str, since: Literal["now", "begin", "full"] | str | int | datetime = "now") -> Following:

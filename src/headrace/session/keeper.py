@@ -104,7 +104,7 @@ class SparkKeeper:
         return session is not None
 
     def wait_ready(self, check: Callable[[], None], tell: Callable[[str], None] = lambda text: None) -> None:
-        """Return once Spark runs and the views are planned; `tell` is told if that takes its time.
+        """Return once Spark runs queries, though views may still be planned; `tell` is told if that takes its time.
 
         `check` raises what should end the wait. Raises `SparkLost` after a bound, and at once where Spark did not start
         and none has been there yet.
@@ -164,8 +164,8 @@ class SparkKeeper:
 
     def _suspend(self) -> None:
         assert self._coordinator is not None
-        self._ready.clear()
         self._lost.set()
+        self._ready.clear()  # in this order: whoever is just saying that it is ready looks whether it is lost
         if self._start is not None:
             self._coordinator.suspend(SparkLost("Spark has ended, and is being started again"))
             return
@@ -186,6 +186,7 @@ class SparkKeeper:
                 found = error if isinstance(error, HeadraceError) else translate(error)
                 text = "Spark cannot be started again" if self._ran else "Spark cannot be started"
                 get_logger("headrace").error(text, error=found.message, detail=found.detail)
+                self._ready.clear()  # though it ran: what comes next is another application
                 self._failure = found
                 self._pause(self._closed, wait_s)
                 wait_s = min(2 * wait_s, self._pace.retry_most_s)
@@ -208,6 +209,11 @@ class SparkKeeper:
         if self._closed.is_set():
             return
         session = self.session
-        self._coordinator.renew(lambda: self._renew(session))
+        self._coordinator.renew(lambda: self._renew(session), self._serve)
+
+    def _serve(self) -> None:
+        """Let who waits for Spark go on: all there is has been defined there, unless it ended meanwhile."""
         self._ran = True
         self._ready.set()
+        if self._lost.is_set() or self._closed.is_set():
+            self._ready.clear()

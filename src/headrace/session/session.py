@@ -589,9 +589,20 @@ class Session:
     def wait_for_spark(self) -> None:
         """Return once Spark runs: it may be starting, or have ended and be starting again; the client is told so.
 
-        Raises `QueryCanceled`, `OperationalError` where Spark does not start.
+        What views need to go on may come later (`wait_for_views`). Raises `QueryCanceled`, `OperationalError` where
+        Spark does not start.
         """
         self.database.keeper.wait_ready(self.check, self._tell)
+
+    def wait_for_views(self) -> None:
+        """Return once Spark runs and all views are planned there. Raises what `wait_for_spark` does."""
+
+        def check() -> None:
+            self.check()
+            self.wait_for_spark()
+
+        check()
+        self.database.coordinator.wait_planned(check)
 
     def _tell(self, text: str) -> None:
         notice = Notice(text)
@@ -600,8 +611,8 @@ class Session:
 
     @property
     def planner(self) -> Planner:
-        """The database's planner, once Spark runs."""
-        self.wait_for_spark()
+        """The database's planner, once it has planned all views that there are: new ones come after these."""
+        self.wait_for_views()
         return self.database.planner
 
     def names(self, *, checked: bool = True) -> Names:
@@ -740,7 +751,7 @@ class Session:
 
     def flush(self) -> None:
         """Wait until every view has what was written before."""
-        self.wait_for_spark()  # without it no view goes on, and whoever waits is to be told what is wrong with it
+        self.wait_for_views()  # without it no view goes on, and whoever waits is to be told what is wrong with it
         self.wait(lambda check: self.database.coordinator.flush(check=check))
 
     # ---- settings
