@@ -71,9 +71,9 @@ def test_a_query_and_some_columns(items: Database, tmp_path: Path) -> None:
     assert items.sql(sql).tag == "COPY 3"
     rows = [r for p in (tmp_path / "q").glob("*.parquet") for r in pyarrow.parquet.read_table(p).to_pylist()]
     assert sorted((r["id"], r["twice"]) for r in rows) == [(i, Decimal(i) / 2) for i in (1, 2, 3)]
-    items.sql("CREATE TABLE some (id int, twice numeric(10,2), more text DEFAULT 'x')")
-    assert items.sql(f"COPY some (id, twice) FROM '{tmp_path}/q/*.parquet'").tag == "COPY 3"
-    assert sorted(items.sql("SELECT id, more FROM some").rows()) == [(1, "x"), (2, "x"), (3, "x")]
+    items.sql("CREATE TABLE picked (id int, twice numeric(10,2), more text DEFAULT 'x')")
+    assert items.sql(f"COPY picked (id, twice) FROM '{tmp_path}/q/*.parquet'").tag == "COPY 3"
+    assert sorted(items.sql("SELECT id, more FROM picked").rows()) == [(1, "x"), (2, "x"), (3, "x")]
     assert (
         items.sql(f"COPY (SELECT id FROM items WHERE id < 0) TO '{tmp_path}/none' (FORMAT csv, HEADER)").tag == "COPY 0"
     )
@@ -143,7 +143,7 @@ def test_what_is_refused(items: Database, sql: str, message: str) -> None:
 
 
 def test_files_take_rights_of_their_own(items: Database, tmp_path: Path) -> None:
-    items.sql("CREATE ROLE copier; GRANT ALL ON items TO copier")
+    items.sql("CREATE ROLE copier LOGIN; GRANT ALL ON items TO copier")
     session = items.session(user="copier")
     for sql, role in (
         (f"COPY items TO '{tmp_path}/o' (FORMAT csv)", "pg_write_server_files"),
