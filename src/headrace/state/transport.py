@@ -111,7 +111,7 @@ def _memory(url: str) -> Any:
 
 
 class Obstore:
-    """A transport over one of obstore's stores.
+    """A transport over a store of obstore's.
 
     A client has one time-out for all its requests, body included. So large ones go through another client, with more.
     """
