@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors import file_options
+from headrace.connectors import copy_out, file_options
 from headrace.connectors.declared import Declared
 from headrace.connectors.file_sink import sink as file_sink
 from headrace.connectors.kafka import options as kafka
@@ -23,6 +23,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("postgres", "cdc options", postgres.CDC),
         ("files", "source options", file_options.SOURCE),
         ("files", "options", file_sink.SINK),
+        ("files", "copy options", copy_out.OPTIONS),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
         ("kafka", "source options", kafka.SOURCE),

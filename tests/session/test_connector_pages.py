@@ -81,6 +81,11 @@ def test_files(database: Database, tmp_path: Path) -> None:
     assert sorted(pyarrow.parquet.read_table(file).column("page").to_pylist()) == ["/", "/cart"]
 
 
+def test_copy(database: Database, tmp_path: Path) -> None:
+    database.sql(example("files", 2, {"/tmp/fares": str(tmp_path / "fares")}))
+    assert database.sql("SELECT count(*), min(fare) FROM high_fares").rows() == [(600, Decimal("100.25"))]
+
+
 def test_objects(database: Database, s3: S3Server) -> None:
     s3.put("visits/2024/a.json", b'{"at": "2024-05-01 12:00:00", "page": "/"}\n{"page": "/cart"}\n')
     options = "".join(f", {name} = '{value}'" for name, value in {**s3.options, "store.anonymous": "true"}.items())

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from headrace.connectors.declared import Declared, Option
 from headrace.connectors.file_stores import Seen
@@ -181,3 +181,53 @@ def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> A
 
 # Threads and connections do not survive a fork.
 os.register_at_fork(after_in_child=_client.cache_clear)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Objects below a folder, by their names in it, to be written. Errors are of the kind that is given."""
+
+    _place: Place
+    _kind: type[OperationalError]
+
+    @classmethod
+    def at(cls, url: str, options: Mapping[str, str], kind: type[OperationalError]) -> Bucket:
+        """Of a URL. Raises `InvalidParameter`."""
+        given = {o.name: options[o.name] for o in STORE if o.name in options}
+        return cls(Place.of(url, tuple(sorted(given.items()))), kind)
+
+    def _key(self, name: str) -> str:
+        return f"{self._place.key}/{name}" if self._place.key else name
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """What is there, with sizes."""
+        cut = len(self._place.key) + 1 if self._place.key else 0
+        with told(self._place.url, self._kind):
+            for chunk in self._place.list():
+                yield from ((meta["path"][cut:], meta["size"]) for meta in chunk)
+
+    def put(self, name: str, file: BinaryIO) -> None:
+        """Store an object, all of it or nothing."""
+        import obstore
+
+        with told(f"{self._place.url}/{name}", self._kind):
+            obstore.put(self._place.client, self._key(name), file)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store a small object, and say whether it is there and no other: an answer may have been lost."""
+        import obstore
+        from obstore import exceptions
+
+        with told(f"{self._place.url}/{name}", self._kind):
+            try:
+                obstore.put(self._place.client, self._key(name), data, mode="create", use_multipart=False)
+            except exceptions.AlreadyExistsError:
+                return bytes(cast(Any, obstore.get(self._place.client, self._key(name)).bytes())) == data
+        return True
+
+    def delete(self, name: str) -> None:
+        """Remove an object; nothing where there is none."""
+        import obstore
+
+        with told(f"{self._place.url}/{name}", self._kind), suppress(FileNotFoundError):
+            obstore.delete(self._place.client, self._key(name))

@@ -19,7 +19,7 @@ from headrace.sql import statements as st
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
-_ROWS: Final = (st.Insert, st.Update, st.Delete, st.CopyFrom)
+_ROWS: Final = (st.Insert, st.Update, st.Delete, st.CopyFrom, st.CopyFromFiles)
 _OPENS: Final = (*_ROWS, st.Execute, st.DeclareCursor)
 _AT_ONCE: Final = (st.Flush, st.Wait, st.Promote, st.Recover, st.Discard)
 

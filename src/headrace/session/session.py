@@ -39,6 +39,7 @@ from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
 from headrace.session.execution import (
     copying,
+    copying_files,
     cursors,
     ddl,
     dml,
@@ -843,6 +844,8 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.Delete: dml.delete,
     st.CopyFrom: copying.copy_from,
     st.CopyTo: copying.copy_to,
+    st.CopyFromFiles: copying_files.copy_from_files,
+    st.CopyToFiles: copying_files.copy_to_files,
     st.CopySubscribe: subscriptions.copy_subscribe,
     st.CreateTable: ddl.create_table,
     st.CreateSource: ddl.create_source,

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SyntaxFault
 from headrace.sql import statements as st
+from headrace.sql.copying_files import copy_files, names_files
 from headrace.sql.cursor import Cursor, other_database
 from headrace.sql.postgres import Parsed, parse_statement
 from headrace.sql.statements import DATABASE
@@ -42,6 +43,9 @@ def copy(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statemen
     start = tokens[0].start
     text = cursor.text_of(tokens)
     subscribed = _subscribed(cursor, tokens)
+    closing = _closing(tokens) if Cursor(cursor.sql, tokens).is_symbol("(", 1) else 0
+    if subscribed is None and names_files(cursor, tokens, closing + 1):
+        return copy_files(cursor, tokens, closing, inner)
     try:
         parsed = parse_statement(text if subscribed is None else _with_a_query(text, tokens))
     except SyntaxFault as error:
@@ -84,9 +88,8 @@ def _with_a_query(text: str, tokens: Sequence[Any]) -> str:
 
 def _refuse(node: Any) -> None:
     if node.filename or node.is_program:
-        what = "a program" if node.is_program else "a file"
         raise NotSupported(
-            f"COPY to or from {what} of the server is not supported",
+            "COPY to or from a program of the server is not supported",
             hint="COPY FROM STDIN and TO STDOUT go over the connection; psql's \\copy reads and writes its own files.",
         )
     if node.HasField("where_clause"):

@@ -58,8 +58,13 @@ def read_query(cursor: Cursor) -> Query:
     return Query(tree, cursor.text_of(kept), start.start, refused)
 
 
-def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> dict[str, str]:
-    """Read `(name = value, a.b = 'c', ...)`; what is `SECRET x` goes to `secrets`, and is refused without."""
+def options(
+    cursor: Cursor, secrets: dict[str, st.TableName] | None = None, *, signs: bool = True
+) -> dict[str, str]:  # fmt: skip
+    """Read `(name = value, a.b = 'c', ...)`; what is `SECRET x` goes to `secrets`, and is refused without.
+
+    Without `signs` the equals sign may be left out, and so may the value of an option that is to be true.
+    """
     found: dict[str, str] = {}
     named: set[str] = set()
     cursor.expect("(")
@@ -67,9 +72,14 @@ def options(cursor: Cursor, secrets: dict[str, st.TableName] | None = None) -> d
         key = cursor.string() if cursor.is_string() else _option_name(cursor)
         while cursor.match("."):
             key += "." + cursor.word().strip('"')
-        cursor.expect("=")
+        if not cursor.match("=") and signs:
+            cursor.fail()
         key = key.lower()
-        if cursor.peek("SECRET") and secrets is not None:
+        if not signs and key in named:
+            cursor.refuse(f"a second value for the option {key}")
+        if not signs and (cursor.is_symbol(",") or cursor.is_symbol(")")):
+            found[key] = "true"
+        elif cursor.peek("SECRET") and secrets is not None:
             if key in named:
                 cursor.refuse(f"a second value for the option {key}")
             secrets[key] = _secret(cursor)

@@ -426,6 +426,30 @@ class CopyTo(Statement, writes=False):
 
 
 @dataclass(frozen=True)
+class CopyFromFiles(Statement, writes=True):
+    """`COPY table [(columns)] FROM 'path' (...)`."""
+
+    table: TableName
+    columns: tuple[str, ...]
+    place: str
+    options: Mapping[str, str]
+    secrets: Mapping[str, TableName]
+    """Option -> the secret that it has the value of."""
+
+
+@dataclass(frozen=True)
+class CopyToFiles(Statement, writes=False):
+    """`COPY table [(columns)] TO 'folder' (...)` or `COPY (query) TO 'folder' (...)`."""
+
+    table: TableName | None
+    columns: tuple[str, ...]
+    query: Query | None
+    place: str
+    options: Mapping[str, str]
+    secrets: Mapping[str, TableName]
+
+
+@dataclass(frozen=True)
 class Select(Statement, writes=False):
     """Any query."""
 

@@ -32,6 +32,8 @@ from headrace.session.transactions import Transaction, Written, late_rows, run_w
 from headrace.sql import statements as st
 from headrace.sql.copying import CopyFormat
 from headrace.sql.parser import parse_query
+from headrace.sql.query import Query
+from headrace.sql.statements import TableName
 from headrace.state.changes import TableChange
 from headrace.state.spool import RowsFile, read_rows
 
@@ -47,21 +49,25 @@ def copy_to(session: Session, statement: st.CopyTo) -> Result:
     query, known, relation = statement.query, None, None
     if query is None:
         assert statement.table is not None
-        record = session.names().get(statement.table)
-        if record.kind not in ("table", "materialized_view"):
-            raise WrongObjectType(
-                f'cannot copy from {kind_name(record)} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
-            )
-        session.rights.require("r", record)
+        query, record = query_of(session, statement.table, statement.columns)
         known, relation = [c.name for c in record.columns], label(record)
-        wanted = target_columns(record, statement.columns)
-        named = ", ".join(quoted_name(c.name) for c in wanted)
-        table = quoted_name(*filter(None, (statement.table.schema, statement.table.name)))
-        query = parse_query(f"SELECT {named} FROM {table}")
     result = select(session, query)
     names = [c.name for c in result.columns or ()]
     check_lists(statement.format, names, names if known is None else known, relation)
     return Result("COPY", result.columns, result.batches, result.notices, copy=statement.format)
+
+
+def query_of(session: Session, name: TableName, columns: Sequence[str]) -> tuple[Query, ObjectRecord]:
+    """The query for the rows of a table or view, and its record. Raises `WrongObjectType`, `InsufficientPrivilege`."""
+    record = session.names().get(name)
+    if record.kind not in ("table", "materialized_view"):
+        raise WrongObjectType(
+            f'cannot copy from {kind_name(record)} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
+        )
+    session.rights.require("r", record)
+    named = ", ".join(quoted_name(c.name) for c in target_columns(record, columns))
+    table = quoted_name(*filter(None, (name.schema, name.name)))
+    return parse_query(f"SELECT {named} FROM {table}"), record
 
 
 def copy_from(session: Session, statement: st.CopyFrom) -> Result:

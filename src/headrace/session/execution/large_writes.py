@@ -67,6 +67,21 @@ def insert_large(
     return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
 
 
+def insert_frame(
+    session: Session, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], frame: DataFrame,
+    defaults: Mapping[str, pa.Array], *, ignore: bool,
+) -> Written:  # fmt: skip
+    """Insert the rows of a DataFrame that has the targets as its columns."""
+    keyed, names = bool(record.primary_key), tuple(c.name for c in targets)
+    view, convert = transaction.work.view(record.id), _convert(transaction, record, names, defaults)
+    write = _writer(session, view, convert, "ignore" if ignore else "overwrite", keyed)
+    if keyed:
+        transaction.work.note_tables([record.id])
+    weighted = frame.selectExpr("1 AS __w", *map(quoted, names))
+    rows = _writing(session, weighted, record, view, convert, write).collect()
+    return _taken(session, transaction, record, rows)
+
+
 def insert_here(
     session: Session, transaction: Transaction, record: ObjectRecord, batches: Iterator[pa.RecordBatch], *, ignore: bool
 ) -> Written:
@@ -181,6 +196,11 @@ def _write(
                 transaction.work.note_tables([record.id])
             with session.jobs.running(bound.query.text):
                 rows = _writing(session, frame, record, view, convert, write).collect()
+    return _taken(session, transaction, record, rows)
+
+
+def _taken(session: Session, transaction: Transaction, record: ObjectRecord, rows: Sequence[Row]) -> Written:
+    """What tasks have written becomes part of a transaction."""
     outcomes = [WrittenRuns.from_json(row[0]) for row in rows]
     runs = tuple(run for o in outcomes for run in o.runs)
     root = session.database.engine.root

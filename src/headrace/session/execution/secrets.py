@@ -41,7 +41,11 @@ def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
     return Result("ALTER SECRET")
 
 
-def named(session: Session, statement: st.CreateSource | st.CreateSink | st.CreateTable) -> dict[str, int]:
+Confidential = st.CreateSource | st.CreateSink | st.CreateTable | st.CopyFromFiles | st.CopyToFiles
+"""The statements whose options may be secrets."""
+
+
+def named(session: Session, statement: Confidential) -> dict[str, int]:
     """Option -> the id of the secret that the statement names. Raises `UndefinedObject`, `WrongObjectType`."""
     both = sorted(set(statement.secrets) & set(statement.options))
     if both:

@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 
-Writing = st.Insert | st.Update | st.Delete | st.CopyFrom
+Writing = st.Insert | st.Update | st.Delete | st.CopyFrom | st.CopyFromFiles
 """The statements that write rows to a table."""
-_VERBS = {st.Insert: "insert into", st.Update: "update", st.Delete: "delete from", st.CopyFrom: "copy to"}
-_LETTERS = {st.Insert: "a", st.Update: "wr", st.Delete: "dr", st.CopyFrom: "a"}
+_VERBS = {
+    st.Insert: "insert into", st.Update: "update", st.Delete: "delete from", st.CopyFrom: "copy to",
+    st.CopyFromFiles: "copy to",
+}  # fmt: skip
+_LETTERS = {st.Insert: "a", st.Update: "wr", st.Delete: "dr", st.CopyFrom: "a", st.CopyFromFiles: "a"}
 """The privileges that it takes. What is changed or removed is read, too: by a condition, or to be counted."""
 
 
 def letters_of(statement: Writing) -> str:
     """A letter for each privilege that a statement takes on the table that it writes to."""
     letters = _LETTERS[type(statement)]
-    returns = not isinstance(statement, st.CopyFrom) and statement.returning is not None
+    returns = not isinstance(statement, (st.CopyFrom, st.CopyFromFiles)) and statement.returning is not None
     return letters + "r" if returns and "r" not in letters else letters
 
 

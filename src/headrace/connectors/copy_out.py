@@ -1,0 +1,199 @@
+"""Folders that the rows of one statement are written to by many tasks, and that are there whole or not at all.
+
+A directory gets its name when all of it is there. An object store has no such step: its objects come one by one, and
+the manifest that names them comes last. Either way there is one commit, given once, to a folder that was empty.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from headrace.connectors.declared import Declared, Option
+from headrace.connectors.file_out import COMPRESSIONS, FORMATS
+from headrace.connectors.file_stores import local_path
+from headrace.connectors.object_store import STORE, Bucket, scheme_of
+from headrace.errors import DiskFull, DuplicateObject, InvalidParameter, SinkError
+
+MANIFEST: Final = "_manifest.json"
+OPTIONS: Final = Declared(
+    (
+        Option("format", "What the files are.", choices=FORMATS, required=True),
+        Option("compression", "Of Parquet's columns.", default="zstd", choices=COMPRESSIONS),
+        Option("header", "Of CSV: the first line of each file names the columns.", "boolean", "false"),
+        Option("delimiter", "Of CSV: one character.", default=","),
+        *STORE,
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that a task has written."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+class Folder(Protocol):
+    """Where one statement writes to. Travels to tasks; errors are `SinkError`."""
+
+    def claim(self) -> None:
+        """Raise `DuplicateObject` unless it is empty, or not there."""
+
+    def put(self, name: str, file: BinaryIO) -> None:
+        """Store a file, whole; nobody takes it as one of the folder yet."""
+
+    def commit(self, files: Sequence[Written]) -> None:
+        """Make these files the content of the folder, and no others. Raises `DuplicateObject` if another was faster."""
+
+    def give_up(self) -> None:
+        """Remove what was stored, as far as that can be done."""
+
+
+def folder_at(location: str, options: Mapping[str, str], copy_id: str) -> Folder:
+    """The folder that a statement names; `copy_id` is its own. Raises `InvalidParameter`."""
+    if location.rstrip("/").lower().endswith(tuple(f".{kind}" for kind in FORMATS)):
+        hint = "each task writes a file of its own: name a folder"
+        raise InvalidParameter(f"COPY writes no single file, as {location} looks like", hint=hint)
+    if scheme_of(location, options) is not None:
+        return ObjectFolder(location.rstrip("/"), tuple(sorted(options.items())), copy_id)
+    path = local_path(location)
+    if not os.path.isabs(path) or path.rstrip("/") == "":
+        raise InvalidParameter("relative path not allowed for COPY to file", sqlstate="42602")
+    return Directory(path.rstrip("/"), copy_id)
+
+
+def manifest(copy_id: str, files: Sequence[Written]) -> bytes:
+    """The manifest's text."""
+    found = {"copy": copy_id, "rows": sum(f.rows for f in files), "files": [asdict(f) for f in files]}
+    return json.dumps(found, indent=1).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A directory, which is renamed into place."""
+
+    path: str
+    copy_id: str
+
+    @property
+    def _made(self) -> Path:
+        """Where files are until then."""
+        target = Path(self.path)
+        return target.parent / f".{target.name}.{self.copy_id}"
+
+    def claim(self) -> None:
+        """See `Folder`."""
+        target = Path(self.path)
+        with _told(self.path):
+            if target.exists() and (not target.is_dir() or any(target.iterdir())):
+                raise _taken(self.path)
+            self._made.mkdir(parents=True)
+
+    def put(self, name: str, file: BinaryIO) -> None:
+        """See `Folder`. The folder is not made here: a task that is late must not bring it back."""
+        with _told(self.path), open(self._made / name, "xb") as out:
+            shutil.copyfileobj(file, out, 1 << 20)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def commit(self, files: Sequence[Written]) -> None:
+        """See `Folder`."""
+        with _told(self.path):
+            wanted = {f.name: f.bytes for f in files}
+            found = {p.name: p.stat().st_size for p in self._made.iterdir()}
+            for name in found.keys() - wanted.keys():
+                (self._made / name).unlink()
+            if any(found.get(name) != size for name, size in wanted.items()):
+                hint = "name a directory that all hosts have mounted at the same place, or an object store"
+                raise SinkError(f"the server does not see all files that tasks have written to {self._made}", hint=hint)
+            self.put(MANIFEST, _reading(manifest(self.copy_id, files)))
+            _sync(self._made)
+            try:
+                self._made.rename(self.path)
+            except OSError as error:
+                raise _taken(self.path) if os.path.lexists(self.path) else error from error
+            _sync(Path(self.path).parent)
+
+    def give_up(self) -> None:
+        """See `Folder`."""
+        shutil.rmtree(self._made, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ObjectFolder:
+    """A prefix of an object store, which a manifest makes whole."""
+
+    url: str
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+    copy_id: str
+
+    @property
+    def _bucket(self) -> Bucket:
+        return Bucket.at(self.url, dict(self.options), SinkError)
+
+    def claim(self) -> None:
+        """See `Folder`; objects without content do not count, as consoles make them for folders."""
+        if any(size for _, size in self._bucket.names()):
+            raise _taken(self.url)
+
+    def put(self, name: str, file: BinaryIO) -> None:
+        """See `Folder`."""
+        self._bucket.put(name, file)
+
+    def commit(self, files: Sequence[Written]) -> None:
+        """See `Folder`."""
+        wanted = {f.name: f.bytes for f in files}
+        found = dict(self._own())
+        if any(found.get(name) != size for name, size in wanted.items()):
+            raise SinkError(f"not all files that tasks have written are at {self.url}", hint="somebody removes them")
+        for name in found.keys() - wanted.keys():
+            self._bucket.delete(name)
+        if not self._bucket.create(MANIFEST, manifest(self.copy_id, files)):
+            raise _taken(self.url)
+
+    def _own(self) -> Iterator[tuple[str, int]]:
+        """The objects of this statement, with their sizes."""
+        return ((name, size) for name, size in self._bucket.names() if self.copy_id in name)
+
+    def give_up(self) -> None:
+        """See `Folder`."""
+        with suppress(SinkError):
+            for name, _ in self._own():
+                self._bucket.delete(name)
+
+
+def _reading(data: bytes) -> BinaryIO:
+    from io import BytesIO
+
+    return BytesIO(data)
+
+
+def _taken(place: str) -> DuplicateObject:
+    hint = "COPY writes to a folder of its own: name one that is not there"
+    return DuplicateObject(f"{place} is not empty", hint=hint)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno == 28 else SinkError
+        raise kind(f"files cannot be written to {path}: {error.strerror or error}") from error
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

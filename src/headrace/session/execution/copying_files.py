@@ -1,0 +1,175 @@
+"""COPY to and from files: computed, read and written by Spark's tasks; no row goes through the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from headrace.catalog.records import ObjectRecord
+from headrace.common.columns import Column, arrow_type
+from headrace.connectors import copy_out
+from headrace.connectors.base import Admission, Offsets, Source, check_secret_options, open_source
+from headrace.connectors.confidential import hiding
+from headrace.connectors.copy_out import Written, folder_at
+from headrace.connectors.declared import Declared
+from headrace.connectors.file_options import SOURCE, delimiter_of
+from headrace.connectors.file_out import check_format
+from headrace.connectors.file_stores import local_path
+from headrace.connectors.leaving import columns_outside
+from headrace.connectors.object_store import STORE, scheme_of
+from headrace.connectors.options import refuse_open, refuse_secrets
+from headrace.coordinator.watermarks import declared
+from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
+from headrace.errors import InvalidParameter, NotSupported, SourceError
+from headrace.session.engine import columns_of
+from headrace.session.execution import fed, secrets
+from headrace.session.execution.copying import query_of
+from headrace.session.execution.dml import default_value
+from headrace.session.execution.large_writes import insert_frame
+from headrace.session.execution.select import frame_of, open_snapshot
+from headrace.session.execution.targets import target_columns, target_table
+from headrace.session.introspection import asked
+from headrace.session.names import Bound
+from headrace.session.result import Result
+from headrace.session.transactions import Transaction, run_writing
+from headrace.sql import statements as st
+from headrace.sql.query import Query
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+_LAYOUT: Final = ("format", "header", "delimiter", "null_string", "multiline")
+FROM: Final = Declared(tuple(o for o in SOURCE.options if o.name in (*_LAYOUT, *(s.name for s in STORE))))
+"""The options of COPY FROM are those of the source, as far as they say what files are; `null` is `null_string`."""
+_AS_IN_POSTGRES: Final = {"header": "false", "multiline": "true"}
+"""What holds where nothing is said."""
+
+
+def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
+    """COPY FROM files: all rows of the files that are there now, as one change."""
+    record = target_table(session, statement)
+    columns = target_columns(record, statement.columns)
+    session.rights.require_member("pg_read_server_files", "COPY from files of the server or of a store")
+    if declared(record) is not None:
+        hint = "copy to a table without one, and INSERT from that"
+        raise NotSupported("COPY from files to a table with a watermark", hint=hint)
+    fed.check_types(columns)
+    named = secrets.named(session, statement)
+    _check_names(FROM, [*statement.options, *named])
+    options = {"connector": "files", "path": statement.place, **_AS_IN_POSTGRES, **statement.options}
+    check_secret_options(options, named)
+    _check_absolute(statement.place, options)
+    values = session.database.coordinator.secrets(named)
+    read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
+    offsets = _everything(session, open_source(options, read, values), statement.place)
+    files = ObjectRecord(0, "source", "", "files", columns=read, options=options)
+    given = {c.name for c in columns}
+    defaults = {
+        c.name: pa.array([default_value(session, record, c)], arrow_type(c.type))
+        for c in record.columns if c.name not in given
+    }  # fmt: skip
+    ignore = record.payload.get("on_conflict", "overwrite") == "ignore"
+
+    def run(transaction: Transaction) -> tuple[Result, None]:
+        engine = session.database.engine
+        with session.jobs.running(statement.text):
+            frame = engine.source_leaf(engine.session_for(None), files, offsets, [c.name for c in read], values)
+            written = insert_frame(session, transaction, record, columns, frame, defaults, ignore=ignore)
+        return Result(f"COPY {written.inserted}"), None
+
+    return run_writing(session, run)
+
+
+def _everything(session: Session, source: Source, place: str) -> Offsets:
+    """The offsets behind all that is there. Raises `SourceError` where that is nothing."""
+    offsets, now_ms = source.start_offsets(), session.database.now_ms()
+    while True:
+        session.check()
+        binding = source.latest_offsets(offsets, Admission(), now_ms)
+        offsets = binding.offsets
+        if not binding.behind:
+            break
+    if not offsets:
+        hint = "files whose names begin with . or _, or end otherwise than their format, are left alone"
+        raise SourceError(f"there is no file to copy at {place}", hint=hint, sqlstate="58P01")
+    return offsets
+
+
+def copy_to_files(session: Session, statement: st.CopyToFiles) -> Result:
+    """COPY TO a folder: it is there with all files, or not at all."""
+    session.rights.require_member("pg_write_server_files", "COPY to files of the server or of a store")
+    query = statement.query
+    if query is None:
+        assert statement.table is not None
+        query = query_of(session, statement.table, statement.columns)[0]
+    named = secrets.named(session, statement)
+    _check_names(copy_out.OPTIONS, [*statement.options, *named])
+    refuse_open(name for name in statement.options if copy_out.OPTIONS.takes_secret(name))
+    refuse_secrets({"connector": "COPY"}, [name for name in named if not copy_out.OPTIONS.takes_secret(name)])
+    values = copy_out.OPTIONS.read({"connector": "COPY", **statement.options})
+    _check_absolute(statement.place, statement.options)
+    found = session.database.coordinator.secrets(named)
+    return _written(session, statement, query, values, {} if found is None else dict(found()))
+
+
+def _written(
+    session: Session, statement: st.CopyToFiles, query: Query, values: Mapping[str, Any], hidden: Mapping[str, str]
+) -> Result:  # fmt: skip
+    query, copy_id = session.localized(query), uuid.uuid4().hex[:16]
+    if asked(session, query, described=True) is not None:
+        raise NotSupported("COPY of system catalogs to files", hint="COPY ... TO STDOUT sends them to the client")
+    store = {o.name: statement.options[o.name] for o in STORE if o.name in statement.options}
+    with ExitStack() as stack:
+        stack.enter_context(hiding([*hidden.values()]))
+        folder = folder_at(statement.place, {**store, **hidden}, copy_id)
+        bound = Bound(query, session.names())
+        snapshot = open_snapshot(session, bound, stack)
+        frame = frame_of(session, bound, snapshot)
+        columns = tuple(Column(c.name, c.type) for c in columns_of(frame))
+        _check_columns(columns, values["format"])
+        write = WriteFile(
+            columns, folder, copy_id, values["format"], values["compression"], values["header"],
+            delimiter_of(values), tuple(hidden.values()),
+        )  # fmt: skip
+        folder.claim()
+        try:
+            with session.jobs.running(statement.text), session.database.turns.one(session.check):
+                rows = frame.mapInArrow(write, f"{OUTCOME[0].name} string").collect()
+            files = sorted((Written(**json.loads(row[0])) for row in rows), key=lambda f: f.name)
+            folder.commit(files)
+        except BaseException:
+            folder.give_up()
+            raise
+    return Result(f"COPY {sum(f.rows for f in files)}")
+
+
+def _check_columns(columns: Sequence[Column], format: str) -> None:
+    """Raise for columns that files of a format cannot have."""
+    names = [c.name for c in columns]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None and format != "csv":
+        raise InvalidParameter(
+            f'column "{twice}" specified more than once', hint="give it another name", sqlstate="42701"
+        )
+    check_format(columns_outside(columns), format)
+
+
+def _check_names(options: Declared, names: Sequence[str]) -> None:
+    """Raise `InvalidParameter` for an option that is none."""
+    known = [o.name for o in options.options]
+    for name in names:
+        if name not in known:
+            raise InvalidParameter(f'option "{name}" of COPY is not known', hint=f"options: {', '.join(known)}")
+
+
+def _check_absolute(place: str, options: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` for files whose place depends on where the server was started."""
+    paths = [] if scheme_of(place, options) else [local_path(item.strip()) for item in place.split(",")]
+    if any(not os.path.isabs(path) for path in paths):
+        raise InvalidParameter("relative path not allowed for COPY with files", sqlstate="42602")
