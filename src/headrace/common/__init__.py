@@ -1,5 +1,6 @@
 """Small things that depend on nothing else of headrace.
 
+ambiguity.py    whether a regular expression can be matched in one way only
 clock.py        time as a dependency: the real clock, and one that tests move by hand
 columns.py      columns, Spark's type strings, and Arrow's types for them
 epoch.py        epochs: the database's logical time, an int64 that only grows
@@ -9,6 +10,7 @@ identifiers.py  names quoted as PostgreSQL quotes them
 java.py         whether there is a Java that Spark can run on
 jsonb/          documents of type `jsonb`
 ownership.py    the lock that says a process serves the database in a directory
+regular.py      PostgreSQL's regular expressions as Java's
 scram.py        SCRAM-SHA-256, both sides. No I/O
 shifts.py       functions of the current time that never fall, and when they reach a given time
 span.py         intervals: months, days and microseconds

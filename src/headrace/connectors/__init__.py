@@ -40,6 +40,7 @@ file_infer.py      finds the columns of files that were declared without any
 file_lines.py      where records begin and end, and how to reach a range of bytes
 file_listing.py    which files there are, in which order, and whether they have changed
 file_replay.py     replays files in the order of their event times
+copy_out.py        folders that many tasks write to, and that are there whole or not at all
 file_out.py        rows into a file of Parquet, JSON lines or CSV
 file_sink/         the `files` sink
 

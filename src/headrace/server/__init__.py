@@ -21,6 +21,7 @@ Login:
 
 door.py         who is let in, and what encrypts the line, made of the settings
 gate.py         one client's login as a state machine. No I/O
+guesses.py      how often somebody may be wrong about a password. No I/O
 tls.py          certificates, read again when their files change
 
 The server:

@@ -62,8 +62,10 @@ and takes up relations and jobs without plans. `SparkStart` starts Java on a thr
 session when it comes, the same way as after a loss of Spark (`Coordinator.expect_spark`, `renew`): one place waits
 (`SparkKeeper.wait_ready`), one tries again, one fails what waits. Jobs are `starting` until then: without a runner no
 lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).
-`Lifecycle.define` tells the planner of all relations; `Lifecycle.plan` plans group by group, those with a backlog
-first, and lets each run.
+`Lifecycle.define` tells the planner of all relations, from which moment on queries are let go; then `Lifecycle.plan`
+plans group by group, those with a backlog first, and lets each run. Who needs to know of all views what became of
+them waits for that (`Session.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
+and whatever plans another view.
 
 A call that Spark's JVM does not answer becomes `SparkLost`, upon which the keeper looks at once whether the JVM still
 runs. If not, the coordinator is suspended (no lane begins an epoch; what fails counts as no failure), PySpark's

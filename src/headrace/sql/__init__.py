@@ -15,6 +15,7 @@ control.py        SHOW, SET, transactions, and other short ones
 ddl.py            CREATE, DROP, ALTER
 dml.py            INSERT, UPDATE, DELETE
 copying.py        COPY and its options
+copying_files.py  COPY's own options for files
 cursors.py        DECLARE, FETCH, MOVE
 subscriptions.py  subscriptions, and where a reader of changes begins
 routines.py       CREATE FUNCTION and CREATE AGGREGATE

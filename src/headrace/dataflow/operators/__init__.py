@@ -13,6 +13,7 @@ Leaves and ends:
 inputs.py         leaves: a table's change, a source's new rows, constants, a snapshot
 materialize.py    the end of a view's job: its own rows
 deliver.py        the end of a sink's job: hands the changes to the sink
+copy_write.py     COPY TO files: each task writes a file of its own
 table_write.py    large writes: rows of a query become runs of a table
 
 Joins:

@@ -19,6 +19,7 @@ assignment.py     casts of values on their way into columns
 row_writes.py     single rows by primary key: no Spark, no scan
 large_writes.py   writes of any size, computed by Spark's tasks
 copying.py        COPY, both ways
+copying_files.py  COPY to and from files, on Spark
 
 Definitions:
 
