@@ -24,7 +24,7 @@ Collection = Literal["object", "job", "state_table", "run", "remap", "position",
 """The names of the collections; `config` is apart."""
 ObjectKind = Literal[
     "schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret", "role",
-    "subscription",
+    "subscription", "connection",
 ]  # fmt: skip
 """The kinds of objects that SQL can create."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
@@ -59,15 +59,15 @@ _RARE: Final = ("secrets", "owner")
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
-    """A schema, table, source, view, index, sink, function, secret, role or subscription. A schema has its name in
-    `name`, "" in `schema`.
+    """A schema, table, source, view, index, sink, function, secret, role, subscription or connection. A schema has its
+    name in `name`, "" in `schema`.
 
     What has to do with secrets is of schema version 2, a role of version 3, and what has to do with rights of version
-    4, and a subscription of version 5: programs that know of none refuse it.
+    4, a subscription of version 5, and a connection of version 6: programs that know of none refuse it.
     """
 
     COLLECTION: ClassVar[Collection] = "object"
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
 
     id: int
     kind: ObjectKind
@@ -104,8 +104,8 @@ class ObjectRecord(_Record):
 
     def _version(self) -> int:
         """The first schema version that can say what the record says."""
-        if self.kind == "subscription":
-            return 5
+        if self.kind in ("connection", "subscription"):
+            return 6 if self.kind == "connection" else 5
         if self.owner or self.grants is not None or (self.kind == "role" and "superuser" in self.payload):
             return 4
         if self.kind == "role":

@@ -280,7 +280,7 @@ class Lifecycle:
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
         core = self._core
-        if record.kind not in ("schema", "table", "source", "view", "function", "role"):
+        if record.kind not in ("schema", "table", "source", "view", "function", "role", "connection"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
             self._check_new(record)
@@ -431,7 +431,7 @@ class Lifecycle:
         if self._core.catalog.state.object_named(record.schema, record.name) is not None:
             if record.kind == "schema":
                 raise DuplicateObject(f'schema "{record.name}" already exists')
-            if record.kind in ("secret", "role"):
+            if record.kind in ("secret", "role", "connection"):
                 raise DuplicateObject(f'"{record.name}" already exists')
             raise DuplicateTable(f'relation "{record.name}" already exists')
 

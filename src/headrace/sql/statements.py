@@ -92,6 +92,7 @@ class CreateTable(Statement, writes=True):
     temporary: bool = False
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """As in `CreateSource`, of a table with a connector."""
+    connection: TableName | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class CreateSource(Statement, writes=True):
     if_not_exists: bool = False
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """Options of which the value is a secret, and its name; none of them is among `options`."""
+    connection: TableName | None = None
+    """The connection that has the options that are not given here."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,18 @@ class CreateSink(Statement, writes=True):
     emit_on_window_close: bool = False
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """As in `CreateSource`."""
+    connection: TableName | None = None
+
+
+@dataclass(frozen=True)
+class CreateConnection(Statement, writes=True):
+    """`CREATE CONNECTION name WITH (type = '...', ...)`."""
+
+    name: TableName
+    options: Mapping[str, str]
+    secrets: Mapping[str, TableName] = field(default_factory=dict)
+    """As in `CreateSource`."""
+    if_not_exists: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,7 +270,8 @@ class GrantRole(Statement, writes=True):
 class Grant(Statement, writes=True):
     """`GRANT` or `REVOKE` privileges (none: all) on objects of a class, by their names or all that are in schemas.
 
-    The class is `relation`, `schema`, `function` or `secret`; `only` restricts all of a schema to a kind of relations.
+    The class is `relation`, `schema`, `function`, `secret` or `connection`; `only` restricts all of a schema to a kind
+    of relations.
     """
 
     privileges: tuple[str, ...]

@@ -15,29 +15,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option, needed_module
 from headrace.connectors.lake import changes
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
 
+_CATALOG: Final = (
+    Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
+           required=True, choices=("sql", "rest")),
+    Option("catalog.uri", "Where it is: `postgresql+psycopg://...` (a secret, with a password in it), "
+           "`sqlite:////path` or `https://...`.", required=True, secret=True),
+    Option("catalog.name", "Its name.", default="default"),
+    Option("catalog.credential", "`client:secret`, of a REST catalog.", secret=True),
+    Option("catalog.token", "A bearer token, of a REST catalog.", secret=True),
+    Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
+           "by which a REST catalog knows it."),
+)  # fmt: skip
+CONNECTION: Final = Connects(Declared((*_CATALOG, *STORE)), {"iceberg": {}})
 SINK: Final = Declared(
     (
-        Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
-               required=True, choices=("sql", "rest")),
-        Option("catalog.uri", "Where it is: `postgresql+psycopg://...` (a secret, with a password in it), "
-               "`sqlite:////path` or `https://...`.", required=True, secret=True),
-        Option("catalog.name", "Its name.", default="default"),
-        Option("catalog.credential", "`client:secret`, of a REST catalog.", secret=True),
-        Option("catalog.token", "A bearer token, of a REST catalog.", secret=True),
-        Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
-               "by which a REST catalog knows it."),
+        *_CATALOG,
         Option("database.name", "The namespace of the table.", required=True),
         Option("table.name", "The table.", required=True),
         CREATE,
         *STORE,
     )
-)  # fmt: skip
+)
 _PROPERTIES: Final = {
     "catalog.type": "type", "catalog.uri": "uri", "catalog.credential": "credential", "catalog.token": "token",
     "warehouse.path": "warehouse", "s3.endpoint": "s3.endpoint", "s3.region": "s3.region",
