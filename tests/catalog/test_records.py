@@ -142,3 +142,10 @@ def test_newer_and_broken_records_are_refused_by_name() -> None:
             decode("setting", "x", broken)
     with pytest.raises(CorruptObject, match="nonsense"):
         decode("nonsense", "x", "{}")
+
+
+def test_a_sink_into_a_table_is_refused_by_programs_that_know_of_none() -> None:
+    """They would take it for one of a connector."""
+    plain = ObjectRecord(1, "sink", "public", "s", options={"connector": "blackhole"})
+    assert json.loads(encode(plain))["v"] == 1
+    assert json.loads(encode(replace(plain, payload={"into": 7})))["v"] == 6

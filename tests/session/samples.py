@@ -29,7 +29,10 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Empty: (),
     st.CreateTable: ("CREATE TABLE new (a int)", "CREATE TABLE new AS SELECT a FROM kinds_t"),
     st.CreateSource: ("CREATE SOURCE new (k int) WITH (connector = 'datagen', rows_per_second = '1')",),
-    st.CreateSink: ("CREATE SINK new FROM kinds_t WITH (connector = 'blackhole')",),
+    st.CreateSink: (
+        "CREATE SINK new FROM kinds_t WITH (connector = 'blackhole')",
+        "CREATE SINK new INTO kinds_log AS SELECT k FROM kinds_d",
+    ),
     st.CreateMaterializedView: ("CREATE MATERIALIZED VIEW new AS SELECT a FROM kinds_t",),
     st.CreateView: ("CREATE VIEW new AS SELECT a FROM kinds_t",),
     st.CreateIndex: ("CREATE INDEX new ON kinds_t (b)",),

@@ -188,6 +188,17 @@ def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
         database.sql("INSERT INTO appended VALUES (1)")
 
 
+def test_tables(database: Database) -> None:
+    """The example's tables have names of this page's own here."""
+    names = {"orders": "into_orders", "refunds": "into_refunds"}
+    database.sql(re.sub(r"\b(orders|refunds)\b(?!')", lambda m: names[m[1]], example("tables", 0, {})))
+    eventually(lambda: sorted(database.sql("SELECT * FROM debts").rows()) == [("ann", 6), ("bob", 3)])
+    assert database.sql("SELECT total FROM balances WHERE origin = 'refunds'").rows() == [(-4,)]
+    database.sql("DELETE FROM into_orders WHERE id = 2")
+    eventually(lambda: database.sql("SELECT * FROM debts").rows() == [("ann", 6)])
+    database.sql("DROP TABLE balances CASCADE; DROP TABLE into_orders; DROP TABLE into_refunds")
+
+
 def test_iceberg(database: Database, tmp_path: Path) -> None:
     database.sql(example("iceberg", 0, {"/tmp/lake": str(tmp_path)}))
     database.flush()

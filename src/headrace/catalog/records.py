@@ -53,6 +53,8 @@ class _Record:
         return cls(**data)
 
 
+INTO: Final = "into"
+"""Of a sink's payload: the id of the table that gets its changes."""
 _RARE: Final = ("secrets", "owner")
 """Fields that are stored only where they say something; so are `grants`, also where they are empty."""
 
@@ -63,7 +65,8 @@ class ObjectRecord(_Record):
     name in `name`, "" in `schema`.
 
     What has to do with secrets is of schema version 2, a role of version 3, and what has to do with rights of version
-    4, a subscription of version 5, and a connection of version 6: programs that know of none refuse it.
+    4, a subscription of version 5, and a connection, or a sink into a table, of version 6: programs that know of none
+    refuse it.
     """
 
     COLLECTION: ClassVar[Collection] = "object"
@@ -104,8 +107,10 @@ class ObjectRecord(_Record):
 
     def _version(self) -> int:
         """The first schema version that can say what the record says."""
-        if self.kind in ("connection", "subscription"):
-            return 6 if self.kind == "connection" else 5
+        if self.kind == "connection" or (self.kind == "sink" and INTO in self.payload):
+            return 6
+        if self.kind == "subscription":
+            return 5
         if self.owner or self.grants is not None or (self.kind == "role" and "superuser" in self.payload):
             return 4
         if self.kind == "role":

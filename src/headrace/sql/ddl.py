@@ -331,6 +331,8 @@ def _create_source(cursor: Cursor) -> st.Statement:
 def _create_sink(cursor: Cursor) -> st.Statement:
     exists, name = if_not_exists(cursor), cursor.table_name()
     source, query, emit = None, None, False
+    into = cursor.table_name() if cursor.match("INTO") else None
+    columns = cursor.names() if into is not None and cursor.is_symbol("(") else ()
     if cursor.match("FROM"):
         source = cursor.table_name()
     else:
@@ -343,7 +345,7 @@ def _create_sink(cursor: Cursor) -> st.Statement:
         found = options(cursor, named)
     _format(cursor, found, named)
     cursor.expect_end()
-    return st.CreateSink(name, source, query, found, exists, emit, named.secrets, named.connection)
+    return st.CreateSink(name, source, query, found, exists, emit, named.secrets, named.connection, into, columns)
 
 
 def _closing_query(sql: str, tokens: Sequence[Token]) -> tuple[Query, bool]:

@@ -113,7 +113,7 @@ class CreateSource(Statement, writes=True):
 
 @dataclass(frozen=True)
 class CreateSink(Statement, writes=True):
-    """`CREATE SINK name FROM relation | AS query WITH (...)`."""
+    """`CREATE SINK name [INTO table [(columns)]] FROM relation | AS query WITH (...)`."""
 
     name: TableName
     source: TableName | None
@@ -124,6 +124,10 @@ class CreateSink(Statement, writes=True):
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """As in `CreateSource`."""
     connection: TableName | None = None
+    into: TableName | None = None
+    """The table that gets the changes."""
+    columns: tuple[str, ...] = ()
+    """The table's columns that the query's go into; without any, the first ones."""
 
 
 @dataclass(frozen=True)

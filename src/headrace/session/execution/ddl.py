@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import INTO, ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
@@ -38,7 +38,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import connections, fed, grants, routines, sharing, subscriptions, unaligned
+from headrace.session.execution import connections, fed, grants, into, routines, sharing, subscriptions, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
@@ -306,6 +306,8 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
     if found is not None:
         return found
     bound = sink_query(session, statement)
+    if statement.into is not None:
+        return _create_sink_into(session, statement, bound)
     text, given = planned_text(bound, None), connections.resolved(session, statement, sinks.spelled(statement.options))
     _check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
     payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
@@ -313,6 +315,18 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
         session, statement.name, text, payload, statement.text, given.options,
         (*bound.dependencies(), *given.needed), "sink", given.secrets,
     )  # fmt: skip
+    return Result("CREATE SINK")
+
+
+def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) -> Result:
+    """CREATE SINK ... INTO a table."""
+    wanted = into.into_table(session, statement)
+    text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
+    payload = {"spark_sql": text, INTO: wanted.target.id, **closing_payload(statement.emit_on_window_close)}
+    needed = (*bound.dependencies(), wanted.target.id)
+    create_planned(
+        session, statement.name, text, payload, statement.text, wanted.options, needed, "sink", planned=wanted.planned
+    )
     return Result("CREATE SINK")
 
 
@@ -400,17 +414,22 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 def create_planned(
     session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
     options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
-    named: Mapping[str, int] | None = None,
+    named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
-    """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
+    """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id.
+
+    `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
+    """
     database = session.database
     closing = bool(payload.get(ON_WINDOW_CLOSE))
     confidential = dict(named or {})
 
-    def planned(arrangements: frozenset[int]) -> ViewPlan:
+    def made(arrangements: frozenset[int]) -> ViewPlan:
         plan = session.planner.plan(
             query, on_window_close=closing, arrangements=arrangements, on_error=on_error(options)
         )
+        if planned is not None:
+            return planned(plan)
         if kind == "index":
             return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
         if kind == "sink":
@@ -421,10 +440,10 @@ def create_planned(
         return plan
 
     group = session.variables.get("default_checkpoint_group")
-    if kind == "sink" and sinks.delivers(options):
+    if kind == "sink" and (planned is not None or sinks.delivers(options)):
         group = "own"
     own = {"checkpoint_group": group, **options} if group else options
-    with sharing.arranged(session, planned, options) as plan:
+    with sharing.arranged(session, made, options) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = {**payload, "append_only": plan.append_only}
         record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)

@@ -18,7 +18,7 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
-from headrace.session.execution import connections, routines, sharing, unaligned
+from headrace.session.execution import connections, into, routines, sharing, unaligned
 from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
@@ -315,11 +315,18 @@ def incremental_plan(
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
-    text = planned_text(sink_query(session, statement), None)
+    bound = sink_query(session, statement)
+    text = planned_text(bound, None)
+    wanted = None if statement.into is None else into.into_table(session, statement)
+    if wanted is not None:
+        text = into.rows_text(session, statement, bound, wanted.target, text)
     shared, options = sharing.usable(session, statement.options), statement.options
     closing, tolerated = statement.emit_on_window_close, on_error(options)
     plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
-    return [*plan.into(options).explain(), *sharing.explained(session, plan, options)]
+    return [
+        *(plan.into(options) if wanted is None else wanted.planned(plan)).explain(),
+        *sharing.explained(session, plan, options),
+    ]
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:
