@@ -89,3 +89,14 @@ def test_test_modules_have_unique_names() -> None:
     """Without packages two of one name are one module to pytest, and to processes that tests start."""
     names = Counter(path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several of them need lives in a module that is named for it: a test can be split without looking around."""
+    root = Path(__file__).parent
+    found = {
+        f"{path.relative_to(root)}: {line}"
+        for path in root.rglob("*.py")
+        for line in re.findall(r"^\s*(?:from|import) +(?:[\w.]+\.)?test_\w+.*", path.read_text(), re.MULTILINE)
+    }
+    assert found == set()

@@ -146,7 +146,7 @@ def _serve_until(stop: threading.Event, database: Database, host: str, port: int
     if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)
     with run_server_in_thread(
-        lambda parameters: database.session(user=parameters["user"]), host, port,
+        database.client_session, host, port,
         max_connections=settings.max_connections, gate=gate, certificates=certificates,
     ) as running:  # fmt: skip
         _tame_garbage_collection()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from opener_model import Memory
 
+from headrace.catalog import stash
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put, SetConfig
 from headrace.catalog.following import FollowedCatalog, LogFollower, Refreshed
@@ -123,6 +126,41 @@ def test_taking_over_shuts_out_the_other_one(location: str) -> None:
         follower.transact([run(11, 3)])
         with Catalog.open(location, options=OPTIONS) as later:
             assert set(later.state.runs) == {"11/1.run:0", "11/3.run:0"}
+
+
+def test_an_owner_that_never_rests_is_shut_out_at_the_first_attempt(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that gave up because of the other one's transactions would wait for a lease that is renewed."""
+    monkeypatch.setattr(stash, "_SERIALIZATION_ATTEMPTS", 1)
+    owner = Catalog.open(location, options=OPTIONS)
+    for _ in range(2 if location.startswith("s3:") else 5):
+        followers = [FollowedCatalog.begin(location, Places.known([location], OPTIONS)) for _ in range(2)]
+        writing = threading.Thread(target=write_until_fenced, args=(owner,), daemon=True)
+        looking = threading.Thread(target=look_until_it_changes, args=(followers[1],), daemon=True)
+        writing.start()
+        looking.start()
+        time.sleep(0.05)
+        followers[0].take_over()
+        writing.join()
+        looking.join()
+        owner.close()
+        followers[1].close()
+        owner = followers[0]
+    owner.close()
+
+
+def write_until_fenced(owner: Catalog) -> None:
+    with suppress(Fenced, StorageError):
+        while True:
+            owner.transact([AddEvent(0, "tick", None, "")])
+
+
+def look_until_it_changes(follower: FollowedCatalog) -> None:
+    before = follower.followed_token
+    while follower.followed_token == before:
+        with suppress(StorageError):
+            follower.refresh(taken)
 
 
 def test_of_two_followers_one_takes_over(location: str) -> None:

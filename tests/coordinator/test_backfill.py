@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, FakeRunner
-from test_groups import Groups
+from fake_database import FakeRunner
+from fake_groups import Groups
 
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.core import PATIENCE_S, FairSlots, Job
@@ -26,6 +26,7 @@ from headrace.errors import (
     QueryCanceled,
     SnapshotUnavailable,
 )
+from support import WAIT_S
 
 
 @pytest.fixture

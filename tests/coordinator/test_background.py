@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import Database
-from test_groups import Groups
+from fake_database import Database
+from fake_groups import Groups
 
 from headrace.catalog.edits import AddEvent, EditRejected, RaiseSafe
 from headrace.common.clock import ManualClock

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, FakePlan, FakePlanner
-from test_groups import Groups
+from fake_database import FakePlan, FakePlanner
+from fake_groups import Groups
 
 from headrace.catalog.edits import EditRejected, Put
 from headrace.catalog.records import SourceRecord
@@ -19,6 +19,7 @@ from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.watermarks import watermark_at
 from headrace.errors import EpochTooOld, LogLost, StorageError
 from headrace.plan.watermarks import EventTime, of_column
+from support import WAIT_S
 
 TICKS = KEPT_STALE + 30
 OPTIONS = {"connector": "datagen", "rows_per_second": "1000"}

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from test_coordinator import COLUMNS, SCHEMA, WAIT_S, Database, FakePlan, rows
-from test_in_flight import InFlight
+from fake_database import COLUMNS, SCHEMA, Database, FakePlan, rows
+from fake_groups import InFlight
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import disarm_all
 from headrace.plan.watermarks import EventTime, of_column
 from headrace.state.changes import TableChange
 from headrace.state.schema import TableSchema
+from support import WAIT_S
 
 WATERMARK = {"watermark": {"column": "n", "delay_ms": 0, "expression": "n"}}
 """Event times are the rows themselves, in microseconds."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_coordinator import WAIT_S, Database, FakeRunner
+from fake_database import Database, FakeRunner
 
 from headrace.common.faults import disarm_all
 from headrace.errors import DivisionByZero, HeadraceError, JobFailed
+from support import WAIT_S
 
 
 @pytest.fixture

@@ -6,67 +6,19 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, Database, FakePlan, FakePlanner, FakeRunner
+from fake_database import Database, FakePlan, FakePlanner, FakeRunner
+from fake_groups import Groups
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import CommitTable, RaiseSafe
-from headrace.catalog.records import ObjectRecord
-from headrace.catalog.state import Change
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import CorruptObject, DivisionByZero, InvalidParameter, JobFailed, SnapshotUnavailable
-
-
-class Groups(Database):
-    """The fakes, with views in named groups, and a look at the catalog after each transaction."""
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self.seen: list[Change] = []
-        apply = self.catalog._apply
-
-        def watched(change: Change, number: int) -> None:
-            apply(change, number)
-            self.seen.append(change)
-            check_catalog(self)
-
-        self.catalog._apply = watched  # type: ignore[method-assign]
-
-    def grouped(self, name: str, group: str, *inputs: int, wait: bool = True, **options: str) -> int:
-        sql = ",".join(map(str, inputs))
-        record = ObjectRecord(
-            0, "materialized_view", "public", name, payload={"spark_sql": sql},
-            options={"checkpoint_group": group, **options},
-        )  # fmt: skip
-        made = self.c.create_view(record, self.planner.plan(sql))  # type: ignore[arg-type]
-        if wait:
-            self.c.wait_created(made, WAIT_S)
-        return made
-
-    def committed(self, *views: int) -> list[int]:
-        return [self.catalog.state.jobs[v].committed_epoch for v in views]
-
-    def commits_of(self, view: int) -> list[set[int]]:
-        """For each transaction that moved a view's checkpoint: the jobs that it moved."""
-        return [
-            {r.id for r in c.puts if r.COLLECTION == "job"} for c in self.seen
-            if any(r.COLLECTION == "state_table" and r.job_id == view for r in c.puts)
-        ]  # fmt: skip
-
-
-def check_catalog(db: Database) -> None:
-    """PC-16, PC-47: along each edge the input's checkpoint is the later one; a job's tables have one epoch."""
-    state = db.catalog.image
-    for record in state.jobs.values():
-        for upstream in record.plan.get("upstreams", ()):
-            if upstream in state.jobs and record.committed_epoch:
-                assert state.jobs[upstream].committed_epoch >= record.committed_epoch
-        assert len({t.committed_epoch for t in state.tables_of(record.id)} | {record.committed_epoch}) <= 1
+from support import WAIT_S
 
 
 @pytest.fixture

@@ -8,48 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
+from fake_groups import InFlight
 
-from headrace.catalog.records import RunRecord
-from headrace.common import faults
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator import machine
 from headrace.errors import StorageError
 from headrace.state.arrangement import Arrangement
-
-
-class InFlight(Database):
-    """A table with a view of which one epoch has been run and hangs just before its commit."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        super().__init__(folder, group_retry_initial_ms=1, group_retry_max_ms=5, progress_host="", **settings)
-        self.t = self.table()
-        self.insert(self.t, 0)
-        self.v = self.view("v", self.t)
-        self.job = self.core.jobs[self.v]
-        self.run = self.runner_of(self.v)
-        self.c.flush(WAIT_S)
-        self.before = self.job.committed
-        arm("commit.acked", "hang", nth=1)
-        self.first = self.insert(self.t, 1)
-        self.until(lambda: faults.passages("commit.acked") == 1)
-        assert self.job.busy == len(self.calls) == 1
-
-    @property
-    def calls(self) -> list[Any]:
-        """What was run since then."""
-        return [p for p in self.run.calls if p.from_epoch >= self.before]
-
-    def release(self) -> None:
-        """Let the commit go on."""
-        faults.release("commit.acked")
-
-    def log(self) -> list[tuple[int, int]]:
-        """(Epoch, rows) of the runs of the view that are committed after the first one."""
-        table = self.core.relations[self.v].state_table
-        runs = [r.ref for r in self.catalog.state.runs_of(table) if isinstance(r, RunRecord)]
-        return sorted((r.epoch_lo, r.rows) for r in runs if r.epoch_lo > self.before)
+from support import WAIT_S
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
 
 from headrace.catalog.catalog import Catalog
 from headrace.cli import main
 from headrace.state.run import OPEN_RUNS
+from support import WAIT_S
 
 Cli = Callable[..., tuple[int, str]]
 GRACE_S = 3600

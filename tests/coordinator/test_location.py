@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import Database
+from fake_database import Database
 
 from headrace import cli
 from headrace.catalog.catalog import Catalog

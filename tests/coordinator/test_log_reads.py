@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, FakeRunner
-from test_logs import Logs
+from fake_database import FakeRunner
+from fake_groups import Logs
 from world import World
 
 from headrace.catalog.edits import Put
@@ -27,6 +27,7 @@ from headrace.coordinator.history import EdgeReads
 from headrace.coordinator.machine import next_epoch
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
+from support import WAIT_S
 
 
 class RecordingRunner(FakeRunner):

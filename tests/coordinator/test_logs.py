@@ -8,55 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from test_coordinator import WAIT_S
-from test_groups import Groups
-from test_undecided import POINTS, silent
+from fake_groups import Logs
+from silence import POINTS, silent
 
 from headrace.catalog.edits import AddEvent, RaiseSafe
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.watchdog import MIB
 from headrace.errors import DivisionByZero, HeadraceError, InvalidParameter, LogLost, StorageError
-from headrace.state.arrangement import Arrangement
-from headrace.state.schema import RunRef
+from support import WAIT_S
 
 MANY = range(1000, 61_000)
 """Rows that take more than a MiB."""
-
-
-class Logs(Groups):
-    """No history is kept but what someone needs, two runs are merged, and a MiB is the limit."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        given = {"retention_ms": 0, "compaction_trigger_runs": 2, "log_limit_mb": 1, "group_retry_initial_ms": 1}
-        super().__init__(folder, **{**given, **settings})
-
-    def refs(self, relation: int) -> list[RunRef]:
-        return [r.ref for r in self.catalog.state.runs_of(self.core.relations[relation].state_table)]
-
-    def durable_safe(self, relation: int) -> int:
-        return self.catalog.state.state_tables[self.core.relations[relation].state_table].safe_epoch
-
-    def log(self, relation: int, after: int, up_to: int) -> Counter[int]:
-        """The changes of a relation, summed."""
-        found: Counter[int] = Counter()
-        arrangement = Arrangement(self.core.relations[relation].schema, tuple(self.refs(relation)), self.core.root)
-        for batch in arrangement.log(after, up_to):
-            for n, weight in zip(batch.column("n").to_pylist(), np.asarray(batch.column("__w")).tolist()):
-                found[n] += weight
-        return Counter({n: weight for n, weight in found.items() if weight})
-
-    def edge(self, upstream: int, downstream: int) -> Any:
-        return next(
-            e for e in self.c.log_stores() if (e.upstream_id, e.downstream_id) == (upstream, downstream)
-        )  # fmt: skip
-
-    def settled(self) -> None:
-        """Compact until nothing is left to do."""
-        while self.c.compact():
-            pass
 
 
 @pytest.fixture

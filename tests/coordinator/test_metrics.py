@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
 
 from headrace.coordinator import coordinator
 from headrace.coordinator.compaction import MergeCounts
@@ -18,6 +18,7 @@ from headrace.coordinator.vacuum import VacuumCounts
 from headrace.dataflow.runner import EpochResult
 from headrace.state.iopool import GAUGES, IoMetrics
 from headrace.state.memory import MemoryUse
+from support import WAIT_S
 
 COUNTS = {f.name: 10 + i for i, f in enumerate(fields(IoMetrics))}
 

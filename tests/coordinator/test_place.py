@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_coordinator import Database
+from fake_database import Database
 from typer.testing import CliRunner
 
 from headrace.catalog.catalog import Catalog, read_config

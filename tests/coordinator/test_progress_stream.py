@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_database import Database, FakeRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from test_coordinator import Database, FakeRunner
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all

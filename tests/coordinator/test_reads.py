@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
@@ -21,6 +21,7 @@ from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable, UndefinedTable
+from support import WAIT_S
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
 
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import ManualClock
@@ -16,6 +16,7 @@ from headrace.common.faults import disarm_all
 from headrace.coordinator import sparing
 from headrace.coordinator.sparing import BURST, PAUSE_S, Sparing
 from headrace.errors import DivisionByZero, SourceError
+from support import WAIT_S
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
 
 from headrace.errors import SparkLost
+from support import WAIT_S
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_database import FakeRunner
+from fake_groups import Groups
 from hypothesis import given
 from hypothesis import strategies as st
-from test_coordinator import WAIT_S, FakeRunner
-from test_groups import Groups
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
@@ -24,6 +24,7 @@ from headrace.dataflow.params import END_OF_KEYS, EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, JobFailed
 from headrace.state.schema import ROWS
+from support import WAIT_S
 
 EPOCH = 7
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_coordinator import WAIT_S, Database
+from fake_database import Database
+from silence import POINTS, silent
 
 from headrace.catalog.edits import EditRejected
 from headrace.common import faults
 from headrace.common.faults import arm, disarm_all
 from headrace.coordinator.undecided import Undecided
 from headrace.errors import SparkLost, StorageError
-
-POINTS = ["catalog.commit.before", "catalog.commit.after"]
+from support import WAIT_S
 
 
 @pytest.fixture
@@ -25,23 +24,6 @@ def db(tmp_path: Path) -> Iterator[Database]:
     yield made
     disarm_all()
     made.close()
-
-
-@contextmanager
-def silent(db: Database, point: str) -> Iterator[None]:
-    """The catalog takes one more transaction, or not, and gives no answer from then on."""
-
-    store = db.catalog._store
-
-    def no_answer() -> int:
-        broken.setattr(store, "verify", no_answer)
-        raise StorageError("no answer")
-
-    with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(store, "sequence", no_answer)
-        arm(point, "fail", nth=1)
-        yield
-    disarm_all()
 
 
 def undecided(db: Database, point: str, statement: Callable[[], object]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from test_coordinator import WAIT_S, Database, rows
+from fake_database import Database, rows
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.records import ObjectRecord
@@ -22,6 +22,7 @@ from headrace.coordinator.writes.requests import Deferred, RowWrite, Transaction
 from headrace.coordinator.writes.rows import RowChanges, RowOperation, append_rows, change_row, insert_rows
 from headrace.errors import HeadraceError, StorageError
 from headrace.state.arrangement import Arrangement
+from support import WAIT_S
 
 
 @pytest.fixture

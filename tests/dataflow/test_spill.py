@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage_task import MemoryTask
-from test_stages import (
+from stage_cases import (
     SIDE,
-    _aggregate_batch,
-    _aggregate_stage,
-    _join_batch,
-    _preserve_stage,
-    _recompute_batch,
-    _sides,
+    aggregate_batch,
+    aggregate_stage,
+    join_batch,
+    preserve_stage,
+    recompute_batch,
+    sides,
 )
+from stage_task import MemoryTask
 
 from headrace.common.faults import arm, disarm_all
 from headrace.dataflow.operators.join import LEFT, PAIR
@@ -103,9 +103,9 @@ Maker = Callable[[random.Random], tuple[Any, list[pa.RecordBatch]]]
 
 
 def _aggregate(choice: random.Random, is_global: bool = False) -> tuple[Any, list[pa.RecordBatch]]:
-    stage = _aggregate_stage("sum_small", I32, I64, is_global)
+    stage = aggregate_stage("sum_small", I32, I64, is_global)
     rows = [[(choice.randrange(40), choice.choice([None, 1, 2, 3]), 1) for _ in range(60)] for _ in range(3)]
-    return stage, [_aggregate_batch(r, False, 1000, is_global) for r in rows]
+    return stage, [aggregate_batch(r, False, 1000, is_global) for r in rows]
 
 
 def _global_aggregate(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:
@@ -113,16 +113,16 @@ def _global_aggregate(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]
 
 
 def _float_sums(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:
-    stage = _aggregate_stage("sum_float", pa.float64(), pa.float64())
+    stage = aggregate_stage("sum_float", pa.float64(), pa.float64())
     rows = [[(choice.randrange(9), choice.choice([None, 0.1, 1e20, -3.3]), 1) for _ in range(60)] for _ in range(3)]
-    return stage, [_aggregate_batch(r, True, 1000) for r in rows]
+    return stage, [aggregate_batch(r, True, 1000) for r in rows]
 
 
 def _join(choice: random.Random, preserved: tuple[bool, bool] = (False, False)) -> tuple[Any, list[pa.RecordBatch]]:
     def rows() -> list[tuple[int, Any, int, int]]:
         return [(choice.randrange(2), choice.choice([None, *range(20)]), choice.randrange(9), 1) for _ in range(60)]
 
-    return _sides(preserved), [_join_batch(rows(), 1000) for _ in range(3)]
+    return sides(preserved), [join_batch(rows(), 1000) for _ in range(3)]
 
 
 def _outer_join(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:
@@ -131,7 +131,7 @@ def _outer_join(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:
 
 def _preserve(mode: str) -> Maker:
     def make(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:
-        stage = _preserve_stage(mode, "left_matches", "o0", LEFT)
+        stage = preserve_stage(mode, "left_matches", "o0", LEFT)
         batches = []
         for _ in range(3):
             values = [choice.randrange(30) for _ in range(60)]
@@ -153,7 +153,7 @@ def _recompute(choice: random.Random, phantom: bool = False) -> tuple[Any, list[
     stage = RecomputeStage("0", SIDE, phantom, pa.schema(fields))
     weak = 1 if phantom else 1000
     rows = [[(choice.randrange(30), choice.randrange(5), 1) for _ in range(60)] for _ in range(3)]
-    return stage, [_recompute_batch(r, weak) for r in rows]
+    return stage, [recompute_batch(r, weak) for r in rows]
 
 
 def _phantom(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:

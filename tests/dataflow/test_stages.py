@@ -15,13 +15,25 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage_cases import (
+    I32,
+    I64,
+    SIDE,
+    aggregate_batch,
+    aggregate_stage,
+    int64s,
+    join_batch,
+    preserve_stage,
+    recompute_batch,
+    sides,
+)
 from stage_task import MemoryTask, changed
 from top_rows import TOP, TOP_OUTPUT, all_tops, take_top, top_batch
 
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
-from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT, JoinStage, Side
+from headrace.dataflow.operators.join import LEFT, PAIR, RIGHT
 from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, RecomputeStage
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import HeadraceError
@@ -30,12 +42,7 @@ from headrace.state.accumulators import state_diffs
 from headrace.state.kernels.order_code import SortKey
 from headrace.state.schema import TableSchema
 
-I32, I64 = pa.int32(), pa.int64()
 unhurried = settings(deadline=None, max_examples=60)
-
-
-def _int64(values: Any) -> pa.Array:
-    return pa.array(list(values), I64)
 
 
 def _bits(value: Any) -> Any:
@@ -55,26 +62,6 @@ def _apply(bag: Counter[Any], batches: list[pa.RecordBatch], names: list[str]) -
 # -- grouping -----------------------------------------------------------------------------------------------------
 
 
-def _aggregate_stage(kind: str, argument: pa.DataType, result: pa.DataType, is_global: bool = False) -> AggregateStage:
-    diffs = [*WEIGHT, *state_diffs(kind, argument, "a0")]
-    key = () if is_global else (pa.field("g0", I32),)
-    output = pa.schema([*(() if is_global else (("o0", I32),)), ("o1", result), ("o2", I64), ("__w", I64)])
-    return AggregateStage("0", TableSchema(key, (), tuple(diffs)), (Sum(kind, "a0", argument, result, True),), output)
-
-
-def _aggregate_batch(rows: list[tuple[Any, Any, int]], raw: bool, weak: int, is_global: bool = False) -> pa.RecordBatch:
-    weights = _int64(w for *_, w in rows)
-    columns = {"__k": _int64(0 if is_global else (g or 0) % weak for g, *_ in rows), "__w": weights}
-    if not is_global:
-        columns["g0"] = pa.array([g for g, *_ in rows], I32)
-    if raw:
-        columns["a0_raw"] = pa.array([x for _, x, _ in rows], pa.float64())
-    else:
-        columns["a0_n"] = _int64(0 if x is None else w for _, x, w in rows)
-        columns["a0_s"] = _int64((x or 0) * w for _, x, w in rows)
-    return pa.RecordBatch.from_pydict(columns)
-
-
 GROUPED = st.lists(
     st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([None, 0, 1, 5]), st.booleans()), max_size=6),
     min_size=1,
@@ -85,12 +72,12 @@ GROUPED = st.lists(
 @unhurried
 @given(GROUPED, st.integers(1, 3), st.booleans())
 def test_groups(epochs: list[list[tuple[Any, Any, bool]]], weak: int, is_global: bool) -> None:
-    stage, task = _aggregate_stage("sum_small", I32, I64, is_global), MemoryTask()
+    stage, task = aggregate_stage("sum_small", I32, I64, is_global), MemoryTask()
     content: Counter[tuple[Any, Any]] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
         delta = changed(content, (((g, x), add) for g, x, add in changes))
-        batch = _aggregate_batch(delta, False, weak, is_global) if delta else None
+        batch = aggregate_batch(delta, False, weak, is_global) if delta else None
         _apply(view, task.epoch(stage, batch), ["o1", "o2"] if is_global else ["o0", "o1", "o2"])
         wanted: Counter[Any] = Counter()
         groups = [None] if is_global else {g for (g, _), w in content.items() if w}
@@ -148,12 +135,12 @@ def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global:
     view: Counter[Any] = Counter()
     for changes in epochs:
         delta = changed(content, changes)
-        columns = {"__k": _int64(0 if is_global else g % weak for g, *_ in delta), "__w": _int64(r[3] for r in delta)}
+        columns = {"__k": int64s(0 if is_global else g % weak for g, *_ in delta), "__w": int64s(r[3] for r in delta)}
         if not is_global:
             columns["g0"] = pa.array([r[0] for r in delta], I32)
-        x, y = pa.array([r[1] for r in delta], kind), _int64(r[2] for r in delta)
+        x, y = pa.array([r[1] for r in delta], kind), int64s(r[2] for r in delta)
         columns |= {"a0_raw": x, "a1_raw": x, "d0_0": x, "d1_0": y}
-        columns["a4_n"] = _int64(0 if r[2] is None else r[3] for r in delta)
+        columns["a4_n"] = int64s(0 if r[2] is None else r[3] for r in delta)
         names = [f"o{i}" for i in range(not is_global)]
         batches = task.epoch(stage, pa.RecordBatch.from_pydict(columns) if delta else None)
         _apply(view, batches, [*names, "lo", "hi", "cd", "sd", "c"])
@@ -197,11 +184,11 @@ def _by_value_batch(delta: list[tuple[Any, ...]], weak: int, is_global: bool) ->
     """Rows g, x, y, p, q, weight; each once for x and once for y."""
     rows = [(g, x, None, (w, w * p, w * q), w) for g, x, _, p, q, w in delta]
     rows += [(g, None, y if p else None, (w, 0, 0), 0) for g, _, y, p, _, w in delta]
-    columns = {"__k": _int64(0 if is_global else r[0] % weak for r in rows), "__w": _int64(r[4] for r in rows)}
+    columns = {"__k": int64s(0 if is_global else r[0] % weak for r in rows), "__w": int64s(r[4] for r in rows)}
     if not is_global:
         columns["g0"] = pa.array([r[0] for r in rows], I32)
-    columns |= {"d0_0": _int64(r[1] for r in rows), "d1_0": pa.array([r[2] for r in rows], pa.float64())}
-    columns |= {f"u{i}": _int64(r[3][i] for r in rows) for i in range(3)} | {"a0_n": columns["__w"]}
+    columns |= {"d0_0": int64s(r[1] for r in rows), "d1_0": pa.array([r[2] for r in rows], pa.float64())}
+    columns |= {f"u{i}": int64s(r[3][i] for r in rows) for i in range(3)} | {"a0_n": columns["__w"]}
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -257,7 +244,7 @@ def _exact_sum(values: Any) -> float | None:
 def test_distinct_values_are_not_taken_in_by_ranges_of_groups() -> None:
     """Their table is sorted by a key of its own, and must be written in order."""
     assert not _valued_stage(I64, 1, False).keyed
-    assert _aggregate_stage("sum_small", I32, I64).keyed
+    assert aggregate_stage("sum_small", I32, I64).keyed
 
 
 def test_an_extremum_is_found_without_its_group() -> None:
@@ -265,9 +252,9 @@ def test_an_extremum_is_found_without_its_group() -> None:
     stage, task = _valued_stage(I64, 1, True), MemoryTask()
 
     def epoch(rows: list[tuple[int, int]]) -> None:
-        x, w = _int64(v for v, _ in rows), _int64(w for _, w in rows)
+        x, w = int64s(v for v, _ in rows), int64s(w for _, w in rows)
         columns = dict.fromkeys(("a0_raw", "a1_raw", "d0_0", "d1_0"), x)
-        zeros = _int64(0 for _ in rows)
+        zeros = int64s(0 for _ in rows)
         task.epoch(stage, pa.RecordBatch.from_pydict({"__k": zeros, "__w": w, **columns, "a4_n": w}))
 
     epoch([(v, 1) for v in range(1000)])
@@ -296,7 +283,7 @@ HISTORY = st.lists(
 @given(HISTORY)
 def test_sums_of_doubles_are_those_of_the_rows_that_are_left(epochs: list[list[tuple[str, Any, int]]]) -> None:
     """Over the whole range of doubles and any history: what was there before leaves no trace."""
-    stage, task = _aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    stage, task = aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
     view: Counter[Any] = Counter()
     live: list[tuple[float, int]] = []
     for changes in epochs:
@@ -308,11 +295,11 @@ def test_sums_of_doubles_are_those_of_the_rows_that_are_left(epochs: list[list[t
             elif what == "out" and live:
                 x, weight = live.pop(x % len(live))
                 delta.append((1, x, -weight))
-        batch = _aggregate_batch(delta, True, 1) if delta else None
+        batch = aggregate_batch(delta, True, 1) if delta else None
         _apply(view, task.epoch(stage, batch), ["o0", "o1", "o2"])
         wanted = Counter([(1, _bits(weighted_sum(live)), sum(w for _, w in live))] if live else [])
         assert view == wanted
-    rest = _aggregate_batch([(1, x, -w) for x, w in live], True, 1) if live else None
+    rest = aggregate_batch([(1, x, -w) for x, w in live], True, 1) if live else None
     _apply(view, task.epoch(stage, rest), ["o0", "o1", "o2"])
     assert not view and not any(t.content().num_rows for t in task.tables.values())
 
@@ -340,28 +327,26 @@ def weighted_sum(rows: list[tuple[float, int]]) -> float:
     ],
 )
 def test_a_sum_of_doubles_after_rows_have_gone(there: list[float], gone: list[float], left: float) -> None:
-    stage, task = _aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    stage, task = aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
     view: Counter[Any] = Counter()
-    _apply(view, task.epoch(stage, _aggregate_batch([(1, x, 1) for x in there], True, 1)), ["o1"])
+    _apply(view, task.epoch(stage, aggregate_batch([(1, x, 1) for x in there], True, 1)), ["o1"])
     for x in gone:
-        _apply(view, task.epoch(stage, _aggregate_batch([(1, x, -1)], True, 1)), ["o1"])
+        _apply(view, task.epoch(stage, aggregate_batch([(1, x, -1)], True, 1)), ["o1"])
     assert view == Counter([(_bits(left),)])
 
 
 def test_a_sum_that_comes_back_to_zero_is_zero() -> None:
     """A weight of many rows is taken back one by one, and `HAVING sum(x) > 0` sees nothing that is left."""
-    stage, task = _aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    stage, task = aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
     view: Counter[Any] = Counter()
-    _apply(view, task.epoch(stage, _aggregate_batch([(1, 0.1, 3), (1, 0.0, 1)], True, 1)), ["o1"])
+    _apply(view, task.epoch(stage, aggregate_batch([(1, 0.1, 3), (1, 0.0, 1)], True, 1)), ["o1"])
     for _ in range(3):
-        _apply(view, task.epoch(stage, _aggregate_batch([(1, 0.1, -1)], True, 1)), ["o1"])
+        _apply(view, task.epoch(stage, aggregate_batch([(1, 0.1, -1)], True, 1)), ["o1"])
     assert view == Counter([(_bits(0.0),)])
 
 
 # -- joins --------------------------------------------------------------------------------------------------------
 
-SIDE = TableSchema((pa.field("k0", I32),), (pa.field("v0", I32),), WEIGHT)
-IDENTITY = TableSchema((pa.field("v0", I32),), (), (*WEIGHT, (pa.field("matches", I64), "add")))
 CHANGES = st.lists(
     st.lists(
         st.tuples(st.integers(0, 1), st.sampled_from([None, 0, 1, 2]), st.integers(0, 2), st.booleans()), max_size=7
@@ -371,29 +356,9 @@ CHANGES = st.lists(
 )
 
 
-def _join_batch(rows: list[tuple[int, Any, int, int]], weak: int) -> pa.RecordBatch:
-    k = [0 if key is None else key % weak for _, key, _, _ in rows]
-    return pa.RecordBatch.from_pydict(
-        {
-            "__s": pa.array([s for s, *_ in rows], I32),
-            "__k": _int64(k),
-            "__h": _int64((h * 7 + v) % weak for h, (_, _, v, _) in zip(k, rows)),
-            "__w": _int64(w for *_, w in rows),
-            "k0": pa.array([key for _, key, _, _ in rows], I32),
-            "s0": pa.array([v for _, _, v, _ in rows], I32),
-        }
-    )
-
-
 def _row(key: Any, value: int) -> int:
     """A value that tells its key too: rows of a preserved side are counted by what they hold."""
     return value + 10 * (3 if key is None else key)
-
-
-def _sides(preserved: tuple[bool, bool]) -> JoinStage:
-    fields = [("o0", I32), ("o1", I32), ("__w", I64), *([("__t", I32)] if any(preserved) else [])]
-    left, right = (Side(n, SIDE, (0,), p) for n, p in zip(("left", "right"), preserved))
-    return JoinStage("0", left, right, pa.schema(fields))
 
 
 def _joined(content: Counter[tuple[int, Any, int]]) -> Counter[tuple[int, int]]:
@@ -408,33 +373,24 @@ def _joined(content: Counter[tuple[int, Any, int]]) -> Counter[tuple[int, int]]:
 @unhurried
 @given(CHANGES, st.integers(1, 3))
 def test_inner_joins(epochs: list[list[tuple[int, Any, int, bool]]], weak: int) -> None:
-    stage, task = _sides((False, False)), MemoryTask()
+    stage, task = sides((False, False)), MemoryTask()
     content: Counter[Any] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
         before = set(_joined(content))
         delta = changed(content, (((s, key, _row(key, v)), add) for s, key, v, add in changes))
-        batches = task.epoch(stage, _join_batch(delta, weak) if delta else None)
+        batches = task.epoch(stage, join_batch(delta, weak) if delta else None)
         made = {pair for b in batches for pair in zip(b.column("o0").to_pylist(), b.column("o1").to_pylist())}
         _apply(view, batches, ["o0", "o1"])
         assert view == _joined(content)
         assert made <= before | set(view), "a pair that is in neither result"
 
 
-def _preserve_stage(mode: Any, table: str, own: str, tag: int) -> preserve.PreserveStage:
-    fields: list[Any] = [("o0", I32)]
-    if mode == "outer":
-        fields += [("o1", I32), ("__w", I64), ("__t", I32)]
-    else:
-        fields += [*([("exists", pa.bool_())] if mode == "existence" else []), ("__w", I64)]
-    return preserve.PreserveStage("0", table, IDENTITY, (own,), tag, mode, pa.schema(fields))
-
-
 def _counted(task: MemoryTask, stage: preserve.PreserveStage, batches: list[pa.RecordBatch], weak: int) -> Any:
     if not batches:
         return task.epoch(stage, None)
     rows = pa.concat_batches(batches)
-    k = _int64((v or 0) % weak for v in rows.column(stage.own[0]).to_pylist())
+    k = int64s((v or 0) % weak for v in rows.column(stage.own[0]).to_pylist())
     names = ["__w", "__t", "o0", "o1"]
     return task.epoch(stage, pa.RecordBatch.from_arrays([k, *(rows.column(n) for n in names)], names=["__k", *names]))
 
@@ -456,15 +412,15 @@ def _wanted(mode: str, content: Counter[Any]) -> Counter[Any]:
 @unhurried
 @given(epochs=CHANGES, weak=st.integers(1, 3))
 def test_outer_joins(mode: str, epochs: list[list[tuple[int, Any, int, bool]]], weak: int) -> None:
-    join, tasks = _sides((True, mode == "full")), [MemoryTask(), MemoryTask(), MemoryTask()]
+    join, tasks = sides((True, mode == "full")), [MemoryTask(), MemoryTask(), MemoryTask()]
     outer = mode in ("left", "full")
-    first = _preserve_stage("outer" if outer else mode, "left_matches", "o0", LEFT)
-    second = _preserve_stage("outer", "right_matches", "o1", RIGHT)
+    first = preserve_stage("outer" if outer else mode, "left_matches", "o0", LEFT)
+    second = preserve_stage("outer", "right_matches", "o1", RIGHT)
     content: Counter[Any] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
         delta = changed(content, (((s, key, _row(key, v)), add) for s, key, v, add in changes))
-        batches = tasks[0].epoch(join, _join_batch(delta, weak) if delta else None)
+        batches = tasks[0].epoch(join, join_batch(delta, weak) if delta else None)
         assert all(set(b.column("__t").to_pylist()) <= {PAIR, LEFT, RIGHT} for b in batches)
         batches = _counted(tasks[1], first, batches, weak)
         if mode == "full":
@@ -474,14 +430,6 @@ def test_outer_joins(mode: str, epochs: list[list[tuple[int, Any, int, bool]]], 
 
 
 # -- group recompute ----------------------------------------------------------------------------------------------
-
-
-def _recompute_batch(rows: list[tuple[int, int, int]], weak: int) -> pa.RecordBatch:
-    columns = {"__k": [k % weak for k, *_ in rows], "__h": [(k + v) % weak for k, v, _ in rows]}
-    batch = {n: _int64(c) for n, c in columns.items()} | {"__w": _int64(w for *_, w in rows)}
-    batch["k0"] = pa.array([k for k, *_ in rows], I32)
-    batch["v0"] = pa.array([v for _, v, _ in rows], I32)
-    return pa.RecordBatch.from_pydict(batch)
 
 
 PARTITIONED = st.lists(
@@ -498,7 +446,7 @@ def test_recompute_shows_both_versions(epochs: list[list[tuple[int, int, bool]]]
     for i, changes in enumerate(epochs):
         before = +content
         delta = changed(content, (((k, v), add) for k, v, add in changes))
-        batches = task.epoch(stage, _recompute_batch(delta, weak) if delta else None)
+        batches = task.epoch(stage, recompute_batch(delta, weak) if delta else None)
         sides: dict[int, Counter[Any]] = {OLD: Counter(), NEW: Counter()}
         ghosts: Counter[int] = Counter()
         for b in batches:
@@ -552,7 +500,7 @@ def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:
     stage, task = RecomputeStage("0", schema, False, pa.schema([("v0", I32), ("__side", I32)]), first), MemoryTask()
 
     def epoch(*rows: tuple[int, int]) -> list[tuple[int, int]]:
-        columns = {"__k": _int64(0 for _ in rows), "__w": _int64(w for _, w in rows)}
+        columns = {"__k": int64s(0 for _ in rows), "__w": int64s(w for _, w in rows)}
         batch = pa.RecordBatch.from_pydict({**columns, "v0": pa.array([v for v, _ in rows], I32)})
         return sorted(
             (r["v0"], -1 if r["__side"] == OLD else 1) for b in task.epoch(stage, batch) for r in b.to_pylist()
@@ -566,13 +514,13 @@ def test_recompute_of_the_first_rows_says_nothing_of_the_others() -> None:
 def test_recompute_refuses_to_remove_what_is_not_there() -> None:
     fields = pa.schema([("v0", I32), ("__side", I32)])
     with pytest.raises(HeadraceError, match="does not have"):
-        MemoryTask().epoch(RecomputeStage("0", SIDE, False, fields), _recompute_batch([(1, 1, -1)], 4))
+        MemoryTask().epoch(RecomputeStage("0", SIDE, False, fields), recompute_batch([(1, 1, -1)], 4))
 
 
 def test_a_hash_decides_nothing() -> None:
     """Rows of other keys under the same hash stay where they are."""
-    stage, task = _aggregate_stage("sum_small", I32, I64), MemoryTask()
-    task.epoch(stage, _aggregate_batch([(1, 5, 1), (2, 7, 1)], False, 1))
-    out = task.epoch(stage, _aggregate_batch([(2, 7, -1)], False, 1))
+    stage, task = aggregate_stage("sum_small", I32, I64), MemoryTask()
+    task.epoch(stage, aggregate_batch([(1, 5, 1), (2, 7, 1)], False, 1))
+    out = task.epoch(stage, aggregate_batch([(2, 7, -1)], False, 1))
     assert [(b.column("o0").to_pylist(), b.column("__w").to_pylist()) for b in out] == [([2], [-1])]
     assert np.asarray(task.tables["groups"].fetch(np.array([0])).column("__w")).tolist() == [1]

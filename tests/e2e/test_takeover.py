@@ -187,7 +187,7 @@ def test_one_take_over_after_another(postgres: Postgres, tmp_path: Path) -> None
 def told(standby: Server) -> None:
     """Tell it to take over, unless it has just done so by itself: a machine may be too busy to renew a lease."""
     with suppress(psycopg.errors.ObjectNotInPrerequisiteState):
-        standby.rows("SELECT pg_promote()")
+        assert standby.rows("SELECT pg_promote()") == [(True,)], standby.log_text()
 
 
 def one_round(pair: Pair, load: Load, number: int) -> None:

@@ -5,34 +5,13 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_session import Database
-from test_codec import typed_frontend
+from messages import typed_frontend
+from wire_line import SECRET, Line
 
 from headrace.server import backend, frontend
-from headrace.server.backend import BackendDecoder, Bare, Report
-from headrace.server.connection import Connection
+from headrace.server.backend import Report
 from headrace.server.frontend import Bind, Close, Describe, Execute, Flush, Opaque, Parse, Query, Sync
 from headrace.server.wire import ProtocolViolation
-
-SECRET = b"abcd"
-
-
-class Line:
-    """A client without a socket."""
-
-    def __init__(self, database: Database | None = None):
-        self.database = database or Database()
-        self.cancelled: list[tuple[int, bytes]] = []
-        self.connection = Connection(
-            self.database.session, 7, SECRET, lambda pid, secret: self.cancelled.append((pid, secret))
-        )
-        self._decoder = BackendDecoder()
-
-    def say(self, *messages) -> list:
-        return [m for data in self.connection.receive(messages) for m in self._decoder.feed(data)]
-
-    def kinds(self, *messages) -> list[str]:
-        return [m.kind if isinstance(m, Bare | Report) else type(m).__name__ for m in self.say(*messages)]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from memory_session import Database
-from test_connection import Line
+from wire_line import Line
 
 from headrace.errors import HeadraceError, NumericOutOfRange
 from headrace.server import ServerThread, backend, frontend

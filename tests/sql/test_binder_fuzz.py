@@ -7,9 +7,9 @@ import random
 import re
 
 import pytest
+from binder_cases import VALUES
 from differential_mixed import mixed
-from test_binder import VALUES
-from test_transpile import SCHEMA
+from rendering import SCHEMA
 
 from headrace.errors import HeadraceError
 from headrace.sql.binder.bind import Known, bind_query

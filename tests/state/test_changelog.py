@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from arrangement_model import SCHEMA, Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_arrangement import SCHEMA, Model
 
 from headrace.errors import InvalidParameter
 from headrace.state import changelog as changelog_module

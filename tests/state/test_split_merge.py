@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from arrangement_model import DELTAS, SCHEMA, Model, counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_arrangement import DELTAS, SCHEMA, Model, counted
 
 from headrace.errors import CorruptObject
 from headrace.state.arrangement import Arrangement

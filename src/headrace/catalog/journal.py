@@ -23,6 +23,8 @@ LOG: Final = "log"
 """The folder of the batches, with a folder for each term."""
 ROLLUPS: Final = "rollup"
 """The folder of the rollups: the whole content as of some batch."""
+KNOCK: Final = "knock"
+"""The object by which an opener asks the owner to let it go first."""
 JOURNAL_VERSION: Final = 1
 """Of the objects' form; what they hold has the catalog's own format version."""
 KEPT_AT_END: Final = 2

@@ -8,6 +8,7 @@ settled by reading what has its name; while that cannot be read, nothing else is
 from __future__ import annotations
 
 import errno
+import itertools
 import secrets
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Final, TypeVar
 
 from headrace.catalog.edits import FENCING_KEY, FORMAT_VERSION_KEY, SEQUENCE_KEY
 from headrace.catalog.journal import (
+    KNOCK,
     LOG,
     ROLLUPS,
     Batch,
@@ -68,6 +70,12 @@ _MORE_BYTES: Final = 16 << 20
 _ROLLUP_PAUSE_S: Final = 10.0
 """Seconds until a rollup that failed is tried again; twice as many after each further failure."""
 _ROLLUP_MOST_PAUSE_S: Final = 600.0
+_KNOCKS_AFTER: Final = 3
+"""An opener knocks when so many of its batches in a row came too late."""
+_LISTENS_EVERY: Final = 32
+"""Transactions after which the owner listens whether somebody knocks."""
+_WAY_S: Final = 1.0
+"""For how long the owner then does not write."""
 _T = TypeVar("_T")
 
 
@@ -104,6 +112,8 @@ class LogStore:
         self._lock = threading.RLock()
         """Held over a change of the log's end."""
         self._trusted_until_s = float("-inf")
+        self._appends = 0
+        """Since this handle has listened whether somebody knocks."""
         self._rolling: threading.Thread | None = None
         self.rollup_error: Exception | None = None
         """Why the last rollup failed; a commit tries again after a pause, which grows."""
@@ -156,7 +166,7 @@ class LogStore:
         log = self._read_all()
         # What is to be replaced may hold anything.
         known, before = checked(log.loaded(), format_version).records if check else None, log.next
-        while True:
+        for lost in itertools.count(1):
             check_format(log.config.get(FORMAT_VERSION_KEY), format_version)
             check_succession(self._name, log.config.get(FENCING_KEY, 0), succeeding)
             taken, lease_ms = entry(log.config, self._options.generation), log.lease_ms
@@ -165,6 +175,8 @@ class LogStore:
             batch = self._batch(log, "open", writes, lease_ms=max(lease_ms, self._options.lease_ms))
             fault_point("catalog.fence.before")
             if not self._put_batch(batch):
+                if lost % _KNOCKS_AFTER == 0:
+                    self._call("knocking", partial(self._transport.put, KNOCK, b"", create=False))
                 log = self._behind(log)
             elif self.was_rolled_up(batch.at):
                 # The name was free because its batch had been deleted: nobody reads what has been put there.
@@ -173,15 +185,21 @@ class LogStore:
                 break
         same = batch.at == before
         log.advance(batch)
+        if lost > _KNOCKS_AFTER:
+            with suppress(HeadraceError):  # at worst the next owner makes way once for nobody
+                self._call("knocking no more", partial(self._transport.delete, KNOCK))
         if lease_ms:
             self._options.sleep_s(lease_ms / 1000)
         self._log, self._token = log, token
         return known if same else None
 
     def _behind(self, log: Replay) -> Replay:
-        """The log with the batch that has the next name; read anew where that does not tell."""
+        """The log with the batches that have come since; read anew where the next one does not tell."""
         try:
             log.advance(self._read(log.next))
+            with suppress(FileNotFoundError):
+                while True:
+                    log.advance(self._read(log.next))
             return log
         except (FileNotFoundError, CorruptObject):
             return self._read_all()
@@ -277,6 +295,7 @@ class LogStore:
         """Commit as transaction number `expected_sequence + 1`; a lost acknowledgement is resolved by reading back."""
         with self._lock:
             self._check_usable()
+            self._make_way()
             self._settle()
             sequence = self._log.config.get(SEQUENCE_KEY, 0)
             if sequence != expected_sequence:
@@ -293,6 +312,17 @@ class LogStore:
                 if not self._landed(expected_sequence, error):
                     raise
         self._roll_up_if_due()
+
+    def _make_way(self) -> None:
+        """Write nothing for a while if somebody knocks: an owner who never rests is ahead of any opener for ever."""
+        self._appends += 1
+        if self._appends < _LISTENS_EVERY:
+            return
+        self._appends = 0
+        with suppress(FileNotFoundError, HeadraceError):  # if the store is away, the transaction itself will tell
+            self._call("listening", partial(self._transport.head, KNOCK))
+            self._options.sleep_s(_WAY_S)
+            self._call("making way once", partial(self._transport.delete, KNOCK))
 
     def _landed(self, expected_sequence: int, error: HeadraceError) -> bool:
         return landed(self._name, self.sequence, expected_sequence, error)

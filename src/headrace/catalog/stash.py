@@ -75,6 +75,10 @@ _DELETE_SQL: Final = "DELETE FROM record WHERE collection = ? AND key = ?"
 _TOKEN_SQL: Final = f"SELECT value FROM config WHERE key = '{FENCING_KEY}'"
 _DATABASE: Final = sa.text("SELECT datname, oid::text FROM pg_database WHERE datname = current_database()")
 _SYSTEM: Final = sa.text("SELECT system_identifier::text FROM pg_control_system()")
+_THERE: Final = sa.text("SELECT to_regclass('config') IS NOT NULL")
+_ALONE: Final = sa.text("LOCK TABLE config IN EXCLUSIVE MODE")
+"""Waits for whoever writes, and lets nobody else. As the first statement it comes before what the transaction sees of
+the database, which then is what is durable, so that nothing can be in its way."""
 _MANY: Final = sa.text(
     "INSERT INTO record (collection, key, value) "
     "SELECT * FROM unnest(CAST(:c AS text[]), CAST(:k AS text[]), CAST(:v AS text[]))"
@@ -315,7 +319,10 @@ class StashStore:
         return Loaded(config, (*(row for row in before.rows if row[0] != PLACE), *place), before.records)
 
     def _fence(self, format_version: int, succeeding: int | None) -> int:
+        busy = not self.is_near and self._has_config()
         with self._transaction(write=True) as connection:
+            if busy:  # or an owner who never rests could let every attempt fail
+                connection.execute(_ALONE)
             if self._is_there(connection):
                 config = self._config_of(connection)
                 check_format(config.get(FORMAT_VERSION_KEY), format_version)
@@ -328,6 +335,11 @@ class StashStore:
             self._write(connection, Writes(puts=(owner_row(token),), config=taken))
             fault_point("catalog.fence.before")
         return token
+
+    def _has_config(self) -> bool:
+        """Whether a server has tables of a catalog, or others of these names."""
+        with self._transaction() as connection:
+            return bool(connection.execute(_THERE).scalar_one())
 
     def _is_there(self, connection: Connection) -> bool:
         """Whether there is a catalog. Raises `CorruptObject` for tables of its names that are another program's."""

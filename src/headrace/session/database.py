@@ -48,9 +48,10 @@ from headrace.session.names import Bound
 from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Notice, Result, ResultColumn
 from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
+from headrace.session.startup import requested
 from headrace.session.turns import Turns
 from headrace.sql.parser import parse_query
 from headrace.sql.render import plain_table
@@ -262,6 +263,16 @@ class Database:
         made = Session(self, {**(settings or {}), "session_authorization": user})
         with self._lock:
             self._sessions.add(made)
+        return made
+
+    def client_session(self, parameters: Mapping[str, str]) -> Session:
+        """The session of a client that has connected with such a start-up packet.
+
+        Raises `UndefinedObject`, `InvalidParameter`, `NotSupported` for settings that cannot be had.
+        """
+        settings, told = requested(parameters)
+        made = self.session(settings, user=parameters["user"])
+        made.greetings += [Notice(text, severity="WARNING") for text in told]
         return made
 
     def sql(self, text: str) -> QueryResult:

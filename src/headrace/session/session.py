@@ -101,6 +101,8 @@ class Session:
         self.database = database
         self.number: int = next(_numbers)
         self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self.greetings: list[Notice] = []
+        """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
@@ -210,10 +212,10 @@ class Session:
         """What a client is told when it connects."""
         status = self.database.coordinator.standby()
         if status is None:
-            return []
+            return self.greetings
         where = f", which is at {status.address}" if status.address else ""
         text = f"this server is a standby of {status.owner}{where}; it has heard of that {status.staleness_ms} ms ago"
-        return [Notice(text)]
+        return [*self.greetings, Notice(text)]
 
     def idle_limit(self) -> IdleLimit | None:
         """How long the client may now ask for nothing."""

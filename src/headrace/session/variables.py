@@ -74,7 +74,7 @@ def _utc(text: str) -> str:
 
 
 def _utf8(text: str) -> str:
-    if text.strip().upper().replace("-", "") not in ("UTF8", "UNICODE"):
+    if text.strip(" '").upper().replace("-", "") not in ("UTF8", "UNICODE"):
         raise ValueError("only UTF8 is supported")
     return "UTF8"
 
@@ -140,6 +140,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("row_security", "on", "No effect: there are no policies.", _boolean),
         Variable("max_identifier_length", "63", "As in PostgreSQL.", fixed=True),
         Variable("max_index_keys", "32", "As in PostgreSQL.", fixed=True),
+        Variable("jit", "off", "No effect: clients switch it off for their queries of the catalog.", _boolean),
         Variable("lock_timeout", "0", "No effect: statement_timeout limits all waiting.", _duration),
         Variable(
             "idle_in_transaction_session_timeout",
@@ -188,11 +189,43 @@ VARIABLES: dict[str, Variable] = {
 }
 """Every setting by its name in lower case."""
 INERT = frozenset(
-    {"row_security", "lock_timeout", "synchronous_commit", "transaction_isolation", "default_transaction_isolation"}
+    {
+        "jit",
+        "row_security",
+        "lock_timeout",
+        "synchronous_commit",
+        "transaction_isolation",
+        "default_transaction_isolation",
+    }
 )
 """Those that clients set and that have no effect, since what they ask for holds anyway."""
 _ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction isolation level": "transaction_isolation",
             "headrace.read_your_writes": "read_your_writes"}  # fmt: skip
+
+
+def accepted(name: str, value: str) -> tuple[str, str]:
+    """A setting's name in lower case, and the value as it is stored. Names with a dot need not be known.
+
+    Raises `UndefinedObject`, `InvalidParameter`.
+    """
+    key = _settable(name)
+    known = VARIABLES.get(key)
+    if known is None or known.check is None:
+        return key, value
+    try:
+        return key, known.check(value)
+    except ValueError as error:
+        raise InvalidParameter(f'invalid value for parameter "{known.name}": "{value}"', hint=str(error)) from None
+
+
+def _settable(name: str) -> str:
+    key = _key(name)
+    known = VARIABLES.get(key)
+    if known is None and "." not in key:
+        raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
+    if known is not None and known.fixed:
+        raise InvalidParameter(f'parameter "{known.name}" cannot be changed', sqlstate="55P02")
+    return key
 
 
 class Variables:
@@ -237,24 +270,13 @@ class Variables:
 
     def set(self, name: str, value: str | None, *, local: bool = False) -> None:
         """Set, or with None put back to the default. Names with a dot need not be known."""
-        key = _key(name)
-        known = VARIABLES.get(key)
-        if known is None and "." not in key:
-            raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
-        if known is not None and known.fixed:
-            raise InvalidParameter(f'parameter "{known.name}" cannot be changed', sqlstate="55P02")
+        key = _settable(name)
         self.version += 1
         if value is None:
             self._values.pop(key, None)
             self._local.pop(key, None)
             return
-        if known is not None and known.check is not None:
-            try:
-                value = known.check(value)
-            except ValueError as error:
-                raise InvalidParameter(
-                    f'invalid value for parameter "{known.name}": "{value}"', hint=str(error)
-                ) from None
+        key, value = accepted(name, value)
         (self._local if local else self._values)[key] = value
 
     def end_transaction(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from test_undecided import POINTS, silent
+from silence import POINTS, silent
 from write_world import Tables, appends, change, failing, in_threads, inserts, sets, until_queued
 
 from headrace.catalog.catalog import Catalog

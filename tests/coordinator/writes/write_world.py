@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from test_coordinator import Database
+from fake_database import Database
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema
