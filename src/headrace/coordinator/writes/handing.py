@@ -36,6 +36,8 @@ from headrace.state.schema import RunRef, TableSchema
 
 HELD_ROWS: Final = 100_000
 """Rows of a change that is planned as a whole in memory, at most."""
+HELD_BYTES: Final = 64 << 20
+"""Bytes of such a change's runs, at most."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Handing:
         """
         table = self.writer.table(sink.payload[INTO])
         with self.writer.gate([table.id], check), ExitStack() as held:
-            large = sum(ref.rows for ref in runs) > HELD_ROWS and declared(table.record) is None
+            size, rows = sum(ref.length for ref in runs), sum(ref.rows for ref in runs)
+            large = (rows > HELD_ROWS or size > HELD_BYTES) and declared(table.record) is None
             newest = self.writer.pinned(table, held) if large else ()
             parts: list[Part] = []
             for change in self._changes(sink, table, runs):
