@@ -24,7 +24,7 @@ def test_the_page_has_the_options_of_each_type(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "secrets", "message"),
     [
-        ("ftp", {}, {}, "option type of a connection must be one of iceberg, kafka, postgres, s3, not 'ftp'"),
+        ("ftp", {}, {}, "option type of a connection must be one of http, iceberg, kafka, postgres, s3, not 'ftp'"),
         ("kafka", {}, {}, "option properties.bootstrap.server is required"),
         ("kafka", {**KAFKA, "topic": "t"}, {}, "option topic is none of a connection of type kafka"),
         ("kafka", {**KAFKA, "connector": "kafka"}, {}, "option connector is none of a connection"),

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.connectors.declared import Declared
 from headrace.connectors.file_sink import sink as file_sink
+from headrace.connectors.http import sink as http
 from headrace.connectors.kafka import options as kafka
 from headrace.connectors.lake import delta, iceberg
 from headrace.connectors.postgres import options as postgres
@@ -21,6 +22,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("postgres", "options", postgres.SINK),
         ("postgres", "cdc options", postgres.CDC),
         ("files", "options", file_sink.SINK),
+        ("http", "options", http.SINK),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
         ("kafka", "source options", kafka.SOURCE),

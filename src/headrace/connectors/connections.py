@@ -40,6 +40,7 @@ class Connects:
 
 
 _TYPES: Final[dict[str, tuple[str, str]]] = {
+    "http": ("headrace.connectors.http.sink", "CONNECTION"),
     "iceberg": ("headrace.connectors.lake.iceberg", "CONNECTION"),
     "kafka": ("headrace.connectors.kafka.options", "CONNECTION"),
     "postgres": ("headrace.connectors.postgres.options", "CONNECTION"),

@@ -12,14 +12,30 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness import DeltaTarget, FilesTarget, IcebergTarget, KafkaTarget, PostgresTarget, Target, changes
+from harness import (
+    DeltaTarget,
+    FilesTarget,
+    HttpTarget,
+    IcebergTarget,
+    KafkaTarget,
+    PostgresTarget,
+    Target,
+    changes,
+)
 
 from headrace.errors import HeadraceError, SinkError
+from receiver import Receiver, receiving
 
 KINDS = (
     "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "iceberg upsert",
-    "iceberg append", "deltalake upsert", "deltalake append",
+    "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
 
 
 @pytest.fixture(params=KINDS)
@@ -29,6 +45,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
         made: Target = FilesTarget(tmp_path)
     elif name in ("iceberg", "deltalake"):
         made = (IcebergTarget if name == "iceberg" else DeltaTarget)(tmp_path, kind == "upsert")
+    elif name == "http":
+        made = HttpTarget(request.getfixturevalue("receiver"), kind == "upsert")
     elif name == "kafka":
         made = KafkaTarget(request.getfixturevalue("kafka"), kind)
     else:
@@ -109,7 +127,7 @@ def test_rows_are_replaced_and_deleted(target: Target) -> None:
 
 
 def test_a_target_that_knows_more_than_the_catalog_is_told(target: Target) -> None:
-    if isinstance(target, FilesTarget):
+    if isinstance(target, FilesTarget | HttpTarget):
         pytest.skip("it knows epochs by name alone")
     target.deliver(0, 10, changes((1, "a", 1)))
     target.deliver(10, 20, changes((2, "b", 1)))

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.connectors import netting
 from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option, needed_module
-from headrace.connectors.lake import changes
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
@@ -94,7 +94,7 @@ class IcebergSink(LakeSink):
         with told(self._name):
             return self._deliver(catalog, table, position, found)
 
-    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: changes.Changes) -> int:
+    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: netting.Changes) -> int:
         failed = needed_module("pyiceberg.exceptions", "iceberg").CommitFailedException
         for attempt in range(1, _TRIES + 1):
             try:
@@ -121,7 +121,7 @@ class IcebergSink(LakeSink):
         noted = table.properties.get(_noted(position), "0")
         return already_delivered(position, int(noted), self._name)
 
-    def _commit(self, table: Any, position: SinkPosition, found: changes.Changes) -> None:
+    def _commit(self, table: Any, position: SinkPosition, found: netting.Changes) -> None:
         """Commit it, together with its epoch, on top of the table as it was loaded, or not at all."""
         if found.is_empty:
             return
@@ -152,7 +152,7 @@ class IcebergSink(LakeSink):
         )
         if len(self._key) > 1:
             met = table.scan(row_filter=wanted).to_arrow()
-            kept = changes.without(met, fitted(keys, self._schema(table), self._name))
+            kept = netting.without(met, fitted(keys, self._schema(table), self._name))
             rows = pa.concat_tables([kept, rows], promote_options="default") if kept.num_rows else rows
         transaction.delete(wanted, snapshot_properties=dict(summary))
         return rows

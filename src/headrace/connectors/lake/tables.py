@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.lake.changes import Changes, taken
+from headrace.connectors.netting import Changes, taken
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, key_of
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SinkError
 

@@ -1,0 +1,1 @@
+"""HTTP: changes of a query as requests."""
