@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     from kafka import Kafka
+    from object_server import S3Server
     from postgres import Postgres
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -61,6 +62,16 @@ def kafka() -> Iterator[Kafka]:
             server = ends.enter_context(kafka_server())
         except NoKafka as error:
             pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server, whose credentials are in the environment meanwhile."""
+    pytest.importorskip("moto", reason="the S3 server is moto's, of the dev extra")
+    from object_server import s3_server
+
+    with s3_server() as server:
         yield server
 
 

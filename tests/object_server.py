@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from headrace.state.stores import StoreRoot
 from support import WAIT_S, child
+
+CREDENTIALS = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,19 @@ class S3Server:
 
     endpoint: str
     bucket: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of a connector that reads or writes there."""
+        return {"s3.endpoint": self.endpoint, "s3.region": "us-east-1"}
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object."""
+        call(f"{self.endpoint}/{self.bucket}/{quote(key)}", "PUT", data)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        call(f"{self.endpoint}/{self.bucket}/{quote(key)}", "DELETE")
 
     def root(self, cache_dir: Path, **changes: int) -> StoreRoot:
         """A prefix that nobody else uses."""
@@ -34,8 +50,10 @@ class S3Server:
         )
 
 
-def call(url: str, method: str = "GET") -> None:
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=WAIT_S) as answer:
+def call(url: str, method: str = "GET", data: bytes | None = None) -> None:
+    headers = {"Authorization": CREDENTIALS, "Content-Type": "application/octet-stream"}
+    request = urllib.request.Request(url, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         answer.read()
 
 

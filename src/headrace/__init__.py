@@ -1,4 +1,39 @@
-"""headrace: a streaming SQL database whose pipelines run on Apache Spark."""
+"""headrace: a streaming SQL database whose pipelines run on Apache Spark.
+
+The parts, from the top; each imports only what stands below it (`tests/test_imports.py`). Every package says in its
+own docstring what each of its files owns, and `tests/test_package_maps.py` holds these maps to the files that exist.
+How the parts work together is in docs/ARCHITECTURE.md, what the words mean in docs/GLOSSARY.md.
+
+What people start:
+
+cli.py        the `headrace` command: its subcommands and their options
+shell/        the interactive shell, and what the subcommands print
+demo/         the demonstration: a year of flights, a crash, the proof that all is exact
+server/       PostgreSQL's wire protocol over asyncio
+
+What they talk to:
+
+session/      statements in, rows out; the database as Python programs use it
+
+What keeps the database running:
+
+coordinator/  epochs, checkpoint groups, commits, reads, writes, recovery
+dataflow/     one epoch as one Spark job, and the operators in its tasks
+plan/         a query, planned by Catalyst, becomes a tree of incremental operators
+sql/          text becomes statements, PostgreSQL's meaning becomes Spark SQL
+connectors/   sources, read by offset range; sinks, written by epoch
+
+What it stands on:
+
+state/        sorted runs, arrangements, and the stores that hold them
+catalog/      the durable catalog: transactions, fence, backends
+common/       epochs, clocks, columns, fault points: nothing that depends on headrace
+
+Used by all parts:
+
+config.py     every setting: type, default, unit, meaning
+errors.py     every error that reaches a user, with its SQLSTATE
+"""
 
 from __future__ import annotations
 

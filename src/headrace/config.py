@@ -194,6 +194,7 @@ class Settings(BaseSettings):
     io_timeout_ms: int = _start(30_000, "Milliseconds after which a request to an object store is tried again.", ge=100)
 
     # Queries
+    events_shown: int = _runtime(1000, "Newest events that headrace_catalog.events has.", ge=1, le=10_000)
     statement_timeout_ms: int = _runtime(0, "Milliseconds after which a statement is cancelled; 0 means never.", ge=0)
     transaction_timeout_ms: int = _runtime(
         86_400_000,
@@ -231,7 +232,7 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """One setting as shown to users."""
+    """A setting with its value and default, as SHOW PARAMETERS and the manual show it."""
 
     name: str
     type: str

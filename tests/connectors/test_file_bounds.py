@@ -17,7 +17,8 @@ import pytest
 from headrace.common.columns import Column
 from headrace.connectors import file_lines, files
 from headrace.connectors.base import Admission, Offsets, Source, infer_columns, open_source
-from headrace.connectors.file_listing import FileState, matching
+from headrace.connectors.file_listing import FileState
+from headrace.connectors.file_stores import matching
 from headrace.errors import SourceError
 from support import WAIT_S
 

@@ -19,7 +19,7 @@ from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.common.jsonb import document
 from headrace.connectors import json_out
 from headrace.connectors.file_sink import sink as file_sink
-from headrace.connectors.kafka.envelopes import plain
+from headrace.connectors.kafka.envelopes import Json, plain
 from headrace.connectors.leaving import outside
 from headrace.connectors.postgres.rows import copied
 from headrace.connectors.sinks import SinkPosition, open_sink
@@ -67,7 +67,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_records_and_lines_of_copy() -> None:
-    (key, value), *_ = plain([leaving()], [c.name for c in COLUMNS], ["id", "j"])
+    (key, value), *_ = plain([leaving()], [c.name for c in COLUMNS], ["id", "j"], Json(["id", "j"]))
     assert key == b'{"id":1,"j":{"a": [1.50, "x"]}}' and value is not None and b'"t":"01:00:00"' in value
     (line, *_) = copied(leaving()).decode().splitlines()
     assert line == '"1","{""a"": [1.50, ""x""]}","1 year 2 mons 3 days 00:00:01.5","01:00:00","2"'

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.connectors import file_options
 from headrace.connectors.declared import Declared
 from headrace.connectors.file_sink import sink as file_sink
 from headrace.connectors.http import sink as http
@@ -21,6 +22,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
     [
         ("postgres", "options", postgres.SINK),
         ("postgres", "cdc options", postgres.CDC),
+        ("files", "source options", file_options.SOURCE),
         ("files", "options", file_sink.SINK),
         ("http", "options", http.SINK),
         ("iceberg", "options", iceberg.SINK),

@@ -10,7 +10,7 @@ from headrace.catalog.state import CatalogState
 from headrace.coordinator.automatic import (
     AUTOMATIC,
     SCHEMA,
-    Wanted,
+    WantedIndex,
     abandoned,
     index_of,
     is_automatic,
@@ -64,12 +64,12 @@ def test_the_first_view_keeps_its_rows_itself() -> None:
     """An index is made for the second one of a group, or for one that would keep the same twice."""
     world = World()
     assert wanted(world.state, "g", [P_BY_K, P_BY_A_B]) == []
-    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B, P_BY_K]) == [Wanted(P_BY_K, None)]
+    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B, P_BY_K]) == [WantedIndex(P_BY_K, None)]
     world.view(1, group="h", keeps=[P_BY_K])
     assert wanted(world.state, "g", [P_BY_K]) == []
     world.view(1, keeps=[P_BY_A_B, P_BY_K, P_BY_K])
-    assert wanted(world.state, "g", [P_BY_K]) == [Wanted(P_BY_K, None)]
-    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B]) == [Wanted(P_BY_A_B, None), Wanted(P_BY_K, None)]
+    assert wanted(world.state, "g", [P_BY_K]) == [WantedIndex(P_BY_K, None)]
+    assert wanted(world.state, "g", [P_BY_K, P_BY_A_B]) == [WantedIndex(P_BY_A_B, None), WantedIndex(P_BY_K, None)]
     assert wanted(world.state, "g", [Sharable(2, ("k",)), Sharable(1, ("a",))]) == []
 
 

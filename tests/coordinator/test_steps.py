@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from headrace.coordinator.steps import (
     END_OF_KEYS,
     LOWEST_KEY,
+    InputProgress,
     KeySlice,
     Position,
     Rest,
     SourceRest,
     TableRest,
-    Taken,
     TaskSlice,
     advanced,
     parts_for,
@@ -23,7 +23,7 @@ from headrace.coordinator.steps import (
 from headrace.state.schema import RunRef
 
 KEYS = st.integers(LOWEST_KEY, END_OF_KEYS - 1)
-TAKEN = st.builds(Taken, st.integers(0, 1 << 62), KEYS, st.integers(0, 100), st.booleans())
+TAKEN = st.builds(InputProgress, st.integers(0, 1 << 62), KEYS, st.integers(0, 100), st.booleans())
 
 
 def run_of(low: int, high: int, rows: int) -> RunRef:
@@ -31,7 +31,7 @@ def run_of(low: int, high: int, rows: int) -> RunRef:
 
 
 @given(st.integers(1, (1 << 63) - 1), st.dictionaries(st.integers(1, 9), TAKEN, min_size=1))
-def test_a_position_is_stored_and_read_back(epoch: int, taken: dict[int, Taken]) -> None:
+def test_a_position_is_stored_and_read_back(epoch: int, taken: dict[int, InputProgress]) -> None:
     """LS-13: over the whole range of 64 bits."""
     position = Position(epoch, taken)
     assert position_of(position.records(7)) == position
@@ -93,7 +93,7 @@ def test_what_is_known_of_merged_history_counts() -> None:
 
 
 def test_a_position_that_only_settles_the_epoch_is_not_touched() -> None:
-    settled = Position(7, {1: Taken(), 2: Taken()})
+    settled = Position(7, {1: InputProgress(), 2: InputProgress()})
     assert not Position(7).touched and not settled.touched
     assert position_of(settled.records(3)) == settled
     step = plan_step([TableRest(1, ((0, 9, 10.0),))], float("inf"))

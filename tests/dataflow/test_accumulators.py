@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
+from operator import and_, or_, xor
 from typing import Any
 
 import numpy as np
@@ -147,6 +149,26 @@ def test_what_goes_in_comes_out(values: list[float], order: Any) -> None:
     order.shuffle(rows)
     diffs = _total("sum_float", [v for v, _ in rows], [w for _, w in rows], pa.float64())
     assert read("sum_float", diffs, pa.float64()).to_pylist() == [0.5]
+
+
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+@settings(deadline=None)
+@given(data=st.data())
+def test_bits(width: int, data: st.DataObject) -> None:
+    """Rows that are taken back leave no bit behind, the sign's among them."""
+    least = -(1 << width - 1)
+    numbers = st.one_of(st.none(), st.integers(least, -least - 1), st.sampled_from([least, -1, 0, -least - 1]))
+    kept = data.draw(st.lists(numbers, max_size=8))
+    gone = data.draw(st.lists(numbers, max_size=8))
+    rows = [(v, 1) for v in kept] + [(v, w) for v in gone for w in (2, -2)]
+    rows = data.draw(st.permutations(rows or [(None, 1)]))
+    present = [v for v in kept if v is not None]
+    for kind, combine in (("bit_and", and_), ("bit_or", or_), ("bit_xor", xor)):
+        argument = getattr(pa, f"int{width}")()
+        diffs = _total(kind, [v for v, _ in rows], [w for _, w in rows], argument)
+        assert counted(kind, diffs).to_pylist() == [len(present)]
+        found = read(kind, diffs, argument)
+        assert found.type == argument and found.to_pylist() == [reduce(combine, present) if present else None]
 
 
 @pytest.mark.parametrize("kind", ["min", "max"])

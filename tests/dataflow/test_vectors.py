@@ -12,7 +12,7 @@ from expression_rows import compiled, give, relation, rows, table
 from pyspark.sql import SparkSession
 from random_expressions import AT_ONCE, check, expression
 
-from headrace.dataflow.operators.expressions import Call, Column, Doubt, Expression, Literal, Rows
+from headrace.dataflow.operators.expressions import Call, Column, Expression, Literal, Rows, UncertainValue
 from headrace.plan.bridge import Bridge
 
 RANDOM = 10
@@ -119,7 +119,7 @@ def test_what_spark_must_decide_is_refused(bridge: Bridge) -> None:
     for text, values in REFUSED:
         (e,) = compiled(bridge, [text])
         assert e is not None, text
-        with pytest.raises((Doubt, pa.ArrowInvalid)):
+        with pytest.raises((UncertainValue, pa.ArrowInvalid)):
             computed(e, table(values))
 
 
@@ -129,7 +129,7 @@ def test_a_result_that_has_to_be_finite(bridge: Bridge) -> None:
     assert e is not None
     assert computed(e, table({"f": [1.5, None, -0.0]})).to_pylist() == [3.25, None, 1.0]
     for large in (1e200, float("nan"), float("-inf")):
-        with pytest.raises(Doubt):
+        with pytest.raises(UncertainValue):
             computed(e, table({"f": [1.0, large, None]}))
 
 

@@ -63,6 +63,9 @@ POOL: dict[str, str] = {
     "aggregate_no_columns": "SELECT count(*) AS c FROM t",
     "aggregate_filter": "SELECT a, sum(n) FILTER (WHERE a > 0) AS p, count(*) FILTER (WHERE v IS NULL) AS q FROM t "
     "GROUP BY a",
+    "bits": "SELECT b, bit_and(a) AS every, bit_or(a) AS any, bit_xor(a) FILTER (WHERE n > 0) AS odd, count(*) AS c "
+    "FROM t GROUP BY b",
+    "bits_global": "SELECT bit_and(a) AS every, bit_or(a) AS any, bit_xor(a) AS odd FROM t",
     "min_max": "SELECT a, min(v) AS lo, max(v) AS hi, min(n) AS ln, max(n) AS hn FROM t GROUP BY a",
     "min_max_global": "SELECT min(b) AS lo, max(b) AS hi, count(*) AS c FROM t",
     "distinct_aggregates": "SELECT a, count(DISTINCT b) AS db, sum(DISTINCT n) AS dn, count(*) AS c FROM t GROUP BY a",

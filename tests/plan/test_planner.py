@@ -67,6 +67,8 @@ def only(plan: ViewPlan, kind: type[tree.Operator]) -> tree.Operator:
         ("SELECT a, count(*) AS c, sum(d) AS s FROM t GROUP BY a", ["aggregate", "input"]),
         ("SELECT DISTINCT a, b FROM t", ["aggregate", "input"]),
         ("SELECT a, max(x) AS m FROM t GROUP BY a", ["aggregate", "input"]),
+        ("SELECT b, bit_and(a) AS i, bit_or(a) AS j, bit_xor(a) AS k FROM t GROUP BY b", ["aggregate", "input"]),
+        ("SELECT b, bit_or(DISTINCT a) AS j, bit_xor(DISTINCT a) AS k FROM t GROUP BY b", ["Aggregate", "input"]),
         ("SELECT a, max(l) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
         ("SELECT a, max(b COLLATE UTF8_LCASE) AS m FROM t GROUP BY a", ["Aggregate", "input"]),
         (

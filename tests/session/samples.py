@@ -87,6 +87,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Rollback: ("ROLLBACK",),
     st.Savepoint: ("SAVEPOINT s",),
     st.CancelJobs: ("CANCEL JOBS 1",),
+    st.Kill: ("KILL 0",),
     st.Discard: ("DISCARD PLANS",),
     st.Prepare: ("PREPARE new AS SELECT 1",),
     st.Execute: ("EXECUTE kinds_p(3)",),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow.parquet
@@ -15,8 +17,10 @@ from pyiceberg.catalog import load_catalog
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from kafka import Kafka
+from object_server import S3Server
 from postgres import HOST, Postgres
 from receiver import receiving
+from schema_registry import framed, schema_registry
 from support import eventually
 
 AT = "2024-05-01T12:00:00.000000Z"
@@ -74,10 +78,24 @@ def test_postgres_cdc(database: Database, logical: Postgres) -> None:
 
 def test_files(database: Database, tmp_path: Path) -> None:
     names = {"clicks_out": "files_out", "TABLE clicks": "TABLE fc", "FROM clicks": "FROM fc", "INTO clicks": "INTO fc"}
-    database.sql(example("files", 0, {"/tmp/clicks": str(tmp_path), **names}))
+    database.sql(example("files", 1, {"/tmp/clicks": str(tmp_path), **names}))
     database.flush()
     (file,) = tmp_path.iterdir()
     assert sorted(pyarrow.parquet.read_table(file).column("page").to_pylist()) == ["/", "/cart"]
+
+
+def test_objects(database: Database, s3: S3Server) -> None:
+    s3.put("visits/2024/a.json", b'{"at": "2024-05-01 12:00:00", "page": "/"}\n{"page": "/cart"}\n')
+    options = "".join(f", {name} = '{value}'" for name, value in {**s3.options, "store.anonymous": "true"}.items())
+    place = {"s3://shop": f"s3://{s3.bucket}", ", s3.region = 'eu-central-1'": options, "'5s'": "'100ms'"}
+    database.sql(example("files", 0, place))
+    eventually(lambda: database.sql("SELECT * FROM per_page ORDER BY 1").rows() == [("/", 1), ("/cart", 1)])
+    s3.put("visits/2025/b.json.gz", gzip.compress(b'{"page": "/"}\n'))
+    eventually(lambda: database.sql("SELECT * FROM per_page ORDER BY 1").rows() == [("/", 2), ("/cart", 1)])
+    with pytest.raises(HeadraceError, match=r"option s3\.secret\.key has to be a secret"):
+        database.sql(
+            "CREATE SOURCE open (a int) WITH (connector = 'files', path = 's3://b/x/', s3.secret.key = 'open')"
+        )
 
 
 def test_kafka_source(database: Database, kafka: Kafka) -> None:
@@ -104,9 +122,24 @@ def test_kafka_table(database: Database, kafka: Kafka) -> None:
     eventually(lambda: database.sql("SELECT * FROM customers").rows() == [(2, "bob")])
 
 
+def test_kafka_avro(database: Database, kafka: Kafka) -> None:
+    amount = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    fields = [{"name": "customer", "type": ["null", "string"]}, {"name": "amount", "type": amount}]
+    schema = {"type": "record", "name": "Payment", "fields": fields}
+    kafka.topic("payments", 2)
+    with schema_registry() as registry:
+        number = registry.add("payments-value", schema)
+        values = [{"customer": who, "amount": Decimal(n)} for who, n in (("ann", 1), ("ann", 2), (None, 5))]
+        kafka.send("payments", *(framed(number, schema, value) for value in values))
+        database.sql(example("kafka", 2, {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}))
+        wanted = [("ann", Decimal("3.00")), (None, Decimal("5.00"))]
+        eventually(lambda: database.sql("SELECT * FROM paid ORDER BY customer").rows() == wanted)
+        database.sql("DROP MATERIALIZED VIEW paid; DROP SOURCE payments")
+
+
 def test_kafka_sink(database: Database, kafka: Kafka) -> None:
     kafka.topic("prices")
-    database.sql(example("kafka", 2, {"localhost:9092": kafka.servers}))
+    database.sql(example("kafka", 3, {"localhost:9092": kafka.servers}))
     database.flush()
     database.sql("UPDATE items SET price = 4 WHERE id = 1; DELETE FROM items WHERE id = 2")
     database.flush()

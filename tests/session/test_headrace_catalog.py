@@ -36,11 +36,48 @@ def busy(database: Database) -> Database:
 
 
 def test_every_relation_can_be_read(busy: Database) -> None:
-    for name in ("jobs", "barriers", "checkpoint_groups", "checkpoints", "log_stores", "progress", "epochs", "sources",
-                 "state_tables", "metrics", "events"):  # fmt: skip
+    for name in ("sessions", "jobs", "barriers", "checkpoint_groups", "checkpoints", "log_stores", "progress", "epochs",
+                 "sources", "state_tables", "metrics", "events"):  # fmt: skip
         found = busy.sql(f"SELECT * FROM headrace_catalog.{name}")
         names = ", ".join(c.name for c in found.columns)
         assert busy.sql(f"SELECT {names} FROM headrace_catalog.{name}").columns == found.columns
+
+
+def test_sessions_tell_what_they_hold(busy: Database) -> None:
+    busy.sql("CREATE ROLE looker LOGIN")
+    shop, looker = busy.session({"application_name": "shop"}), busy.session(user="looker")
+    read = "SELECT user_name, transaction, snapshot_epoch, cursors, prepared_statements FROM headrace_catalog.sessions "
+    try:
+        assert rows(busy, f"{read} WHERE application_name = 'shop'") == [("root", None, None, 0, 0)]
+        for result in shop.execute("PREPARE p AS SELECT 1; BEGIN; DECLARE c CURSOR FOR SELECT 1; SELECT * FROM t"):
+            result.table()
+        (found,) = rows(busy, f"{read} WHERE application_name = 'shop'")
+        assert found[:2] == ("root", "open") and found[2] > 0 and found[3:] == (1, 1)
+        listed = {row[0]: row[1:] for row in rows(busy, "SHOW PROCESSLIST")}
+        assert listed[shop.number][:2] == ("root", "shop") and listed[shop.number][3] == "open"
+        with pytest.raises(HeadraceError):
+            list(shop.execute("SELECT nonsense"))
+        assert rows(busy, f"{read} WHERE application_name = 'shop'")[0][1] == "failed"
+        (result,) = looker.execute("SELECT id, application_name, transaction, connected IS NULL FROM "
+                                   "headrace_catalog.sessions")  # fmt: skip
+        seen = {row[0]: row[1:] for row in result.rows()}
+        assert seen[shop.number] == (None, None, False), "of others there is not more to see than that they are there"
+    finally:
+        shop.close()
+        looker.close()
+    assert rows(busy, f"{read} WHERE application_name = 'shop'") == []
+    busy.sql("DROP ROLE looker")
+
+
+def test_as_many_events_are_shown_as_are_asked_for(busy: Database) -> None:
+    newest = rows(busy, "SELECT sequence FROM headrace_catalog.events ORDER BY sequence DESC LIMIT 2")
+    busy.sql("ALTER SYSTEM SET events_shown = 2")
+    try:
+        shown = rows(busy, "SELECT sequence FROM headrace_catalog.events")
+        assert len(shown) == 2 and min(shown) >= newest[1]
+    finally:
+        busy.sql("ALTER SYSTEM RESET events_shown")
+    assert len(rows(busy, "SELECT sequence FROM headrace_catalog.events")) > 2
 
 
 def test_metrics_agree_with_the_jobs(busy: Database) -> None:

@@ -210,7 +210,7 @@ def both_ways(session: Session, text: str, monkeypatch: pytest.MonkeyPatch) -> l
     class Done(Exception):
         pass
 
-    def affected(session: Session, transaction: Transaction, record: Any, wanted: kernels.Wanted, _: Any) -> Any:
+    def affected(session: Session, transaction: Transaction, record: Any, wanted: kernels.AssignedQuery, _: Any) -> Any:
         own = kernels.rows_by_kernels(session, wanted)
         found.append(None if own is None else _sorted(own))
         try:

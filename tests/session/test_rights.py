@@ -57,9 +57,9 @@ def denied(session: Session, sql: str) -> str:
 HARMLESS = {
     st.Empty, st.Begin, st.Commit, st.Rollback, st.Savepoint, st.SetTransaction, st.SetVariable, st.ResetVariable,
     st.Discard, st.Deallocate, st.CloseCursor, st.Unlisten, st.Flush, st.Wait, st.Prepare, st.Execute, st.Recover,
-    st.SetRole, st.FetchCursor,
+    st.SetRole, st.FetchCursor, st.Kill,
 }  # fmt: skip
-"""Statements that have to do with the session alone."""
+"""Statements that have to do with the session alone, or (`KILL 0`) with none."""
 PUBLIC = re.compile(
     r"SELECT 1 AS|VALUES|SELECT \* FROM headrace_catalog.jobs|SELECT relname|SELECT version|SHOW|DESCRIBE"
 )

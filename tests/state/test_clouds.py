@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cloud_servers import Cloud, azure, azurite, google
 from remote_cases import SCHEMA, batch, elsewhere, rows_of, write
 
+from cloud_servers import Cloud, azure, azurite, google
 from headrace.errors import CorruptObject, StorageError
 from headrace.state.arrangement import Arrangement
 from headrace.state.merge import merge

@@ -5,6 +5,9 @@ stored of a binding, and kept in memory, is what it changes; now and then a whol
 changes never names more than half as many splits as there are. All bindings together are therefore no more than some
 times what ever moved, a look-up never walks further than it takes to copy the result, and bindings that nobody needs
 are deleted without writing others anew: those before a whole one.
+
+A chain ends with a whole binding once it names half as many splits as there are. Bindings that were put together last
+are cached, and share the entries of all splits that stand still.
 """
 
 from __future__ import annotations

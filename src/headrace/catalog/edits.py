@@ -56,14 +56,14 @@ class EditRejected(TransactionError):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Create or replace a record."""
+    """Creates a record, or replaces the one of the same key."""
 
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a record, which must exist, and what belongs to it.
+    """Removes a record and what belongs to it. The record must exist.
 
     An object takes its job and bindings with it, a job its state tables and positions, a state table its runs.
     """

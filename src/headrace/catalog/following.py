@@ -3,6 +3,9 @@
 Nobody is shut out by following. What is seen is always the content after some transaction, never one before what was
 seen already. Taking over is the fence of any opener, on one condition that is checked in the same step: that nobody
 else has opened the catalog since it was looked at. So of several followers that decide at once exactly one succeeds.
+
+A look at a log reads the next batch; a look at a database reads two numbers and, where these have moved, all records,
+of which the follower keeps hashes.
 """
 
 from __future__ import annotations
@@ -189,7 +192,7 @@ def follower_of(store: CatalogStore) -> Follower:
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a look at the catalog has brought."""
+    """The outcome of one look at a followed catalog: whether anything is new, and what."""
 
     change: Change
     whole: bool
@@ -233,7 +236,7 @@ class FollowedCatalog(Catalog):
 
     @property
     def owner(self) -> str:
-        """Who that is, in words."""
+        """Describes who has the catalog open."""
         return describe_owner(self._place_rows.get((PLACE, "owner")))
 
     def refresh(self, taken: Callable[[Refreshed, CatalogState], None]) -> Refreshed | None:

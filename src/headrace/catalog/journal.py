@@ -67,7 +67,7 @@ def rollup_position(name: str) -> Position | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of the log, or a rollup."""
+    """A batch of the log as an object holds it; a rollup has the same form."""
 
     kind: Kind
     at: Position
@@ -204,7 +204,7 @@ class Replay:
             self.rows[collection, key] = value
 
     def loaded(self) -> Loaded:
-        """The content."""
+        """The content that the log comes to."""
         rows = self.rows or {}
         return Loaded(dict(self.config), tuple((c, k, v) for (c, k), v in rows.items()))
 
@@ -230,7 +230,7 @@ class RollupPolicy:
     share: int = 4
 
     def due(self, since_rollup: int, log_bytes: int, rollup_bytes: int) -> bool:
-        """Whether it is time."""
+        """Whether it is time for another rollup."""
         if since_rollup < self.least_batches:
             return False
         return since_rollup >= self.most_batches or log_bytes * self.share >= rollup_bytes

@@ -3,6 +3,9 @@
 A commit is one put of the next batch. Who opens puts the batch that ends the log of the opener before, so a writer
 that was shut out finds the name of its next batch taken, by what tells it who took over. A put without an answer is
 settled by reading what has its name; while that cannot be read, nothing else is written.
+
+What is below the newest rollup is deleted, apart from the last two batches of each term: they are the only names for
+which its owner can ever come back. docs/design/0016 tells why that is enough.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class LogOptions:
-    """How a log is kept."""
+    """The options of a catalog log: how long a look at the fence counts, and when the log is rolled up."""
 
     lease_ms: int = 0
     """How long a look at the fence counts. An opener waits that long before it believes that nobody reads any more."""
@@ -218,7 +221,7 @@ class LogStore:
     # ---- reading
 
     def load(self, format_version: int) -> Loaded:
-        """Everything at one moment."""
+        """Reads the whole content as of one moment."""
         with self._lock:
             self._check_usable()
             if self._token is not None:

@@ -36,7 +36,7 @@ _KEPT_ORIGINS: Final = 10
 
 @dataclass(frozen=True)
 class Moved:
-    """The catalog has gone `to` another place."""
+    """The tombstone of a place: its catalog has moved `to` another one, and the truth is there."""
 
     to: str
     move: str
@@ -67,7 +67,7 @@ class NotTheTruth(OperationalError):
 
 @dataclass(frozen=True)
 class Place:
-    """A place as `peek` sees it."""
+    """What `peek` learns of a place without opening its catalog."""
 
     name: str
     database_id: int = 0
@@ -106,7 +106,7 @@ class Place:
 
     @property
     def is_true(self) -> bool:
-        """Whether no mark says otherwise."""
+        """Whether the catalog in this place is the truth: no mark says otherwise."""
         return self.moved is None and self.copy is None
 
     def require_truth(self) -> None:

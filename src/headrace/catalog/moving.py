@@ -4,6 +4,12 @@ The order of the steps is what makes it safe: both sides are fenced before anyth
 one step by a copy that nobody takes for the truth, and one write to the source, its tombstone, decides. Before it the
 source is the truth, after it the target is; whoever finds the copy asks the source. Any crash leaves one of the two,
 and the same move again finishes it or finds it done.
+
+Every place has one decision for itself, so a catalog moves between any two places, in both directions, and following
+the marks from any place leads to the truth. Where the copy's mark could not be removed, whoever opens the copy asks
+the source whether it was left for this very copy. A source whose own mark still is to be removed is finished first,
+because what proves it may lie in the target. `tests/catalog/opener_model.py` lets openers take turns at every request
+of both procedures.
 """
 
 from __future__ import annotations
@@ -154,7 +160,7 @@ def _arrive(store: CatalogStore, loaded: Loaded) -> None:
 
 @dataclass(frozen=True)
 class Report:
-    """What a move has done, or would do."""
+    """The outcome of a move; of a dry run, the outcome that it would have."""
 
     source: str
     target: str

@@ -25,7 +25,7 @@ KINDS: Final = "a path or sqlite:///path, postgresql://user@host/database, file:
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """How a backend is used, whatever kind it is of."""
+    """The options for opening a place, of whatever kind its backend is."""
 
     full_sync: bool = True
     """Whether a commit is flushed to the device."""

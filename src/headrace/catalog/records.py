@@ -226,7 +226,7 @@ class StateTableRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord(_Record):
-    """One sorted run of a state table's current version.
+    """A sorted run that belongs to the current version of a state table.
 
     One that is not all of its object and whose bytes are held is of schema version 4: programs that know of none
     would take these for the whole object.
@@ -363,7 +363,7 @@ class SettingRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class EventRecord(_Record):
-    """One line of the audit and recovery history."""
+    """An event of the database: one line of its audit and recovery history."""
 
     COLLECTION: ClassVar[Collection] = "event"
 

@@ -27,7 +27,7 @@ _HOW: Final = f"set HEADRACE_SECRET_KEYS, or HEADRACE_SECRET_KEYS_FILE; a key is
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose a value is."""
+    """The owner of a sealed value: the value opens under this identity alone."""
 
     database_id: int
     object_id: int

@@ -32,7 +32,7 @@ _SHOWN: Final = 20
 
 @dataclass
 class ShadowReport:
-    """What has come of the shadow since it was opened."""
+    """How the shadow has fared since it was opened: transactions, differences, failures."""
 
     written: int = 0
     compared: int = 0

@@ -1,4 +1,8 @@
-"""The catalog in a relational database, over SQLAlchemy Core: a SQLite file, or tables in PostgreSQL."""
+"""The catalog in a relational database, over SQLAlchemy Core: a SQLite file, or tables in PostgreSQL.
+
+Two tables: rows under keys, and a config collection of numbers. Transactions in PostgreSQL are serializable, and
+writers lock the row with the token.
+"""
 
 from __future__ import annotations
 
@@ -378,7 +382,7 @@ class StashStore:
     # ---- reading
 
     def load(self, format_version: int) -> Loaded:
-        """Everything at one moment."""
+        """Reads the whole content as of one moment."""
         return self._reading(lambda: self._load(format_version))
 
     def _load(self, format_version: int) -> Loaded:

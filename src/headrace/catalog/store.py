@@ -39,7 +39,7 @@ Row: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """The stored form of a change."""
+    """A transaction in stored form: the rows that it writes and deletes."""
 
     puts: tuple[Row, ...] = ()
     deletes: tuple[tuple[str, str], ...] = ()
@@ -57,7 +57,7 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All of a catalog as stored, read at one moment."""
+    """The whole stored catalog, read at one moment."""
 
     config: Mapping[str, int]
     rows: tuple[Row, ...]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What headrace asks of time."""
+    """A source of time and of sleep. Whoever needs either is given one, so that tests can move it."""
 
     def now_ms(self) -> int:
         """Wall-clock time, Unix milliseconds; may jump either way."""
@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The real clock of this machine."""
 
     def now_ms(self) -> int:
         """Wall-clock time, Unix milliseconds."""

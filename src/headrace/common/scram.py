@@ -37,7 +37,7 @@ _PROHIBITED = (
 
 
 class MalformedExchange(HeadraceError):
-    """A message that has no place in the exchange."""
+    """Raised for a message that breaks the rules of the exchange."""
 
     sqlstate = "08P01"
 
@@ -92,7 +92,7 @@ class Verifier:
 
     @property
     def text(self) -> str:
-        """For the catalog."""
+        """The verifier as text, as the catalog keeps it."""
         salt, stored, server = map(_base64, (self.salt, self.stored_key, self.server_key))
         return f"{MECHANISM}${self.iterations}:{salt}${stored}:{server}"
 
@@ -104,7 +104,7 @@ class Verifier:
 
 
 class ServerExchange:
-    """The server's side: `first`, then `final`."""
+    """The server's side of one login: call `first`, then `final`."""
 
     def __init__(self, verifier: Verifier, binding: bytes | None, nonce: str | None = None) -> None:
         """`binding` is the hash of the line's certificate where the bound mechanism is offered."""
@@ -163,7 +163,7 @@ class ServerExchange:
 
 
 class ClientExchange:
-    """The client's side: `first`, `final`, then `check`."""
+    """The client's side of one login: call `first`, `final`, then `check`."""
 
     def __init__(self, password: str, binding: bytes | None = None, nonce: str | None = None) -> None:
         """`binding` is the hash of the server's certificate for the bound mechanism."""

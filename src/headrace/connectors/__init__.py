@@ -1,1 +1,65 @@
-"""Sources, read by offset range, and sinks, written by epoch; one connector per module."""
+"""Sources, read by offset range, and sinks, written by epoch.
+
+A connector that needs more than one module has a folder.
+
+What a connector is:
+
+base.py            what a source is: splits, offsets, admission, tasks, errors by row
+sinks.py           what a sink is: it takes whole epochs of changes
+
+Options:
+
+declared.py        options declared once: checks, error texts and manual tables follow from them
+options.py         reads and checks the WITH options of a source
+policy.py          `on_error`: what becomes of a row that could not be understood
+confidential.py    a connector whose options hold secrets: no error shows their values
+
+Values:
+
+values.py          text and JSON to Arrow columns, one verdict for each value
+json_out.py        rows as JSON objects, as sinks write them
+leaving.py         values of types that only headrace has, written as text
+pacing.py          when the rows of a source that follows the wall clock become due
+
+Sources made by headrace:
+
+datagen.py         the `datagen` connector: made-up rows at a rate
+datagen_fields.py  its columns: values computed from row numbers
+nexmark.py         the `nexmark` connector
+nexmark_events.py  the events of the Nexmark auction, computed from their numbers
+
+Files:
+
+files.py           the `files` source: CSV, JSON lines and Parquet
+file_options.py    its options: where the files are, how they are laid out, at what pace they are replayed
+file_stores.py     where its files are: a file system or stores of objects, behind one interface
+object_files.py    files that are objects, read by ranges that name the content that was seen
+object_store.py    clients of object stores: their options, and what their errors mean
+file_formats.py    reads a piece of a file as rows
+file_infer.py      finds the columns of files that were declared without any
+file_lines.py      where records begin and end, and how to reach a range of bytes
+file_listing.py    which files there are, in which order, and whether they have changed
+file_replay.py     replays files in the order of their event times
+file_out.py        rows into a file of Parquet, JSON lines or CSV
+file_sink/         the `files` sink
+
+Other systems:
+
+kafka/             Kafka: source and sink
+postgres/          PostgreSQL: change source and sink
+lake/              Iceberg and Delta tables: sinks
+blackhole.py       the `blackhole` sink, which drops all rows
+
+What must hold. A connector imports a package that it alone needs where it uses it: every Python worker loads this
+part. The options stand in one table (`declared.py`); from it follow the checks, the errors and the tables of
+`docs/connectors/`. `tests/connectors/contract/` holds all connectors to the same law, with faults;
+`tests/e2e/test_delivery_crash.py` kills servers and workers around them.
+
+A source learns which columns the query needs (`Source.only`), because reading the others can cost more than all the
+rest. Files leave out only columns in which no value can be at fault (those of Parquet files stored as declared): a
+row that `on_error` drops for one reader is dropped for all. Files are bound by ranges of bytes: a whole file by its
+size, and where a limit ends inside it, at the next line break behind an estimate. Tasks are cut the same way, so
+nobody knows a line's number before it is at fault; then the task counts the lines before it, once for each file and
+process. A source that keeps something for its readers where it reads (`Source.holds`: a replication slot) is told by
+the ticker what all of them have committed. docs/design/0010 says how a sink delivers.
+"""

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -20,8 +21,8 @@ import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors.base import RowError
-from headrace.connectors.file_lines import BOM, Ends, is_compressed, open_text, record_chunks, records_before
-from headrace.connectors.file_listing import FileState, vanished
+from headrace.connectors.file_lines import BOM, Ends, open_text, record_chunks, records_before
+from headrace.connectors.file_listing import FileState, is_compressed
 from headrace.connectors.policy import Parsed, sample
 from headrace.connectors.values import cast_array, objects_to_array, strings_to_array
 from headrace.errors import SourceError
@@ -341,7 +342,7 @@ def _json_fault(error: Exception) -> str:
 
 
 def _read_parquet(piece: Piece, columns: Sequence[Column], wanted: Collection[str] | None) -> Iterator[Parsed]:
-    with open_parquet(piece.state) as file:
+    with opened_parquet(piece.state) as file:
         there = file.schema_arrow
         places = {c: _place(piece.state, there.names, c.name) for c in columns}
         if wanted is not None:
@@ -359,7 +360,6 @@ def _read_parquet(piece: Piece, columns: Sequence[Column], wanted: Collection[st
                     positions = np.arange(position + begin, position + end, dtype=np.int64) + 1
                     yield _parsed(piece.state.path, rows, positions, faults)
                 position += batch.num_rows
-    piece.state.verify()
 
 
 def _is_sound(column: Column, stored: pa.DataType) -> bool:
@@ -389,15 +389,20 @@ def _overlapping(file: papq.ParquetFile, start: int, stop: int) -> Iterator[tupl
         base += rows
 
 
-def open_parquet(state: FileState) -> papq.ParquetFile:
-    """The Parquet file; raises `SourceError` if it is gone, has changed or is none."""
-    state.verify()
-    try:
-        return papq.ParquetFile(state.path, pre_buffer=False)  # that is for files that are far away
-    except OSError as error:
-        raise vanished(state.path, error) from error
-    except pa.ArrowInvalid as error:
-        raise SourceError(f"file {state.path} is not a Parquet file: {error}") from error
+@contextmanager
+def opened_parquet(state: FileState) -> Iterator[papq.ParquetFile]:
+    """The Parquet file; raises `SourceError`, also at the end of the block, if it is gone, has changed or is none."""
+    with state.opened(in_turn=False) as raw:
+        try:
+            # Where asking takes long, ranges that lie near each other are asked for at once.
+            remote = state.store.remote
+            file = papq.ParquetFile(raw if remote else state.path, pre_buffer=remote)
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"file {state.path} is not a Parquet file: {error}") from error
+        with file:
+            yield file
+        if not remote:
+            state.verify()  # it was read by its path
 
 
 def _nullable_schema(columns: Sequence[Column]) -> pa.Schema:

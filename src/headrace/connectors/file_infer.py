@@ -10,9 +10,10 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from headrace.common.columns import Column
-from headrace.connectors.file_formats import TextOptions, open_parquet
+from headrace.connectors.file_formats import TextOptions, opened_parquet
 from headrace.connectors.file_lines import open_text, record_chunks
 from headrace.connectors.file_listing import FileState, format_of, list_files
+from headrace.connectors.file_stores import FileStore
 from headrace.errors import InvalidParameter, SourceError
 
 SAMPLE_BYTES = 16 << 20
@@ -37,12 +38,14 @@ _SIMPLE = {
 }
 
 
-def infer_file_columns(paths: Sequence[str], declared: str | None, text: TextOptions) -> list[Column]:
+def infer_file_columns(
+    store: FileStore, paths: Sequence[str], declared: str | None, text: TextOptions
+) -> list[Column]:  # fmt: skip
     """The columns of the first file: of a Parquet file its schema, of others the first 16 MB looked at.
 
     Raises `SourceError` if there is no file or it cannot be understood.
     """
-    files = list_files(paths, declared)
+    files = list_files(paths, declared, store=store)
     if not files:
         hint = "declare the columns, or put a first file in place"
         raise SourceError(f"no file at {', '.join(paths)} to take the columns from", hint=hint)
@@ -50,7 +53,7 @@ def infer_file_columns(paths: Sequence[str], declared: str | None, text: TextOpt
     if kind is None:
         raise InvalidParameter(f"option format is required: {files[0].path} has none of the known extensions")
     if kind == "parquet":
-        with open_parquet(files[0]) as file:
+        with opened_parquet(files[0]) as file:
             schema = file.schema_arrow
     else:
         schema = _text_schema(files[0], kind, text)

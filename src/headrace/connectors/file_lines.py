@@ -1,20 +1,20 @@
 """Records of text files: where they begin and end, and how to get at a range of bytes of them.
 
 A record is a line; with `multiline` a line break inside double quotes does not end it. Offsets always lie between
-two records. Bytes of a `.gz` file are those of the uncompressed text, and reaching an offset in the middle means
-decompressing what comes before it.
+two records. Bytes of a compressed file (`.gz`, `.zst`) are those of the uncompressed text, and reaching an offset in
+the middle means decompressing what comes before it.
 
 Who binds offsets does not read the text: a file is taken in by its size, and where a limit ends in its middle the place
 is estimated from the beginning of the text and moved on to the next line break. Two kinds of files are looked through,
-since nothing else tells: compressed ones (so that one that is not whole is never bound), and those in which a limit
-ends among quoted line breaks.
+since nothing else tells: compressed ones (so that one that is not whole is never bound; where files appear whole they
+are taken in as they are instead), and those in which a limit ends among quoted line breaks.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import math
-import os
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
@@ -22,12 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from headrace.connectors.file_listing import FileState, vanished
+from headrace.connectors.file_listing import FileState, is_compressed
+from headrace.connectors.file_stores import Seen
 from headrace.errors import SourceError
 
 CHUNK_BYTES = 4 << 20
@@ -35,15 +37,13 @@ PROBE_BYTES = 64 << 10
 """Text of a file that is looked at to bind it."""
 MAX_RECORD_BYTES = 128 << 20
 """A longer record is an error: it has to fit in memory several times."""
+_ZSTD_BYTES = 1 << 20
+_COMPRESSION = 4
+"""How many bytes of text a byte of a compressed file stands for, where nobody has looked."""
 BOM = b"\xef\xbb\xbf"
 
 Ends = npt.NDArray[np.int64]
 """Offsets just behind each record, relative to the data at hand."""
-
-
-def is_compressed(path: str) -> bool:
-    """Whether the text of the file can only be read from its beginning."""
-    return path.lower().endswith(".gz")
 
 
 @contextmanager
@@ -52,26 +52,72 @@ def open_text(state: FileState, start: int) -> Iterator[IO[bytes]]:
 
     Raises `SourceError`, also at the end of the block, if it is not (any more) the file that was seen.
     """
-    try:
-        raw = open(state.path, "rb", opener=_at_once)  # noqa: SIM115
-    except OSError as error:
-        raise vanished(state.path, error) from error
-    with raw:
-        state.check(os.fstat(raw.fileno()))
-        stream = cast(IO[bytes], gzip.open(raw) if is_compressed(state.path) else raw)  # noqa: SIM115
+    with state.opened() as raw:
         try:
+            stream = _text(state.path, raw)
             stream.seek(start)
             yield stream
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise SourceError(f"file {state.path} is not a whole gzip file: {error}") from error
+        except (gzip.BadGzipFile, EOFError, zlib.error, _NotWhole) as error:
+            kind = "zstd" if isinstance(error, _NotWhole) else "gzip"
+            raise SourceError(f"file {state.path} is not a whole {kind} file: {error}") from error
+
+
+def _text(path: str, raw: IO[bytes]) -> IO[bytes]:
+    """The text of a file, which may be compressed."""
+    if path.lower().endswith(".gz"):
+        return cast(IO[bytes], gzip.open(raw))
+    if path.lower().endswith(".zst"):
+        return cast(IO[bytes], io.BufferedReader(_Zstd(raw), _ZSTD_BYTES))
+    return raw
+
+
+class _NotWhole(Exception):
+    """Compressed data that ends too early, or is none."""
+
+
+class _Zstd(io.RawIOBase):
+    """The text of a file that is compressed with zstd; it is read in turn."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
+        self._at, self.name = 0, raw.name
+
+    def readable(self) -> bool:
+        """It is read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Onwards only."""
+        return True
+
+    def tell(self) -> int:
+        """Bytes of text before what is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on to a place in the text."""
+        wanted = offset + (self._at if whence == io.SEEK_CUR else 0)
+        if whence == io.SEEK_END or wanted < self._at:
+            raise io.UnsupportedOperation("compressed text is read onwards")
+        while self._at < wanted and self._take(min(wanted - self._at, _ZSTD_BYTES)):
+            pass
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next of the text."""
+        data = self._take(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _take(self, most: int) -> bytes:
+        try:
+            data: bytes = self._stream.read(most)
         except OSError as error:
-            raise vanished(state.path, error) from error
-        state.check(os.fstat(raw.fileno()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for the other end of a pipe: it is no file, as its status will tell."""
-    return os.open(path, flags | os.O_NONBLOCK)
+            if error.errno is not None:  # of the file, not of what is in it
+                raise
+            raise _NotWhole(str(error)) from error
+        self._at += len(data)
+        return data
 
 
 def record_ends(data: bytes, multiline: bool) -> Ends:
@@ -124,7 +170,7 @@ def advance(state: FileState, max_records: int | None, multiline: bool) -> FileS
     Raises `SourceError` if the file is gone or has changed.
     """
     if is_compressed(state.path):
-        return _looked_through(state, max_records, multiline)
+        return _whole(state) if state.store.remote else _looked_through(state, max_records, multiline)
     left = state.size - state.byte
     with open_text(state, state.byte) as stream:
         head = stream.read(min(PROBE_BYTES, left))
@@ -142,6 +188,18 @@ def advance(state: FileState, max_records: int | None, multiline: bool) -> FileS
         return _looked_through(state, max_records, multiline)
     byte = align(state, state.byte + math.ceil(max_records * record_bytes))
     return replace(state, row=state.row + max_records, byte=byte, done=byte == state.size)
+
+
+def _whole(state: FileState) -> FileState:
+    """The state after all of a compressed file; how many records it has is guessed from the beginning of its text."""
+    with open_text(state, 0) as stream:
+        head = stream.read(PROBE_BYTES)
+    ends = record_ends(head, False)
+    if len(head) < PROBE_BYTES:
+        records = len(ends) + (not head.endswith(b"\n") and bool(head))
+    else:
+        records = math.ceil(state.size * _COMPRESSION * max(1, len(ends)) / len(head))
+    return replace(state, row=records, byte=state.size, done=True)
 
 
 def _looked_through(state: FileState, max_records: int | None, multiline: bool) -> FileState:
@@ -172,7 +230,7 @@ def align(state: FileState, byte: int) -> int:
         return byte - 1 + line_bytes
 
 
-_counted: OrderedDict[tuple[str, int, int, bool], list[tuple[int, int]]] = OrderedDict()
+_counted: OrderedDict[tuple[str, Seen, bool], list[tuple[int, int]]] = OrderedDict()
 """By file: byte offsets between records, in order, each with the number of records before it."""
 _COUNTED_FILES = 64
 _MARKS = 1024
@@ -184,7 +242,7 @@ def records_before(state: FileState, byte: int, multiline: bool) -> int:
 
     So a file is read once, in whatever order its pieces are asked for.
     """
-    key = (state.path, state.size, state.mtime_ns, multiline)
+    key = (state.path, state.seen, multiline)
     marks = _counted.pop(key, [(0, 0)])
     at = bisect_right(marks, byte, key=itemgetter(0))
     start, count = marks[at - 1]

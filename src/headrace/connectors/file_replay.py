@@ -86,7 +86,7 @@ def load_replay(
 
     Raises `SourceError` as `read_piece` does; malformed rows are kept for whoever reads them.
     """
-    identity = tuple((f.path, f.size, f.mtime_ns, kind) for f, kind in files)
+    identity = tuple((f.path, f.seen, kind) for f, kind in files)
     key = (identity, tuple(columns), by, text)
     with _lock:
         if key in _cache:

@@ -1,21 +1,7 @@
-"""The `files` connector: CSV, JSON lines and Parquet files of a local (or mounted) file system.
+"""The `files` connector: CSV, JSON lines and Parquet files of a file system or of object stores (see `file_options`).
 
-Options, besides those of every source:
-
-`path`                a directory, glob, file, or a comma-separated list of them
-`format`              csv, json or parquet; default by extension (files of other extensions are then left alone)
-`header`              csv: whether the first record names the columns (default true; else columns go by place)
-`delimiter`           csv: one character, or `\\t` (default `,`)
-`null_string`         csv: the unquoted text that means NULL (default empty); empty is NULL for all but text columns
-`multiline`           csv: whether quoted values may hold line breaks (default false; such files are read by one task)
-`max_rows_per_epoch`  at most this many records per binding
-`replay_column`       replay in the order of this event-time column (see `file_replay`), paced by one of
-`replay_speed`        event time per wall-clock time (1 = real time, the default)
-`replay_rate`         rows per second
-`replay_duration`     the whole input within this time (`60s`), in proportion to event time
-
-Text files and JSON lines may be compressed (`.gz`). Positions are kept in the offsets per file, see `FileState`; those
-of a replay under `@replay`.
+Text files and JSON lines may be compressed (`.gz`, `.zst`). Positions are kept in the offsets per file, see
+`FileState`; those of a replay under `@replay`.
 """
 
 from __future__ import annotations
@@ -30,51 +16,52 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.connectors import file_infer
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, kept_columns
-from headrace.connectors.file_formats import Piece, TextOptions, open_parquet, read_piece
-from headrace.connectors.file_lines import advance, align, is_compressed
+from headrace.connectors.file_formats import Piece, opened_parquet, read_piece
+from headrace.connectors.file_lines import advance, align
 from headrace.connectors.file_listing import (
-    FORMATS,
     FileState,
     file_states,
     format_of,
-    is_fixed,
+    is_compressed,
     list_files,
     merge_listing,
-    split_paths,
 )
-from headrace.connectors.file_replay import Pace, Replay, load_replay
+from headrace.connectors.file_options import SOURCE, location, replay_options
+from headrace.connectors.file_replay import Replay, load_replay
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit
 from headrace.connectors.policy import Parsed, apply_policy
 from headrace.errors import InvalidParameter
 
-OPTIONS = (
-    *("path", "format", "header", "delimiter", "null_string", "multiline"),
-    *("replay_column", "replay_speed", "replay_rate", "replay_duration"),
-)
 MIN_PIECE_BYTES = 64 << 10
 _PARQUET_ROW_BYTES = 64
 _REPLAY_BATCH_ROWS = 65_536
 _REPLAY = "@replay"
-_EVENT_TIMES = ("timestamp", "timestamp_ntz", "date")
+_WINDOW = 64
+"""Files that a store makes ready at once to be looked at."""
 
 
 class FileSource(Source):
     """See the module."""
 
+    declared = SOURCE
+
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        reader = OptionReader(options)
-        self.paths, self.format, self.text = location(reader)
+        found, reader = location(options), OptionReader(options)
+        self.store, self.paths, self.format, self.text = found.store, found.paths, found.format, found.text
         self.on_error = reader.on_error()
         self.max_rows = reader.integer("max_rows_per_epoch", 1)
-        self.replay_by, self.pace = _replay_options(reader, self.columns)
+        self.replay_by, self.pace = replay_options(options, self.columns)
+        self._refresh_ms = found.refresh_ms
+        self._listing: tuple[int, list[FileState]] | None = None
+        """When files were listed, and what was there."""
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """The columns of the first file."""
-        paths, declared, text = location(OptionReader(options))
-        return file_infer.infer_file_columns(paths, declared, text)
+        found = location(options)
+        return file_infer.infer_file_columns(found.store, found.paths, found.format, found.text)
 
     def start_offsets(self) -> Offsets:
         """No file yet."""
@@ -84,20 +71,40 @@ class FileSource(Source):
         """See `Source`; the order of new files is settled here."""
         if self.replay_by is not None:
             return self._bind_replay(after, limit, now_ms)
-        known = file_states(after)
-        listed = list_files(self.paths, self.format, {state.path for state in known})
-        states = merge_listing(known, listed)
+        known = file_states(after, self.store)
+        states, pending = self._bounded(known, merge_listing(known, self._listed(known, now_ms)))
         left = limit.rows(self.max_rows)
-        rows, pending = 0, False
+        rows = 0
         offsets = dict(after)  # most files stand where they stood: their entries are shared by all bindings
-        for state in states:
+        for i, state in enumerate(states):
             reached, taken = state, 0
-            if not state.done and (left is None or rows < left):
+            wanted = left is None or rows < left
+            if wanted and i % _WINDOW == 0:
+                self._make_ready(states[i : i + _WINDOW])
+            if wanted and not state.done:
                 reached, taken = self._advance(state, None if left is None else left - rows)
             if reached is not state or state.path not in offsets:
                 offsets[state.path] = reached.to_json()
             rows, pending = rows + taken, pending or not reached.done
-        return Binding(offsets, rows, is_fixed(self.paths) and not pending, None, pending)
+        return Binding(offsets, rows, self.store.is_fixed(self.paths) and not pending, None, pending)
+
+    def _listed(self, known: Sequence[FileState], now_ms: int) -> list[FileState]:
+        """The files there are, as of a while ago at most."""
+        if self._listing is None or not self._refresh_ms or now_ms - self._listing[0] >= self._refresh_ms:
+            found = list_files(self.paths, self.format, {state.path for state in known}, self.store)
+            self._listing = now_ms, found
+        return self._listing[1]
+
+    def _bounded(self, known: Sequence[FileState], states: Sequence[FileState]) -> tuple[Sequence[FileState], bool]:
+        """As many new files as one binding takes in, and whether there are more."""
+        most = self.store.most_new
+        within = states if most is None else states[: len(known) + most]
+        return within, len(within) < len(states)
+
+    def _make_ready(self, states: Sequence[FileState]) -> None:
+        """Tell the store which files are looked at next."""
+        new = [state for state in states if not (state.done or state.row or state.byte)]
+        self.store.warm((state.path, state.seen, self._format(state) == "parquet") for state in new)
 
     @property
     def time_column(self) -> str | None:
@@ -108,7 +115,7 @@ class FileSource(Source):
         """See `Source`; the header of a CSV file counts, too."""
         if self.replay_by is not None:
             return None
-        begun, ended = _moved(from_, to)
+        begun, ended = self._moved(from_, to)
         return sum(state.row for state in ended) - sum(state.row for state in begun.values())
 
     def only(self, names: Sequence[str]) -> Self:
@@ -121,7 +128,7 @@ class FileSource(Source):
         """See `Source`; small files share a task, big ones are cut."""
         if self.replay_by is not None:
             return _plan_replay(from_, to, parallelism)
-        begun, ended = _moved(from_, to)
+        begun, ended = self._moved(from_, to)
         ranges = []
         for state in ended:
             old = begun.get(state.path, replace(state, row=0, byte=0, done=False))
@@ -145,8 +152,9 @@ class FileSource(Source):
                 yield replay.parsed(start, min(start + _REPLAY_BATCH_ROWS, task["stop"]))
             return
         for entry in task["pieces"]:
-            state = file_states({entry["path"]: entry["file"]})[0]
-            piece = Piece(state, self._format(state), entry["start"], entry["stop"])
+            state = file_states({entry["path"]: entry["file"]}, self.store)[0]
+            unknown = self.store.remote and is_compressed(state.path)  # how long its text is: it is read to its end
+            piece = Piece(state, self._format(state), entry["start"], None if unknown else entry["stop"])
             yield from read_piece(piece, self.columns, self.text, self.schema.names)
 
     def _format(self, state: FileState) -> str:
@@ -157,7 +165,7 @@ class FileSource(Source):
 
     def _advance(self, state: FileState, limit: int | None) -> tuple[FileState, int]:
         if self._format(state) == "parquet":
-            with open_parquet(state) as file:
+            with opened_parquet(state) as file:
                 total: int = file.metadata.num_rows
             row = total if limit is None else min(total, state.row + limit)
             return replace(state, row=row, done=row == total), row - state.row
@@ -165,6 +173,12 @@ class FileSource(Source):
         prologue = 1 if csv and self.text.header and state.byte == 0 else 0
         new = advance(state, None if limit is None else limit + prologue, csv and self.text.multiline)
         return new, max(0, new.row - state.row - prologue)
+
+    def _moved(self, from_: Offsets, to: Offsets) -> tuple[dict[str, FileState], list[FileState]]:
+        """The files that stand elsewhere in `to` than in `from_`: as they were, by path, and as they are, in order."""
+        moved = {path: entry for path, entry in to.items() if from_.get(path) != entry}
+        begun = file_states({path: from_[path] for path in moved if path in from_}, self.store)
+        return {state.path: state for state in begun}, file_states(moved, self.store)
 
     def _splittable(self, state: FileState) -> bool:
         return not is_compressed(state.path) and not (self._format(state) == "csv" and self.text.multiline)
@@ -208,10 +222,10 @@ class FileSource(Source):
         return min(align(new, old.byte + done), new.byte)
 
     def _bind_replay(self, after: Offsets, limit: Admission, now_ms: int) -> Binding:
-        states = file_states(after) or list_files(self.paths, self.format)
+        states = file_states(after, self.store) or list_files(self.paths, self.format, store=self.store)
         files = {state.path: state.to_json() for state in states}
         if not states:
-            return Binding({}, 0, is_fixed(self.paths))
+            return Binding({}, 0, self.store.is_fixed(self.paths))
         assert self.replay_by is not None and self.pace is not None
         replay = self._replay(files, [self.replay_by])
         total = replay.batch.num_rows
@@ -226,58 +240,8 @@ class FileSource(Source):
 
     def _replay(self, files: Offsets, columns: Sequence[Column]) -> Replay:
         assert self.replay_by is not None
-        pairs = [(state, self._format(state)) for state in file_states(files)]
+        pairs = [(state, self._format(state)) for state in file_states(files, self.store)]
         return load_replay(pairs, columns, self.replay_by, self.text)
-
-
-def _moved(from_: Offsets, to: Offsets) -> tuple[dict[str, FileState], list[FileState]]:
-    """The files that stand elsewhere in `to` than in `from_`: as they were, by path, and as they are, in order."""
-    moved = {path: entry for path, entry in to.items() if from_.get(path) != entry}
-    begun = file_states({path: from_[path] for path in moved if path in from_})
-    return {state.path: state for state in begun}, file_states(moved)
-
-
-def location(reader: OptionReader) -> tuple[list[str], str | None, TextOptions]:
-    """Where the files are, their declared format, and how text is laid out."""
-    reader.refuse_unknown(OPTIONS)
-    paths = split_paths(reader.required("path"))
-    if not paths:
-        raise InvalidParameter("option path must name a directory, glob or file")
-    declared = reader.choice("format", FORMATS, "csv") if reader.has("format") else None
-    delimiter = reader.options.get("delimiter", ",")
-    delimiter = "\t" if delimiter == "\\t" else delimiter
-    if len(delimiter) != 1 or delimiter in '"\r\n0' or not delimiter.isascii():
-        raise InvalidParameter(
-            f"option delimiter must be one ASCII character other than a quote or 0, not {delimiter!r}"
-        )
-    text = TextOptions(
-        reader.boolean("header", True),
-        delimiter,
-        reader.options.get("null_string", ""),
-        reader.boolean("multiline", False),
-    )
-    return paths, declared, text
-
-
-def _replay_options(reader: OptionReader, columns: Sequence[Column]) -> tuple[Column | None, Pace | None]:
-    paces = ("replay_speed", "replay_rate", "replay_duration")
-    given = [name for name in paces if reader.has(name)]
-    if len(given) > 1:
-        raise InvalidParameter(f"options {' and '.join(given)} exclude each other: give one of {', '.join(paces)}")
-    if not reader.has("replay_column"):
-        if given:
-            raise InvalidParameter(f"option {given[0]} needs the option replay_column")
-        return None, None
-    name = reader.required("replay_column")
-    column = next((c for c in columns if c.name == name), None)
-    if column is None or column.type not in _EVENT_TIMES:
-        fitting = ", ".join(c.name for c in columns if c.type in _EVENT_TIMES) or "there is none"
-        raise InvalidParameter(
-            f"option replay_column must be a column of type timestamp, timestamp_ntz or date ({fitting}), not {name!r}"
-        )
-    speed, rate = reader.positive("replay_speed"), reader.positive("replay_rate")
-    duration_ms = reader.duration_ms("replay_duration")
-    return column, Pace(speed if given else 1.0, rate, duration_ms)
 
 
 def _plan_replay(from_: Offsets, to: Offsets, parallelism: int) -> list[ReadTask]:

@@ -26,8 +26,8 @@ from headrace.state.memory import task_share_bytes
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A step that has been run."""
+class FinishedStep:
+    """A step that has been run: its result, and the rows that it read over each edge. It waits for the commit."""
 
     job: Job
     result: EpochResult
@@ -36,15 +36,15 @@ class Ran:
 
 
 @dataclass
-class UnderWay:
-    """An epoch from its opening to its commit, with what it holds meanwhile."""
+class EpochInFlight:
+    """An epoch of a lane from its opening to its commit: what is run of it, and what it holds meanwhile."""
 
     epoch: GroupEpoch[Job]
     lane: list[Job]
     since_s: float
-    results: list[Ran] = field(default_factory=list)
+    results: list[FinishedStep] = field(default_factory=list)
     """What has been run and not committed yet."""
-    committed: list[Ran] = field(default_factory=list)
+    committed: list[FinishedStep] = field(default_factory=list)
     """What has been committed of the epoch."""
     holds: ExitStack = field(default_factory=ExitStack)
     current: Job | None = None
@@ -52,7 +52,7 @@ class UnderWay:
     """Parts that were run as one Spark job have failed: each is run by itself, which tells the one that is to blame."""
     stepwise: bool = False
     """Some step of it takes in only a part of the epoch."""
-    before: tuple[UnderWay, ...] = ()
+    before: tuple[EpochInFlight, ...] = ()
     """Epochs of the lane that had been run and not committed when it was opened."""
     run_s: float = 0.0
     """When it had been run."""
@@ -216,7 +216,7 @@ class _Attempt:
     """Inputs of which all that it reads is in this host's cache."""
 
 
-def run_steps(core: Core, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]) -> None:
+def run_steps(core: Core, now: EpochInFlight, steps: Sequence[tuple[Part[Job], Work]]) -> None:
     """Run steps of several parts as one Spark job. What they write is kept from vacuum until it is committed or not.
 
     Raises the error of the first that failed; then none of them counts.
@@ -250,7 +250,7 @@ def _run(attempts: Sequence[_Attempt]) -> list[EpochResult]:
 
 @contextmanager
 def _attempt(
-    core: Core, now: UnderWay, part: Part[Job], work: Work, name: str, beside: Sequence[str]
+    core: Core, now: EpochInFlight, part: Part[Job], work: Work, name: str, beside: Sequence[str]
 ) -> Iterator[_Attempt]:
     """An attempt at a step, with all that it reads pinned while it runs; `beside` are those of the same Spark job."""
     job, epoch = part.job, now.epoch
@@ -277,7 +277,7 @@ def _attempt(
             job.attempt = None
 
 
-def _note(core: Core, now: UnderWay, attempt: _Attempt, result: EpochResult) -> None:
+def _note(core: Core, now: EpochInFlight, attempt: _Attempt, result: EpochResult) -> None:
     """A step has been run."""
     part, work = attempt.part, attempt.work
     note_step(part, work, result.runs, result.due_us)
@@ -285,7 +285,7 @@ def _note(core: Core, now: UnderWay, attempt: _Attempt, result: EpochResult) -> 
         i: reads_of(rows, first=not part.committed, at_hand=i in attempt.at_hand)
         for i, rows in result.rows_by_input.items()
     }
-    now.results.append(Ran(part.job, result, reads))
+    now.results.append(FinishedStep(part.job, result, reads))
     _note_progress(core, now, part, work)
 
 
@@ -296,7 +296,7 @@ def reads_of(rows: int, *, first: bool, at_hand: bool) -> EdgeReads:
     return EdgeReads(buffered=rows) if at_hand else EdgeReads(flushed=rows)
 
 
-def _note_progress(core: Core, now: UnderWay, part: Part[Job], work: Work) -> None:
+def _note_progress(core: Core, now: EpochInFlight, part: Part[Job], work: Work) -> None:
     job, now_s = part.job, core.clock.monotonic_s()
     if part.committed:
         return

@@ -3,6 +3,9 @@
 The first view that joins a relation by some columns keeps its rows itself, and pays for nobody else. Once a second one
 of the group wants them by these columns, an index of all columns is made in the group; that view and all later ones
 look rows up there. It goes with the last view that uses it. Pure functions of the catalog's content.
+
+For each side that a view keeps and could look up, its plan says which index would do (`ViewPlan.sharable`), and so
+does the record of its job.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ _STORED = "sharable"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """An index that the joins of a new view are to look rows up in."""
+class WantedIndex:
+    """An index that the joins of a new view will look rows up in: one that is there, or one to be made."""
 
     side: Sharable
     index: int | None
@@ -41,7 +44,7 @@ def stored(sides: Sequence[Sharable]) -> dict[str, list[list[object]]]:
     return {_STORED: [[s.relation, list(s.key)] for s in sorted(set(sides))]} if sides else {}
 
 
-def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[Wanted]:
+def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[WantedIndex]:
     """The indexes of a group that a new view is to use, of those that its joins could: `sides`, each as often as kept.
 
     There is one if it has been made, or if another view of the group, or the new one itself, keeps the same once more.
@@ -51,9 +54,9 @@ def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[W
     for side, times in sorted(Counter(sides).items()):
         index = index_of(state, group, side)
         if index is not None and state.jobs[index.id].status in ("creating", "created"):
-            found.append(Wanted(side, index.id))
+            found.append(WantedIndex(side, index.id))
         elif index is None and (times > 1 or (side.relation, side.key) in others):
-            found.append(Wanted(side, None))
+            found.append(WantedIndex(side, None))
     return found
 
 

@@ -18,13 +18,13 @@ from headrace.coordinator.exact import Interval, after_commit
 from headrace.coordinator.graph import Graph, J, JobState, R, RelationState
 from headrace.coordinator.machine import outcome
 from headrace.coordinator.steps import (
+    InputProgress,
     Position,
     Rest,
     Slice,
     SourceRest,
     Step,
     TableRest,
-    Taken,
     TaskSlice,
     advanced,
     parts_for,
@@ -39,7 +39,7 @@ from headrace.state.schema import HANDED, ROWS, RunRef
 
 
 class SourceRanges(Protocol):
-    """What sources say of a range of their offsets."""
+    """Answers questions about ranges of sources' offsets; opening sources is not pure, so this is passed in."""
 
     def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
         """How many rows it has; None if that is not known. Without `after`, from the beginning."""
@@ -52,7 +52,7 @@ class SourceRanges(Protocol):
 
 @dataclass
 class Part(Generic[J]):
-    """One job's share of a group's epoch."""
+    """One job's share of a group's epoch: how far it has come, and what it has written."""
 
     job: J
     committed: int
@@ -80,7 +80,7 @@ class Part(Generic[J]):
 
 @dataclass
 class GroupEpoch(Generic[J]):
-    """An epoch of a lane that is under way."""
+    """An epoch of a lane from its opening to its commit, as pure decisions see it."""
 
     target: int
     parts: list[Part[J]]
@@ -109,7 +109,7 @@ class GroupEpoch(Generic[J]):
         return [r for p in parts for r in p.runs if r.table_id == table_id]
 
     def holds(self, relation_id: int) -> bool:
-        """Whether a view takes part."""
+        """Whether a view takes part in the epoch."""
         return any(p.job.id == relation_id for p in self.parts)
 
 
@@ -144,7 +144,7 @@ def dues_after(epochs: Iterable[GroupEpoch[J]]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Input:
-    """What one step reads of one input."""
+    """What one step reads of one input of its job."""
 
     refs: tuple[RunRef, ...] = ()
     keys: tuple[int, int] | None = None
@@ -154,7 +154,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Work:
-    """One step of a job: what Spark has to do."""
+    """One step of a job in full: what Spark has to do for it."""
 
     step: Step
     inputs: dict[int, Input]
@@ -163,7 +163,7 @@ class Work:
     initial: bool
     """Operators put out the rows that are there without any input."""
     taken: Mapping[int, int] = field(default_factory=dict)
-    """By table or view: its change has been taken in of what has a smaller `__k`."""
+    """Table or view -> a `__k`: the epoch's change of rows with a smaller one has been taken in by earlier steps."""
 
 
 def next_work(
@@ -330,8 +330,8 @@ def note_stored(epoch: GroupEpoch[J]) -> None:
 
 
 @dataclass(frozen=True)
-class Move:
-    """Where a job is after a commit."""
+class JobAdvance:
+    """How far one job is after a commit, and what has become of it by that."""
 
     committed: int
     exact: tuple[Interval, ...]
@@ -346,7 +346,7 @@ class Commit:
     """A transaction, and what it makes of the graph once it is durable."""
 
     edits: list[Edit] = field(default_factory=list)
-    moves: dict[int, Move] = field(default_factory=dict)
+    moves: dict[int, JobAdvance] = field(default_factory=dict)
     positions: dict[int, Position | None] = field(default_factory=dict)
     changes: list[tuple[int, int, int]] = field(default_factory=list)
     """(View, epoch, rows) of what has become visible."""
@@ -383,7 +383,7 @@ class Commit:
 
 def plan_bound(part: Part[J]) -> Commit:
     """Settle which epoch a job takes in before anything of it leaves the database: after a crash it is the same."""
-    position = Position(part.position.epoch, {i: Taken() for i in part.job.upstreams})
+    position = Position(part.position.epoch, {i: InputProgress() for i in part.job.upstreams})
     edits: list[Edit] = [Put(record) for record in position.records(part.job.id)]
     return Commit(edits, positions={part.job.id: position})
 
@@ -477,7 +477,7 @@ def _advance(
     joined = job.joined and (job.joining or not record.joined)
     # One that only joins may have been taken along beyond this epoch by views of another group.
     reached = max(record.committed_epoch, target)
-    found.moves[job.id] = Move(reached, exact, created, joined, due)
+    found.moves[job.id] = JobAdvance(reached, exact, created, joined, due)
     found.edits += _commit_tables(graph, state, job, target)
     status = "created" if created and record.status == "creating" else record.status
     moved: JobRecord = replace(
@@ -498,7 +498,7 @@ def _carry_along(graph: Graph[R, J], found: Commit, relation_id: int, target: in
     exact: tuple[Interval, ...] | None = None
     if job is not None:
         exact = after_commit(graph.exact(relation_id), target, graph.relation(relation_id).safe)
-        found.moves[relation_id] = Move(target, exact)
+        found.moves[relation_id] = JobAdvance(target, exact)
     found.edits.append(CarryAlong(relation_id, target, exact))
 
 

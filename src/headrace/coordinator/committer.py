@@ -4,6 +4,10 @@ What there is to overlap: a Spark job has uploaded what it wrote when it ends, s
 one transaction of the catalog, and for telling readers. Spark works on the next epoch meanwhile, over runs that are
 addressed by path and that nobody outside of the lane sees (I4). If a commit fails, so have all epochs after it: they
 are built on it.
+
+Each epoch keeps those below it that are not committed (`GroupEpoch.before`), and reads their runs by path as far as
+the catalog does not have them yet (`runs_of`). Where anything but a commit is missing the lane waits until nothing is
+in flight (`machine.may_run_ahead`). docs/design/0005 has the reasons and figures.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from itertools import takewhile
 from headrace.catalog.edits import AddEvent, Edit
 from headrace.common.faults import fault_point
 from headrace.connectors.sinks import leaves_out_snapshot
-from headrace.coordinator.attempt import UnderWay, configured_rows
+from headrace.coordinator.attempt import EpochInFlight, configured_rows
 from headrace.coordinator.commit import Commit, Part, handed_runs, note_stored, plan_bound, plan_final, plan_partial
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.history import Checkpoint, EdgeReads
@@ -36,22 +40,22 @@ def spawn(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="headrace-commit", daemon=True).start()
 
 
-class Abandoned(Exception):
-    """The epoch is given up without being a failure: a job was dropped, or has left its group."""
+class EpochAbandoned(Exception):
+    """Raised where an epoch is given up without having failed: a job was dropped, or has left its group."""
 
 
 class Committer:
     """The commits of one lane. `failed` is told of an epoch that could not be committed, with all after it given up."""
 
-    def __init__(self, core: Core, failed: Callable[[UnderWay, HeadraceError], None], spawn: Spawn) -> None:
+    def __init__(self, core: Core, failed: Callable[[EpochInFlight, HeadraceError], None], spawn: Spawn) -> None:
         self._core = core
         self._failed = failed
         self._spawn = spawn
         self._working = False
-        self.waiting: list[UnderWay] = []
+        self.waiting: list[EpochInFlight] = []
         """Epochs that have been run and are neither committed nor given up, oldest first. The core's lock guards it."""
 
-    def submit(self, now: UnderWay) -> None:
+    def submit(self, now: EpochInFlight) -> None:
         """An epoch has been run: it waits until it is to be committed."""
         with self._core.lock:
             now.run_s = self._core.clock.monotonic_s()
@@ -108,11 +112,11 @@ class Committer:
         except Fenced as fenced:
             self._core.fatal(fenced)
 
-    def _commit(self, due: Sequence[UnderWay]) -> None:
+    def _commit(self, due: Sequence[EpochInFlight]) -> None:
         try:
             self._finish(due)
             fault_point("commit.notified")
-        except Abandoned:
+        except EpochAbandoned:
             self._give_up()
         except Fenced:
             self._give_up()
@@ -142,7 +146,7 @@ class Committer:
             for now in given_up:
                 self.close(now)
 
-    def close(self, now: UnderWay) -> None:
+    def close(self, now: EpochInFlight) -> None:
         """Let go of an epoch: what is not committed of it never happened."""
         try:
             now.holds.close()
@@ -151,14 +155,14 @@ class Committer:
                 self._end(now)
                 self._core.changed.notify_all()
 
-    def _end(self, now: UnderWay) -> None:
+    def _end(self, now: EpochInFlight) -> None:
         """An epoch is no longer under way. The caller holds the lock."""
         now.before = now.epoch.before = ()
         self.waiting = [other for other in self.waiting if other is not now]
         for part in now.epoch.parts:
             part.job.busy -= 1
 
-    def bind(self, now: UnderWay, part: Part[Job]) -> None:
+    def bind(self, now: EpochInFlight, part: Part[Job]) -> None:
         """Make durable which epoch a job that delivers takes in, before it does."""
         core = self._core
         with core.committing:
@@ -168,7 +172,7 @@ class Committer:
                 commit.apply(core)
         fault_point("sink.bind.after")
 
-    def store(self, now: UnderWay) -> None:
+    def store(self, now: EpochInFlight) -> None:
         """Make the steps of an epoch up to here durable, with none before it: a restart goes on after them."""
         core = self._core
         assert not self.waiting, "what is durable is built on what is durable"
@@ -185,7 +189,7 @@ class Committer:
                     job.retry_at_s = 0.0
                 core.changed.advanced()
 
-    def _finish(self, due: Sequence[UnderWay]) -> None:
+    def _finish(self, due: Sequence[EpochInFlight]) -> None:
         """The commit that makes epochs visible."""
         core, last = self._core, due[-1]
         fault_point("commit.acked")
@@ -197,7 +201,7 @@ class Committer:
         with self._handed(due) as transact, core.committing:
             with core.catalog.reading() as state, core.lock:
                 if any(now.outdated for now in due):
-                    raise Abandoned
+                    raise EpochAbandoned
                 epochs = [now.epoch for now in due]
                 commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
             self._transact(due, commit, self._events(due), transact)
@@ -212,7 +216,7 @@ class Committer:
         for job_id in commit.late:
             self._say_late(core.jobs.get(job_id), last.epoch.target)
 
-    def _note(self, now: UnderWay) -> None:
+    def _note(self, now: EpochInFlight) -> None:
         """Keep in memory, for decisions and for people, that an epoch is committed. The caller holds the lock."""
         core = self._core
         for job in now.lane:
@@ -226,7 +230,7 @@ class Committer:
         self._record(now)
 
     @contextmanager
-    def _handed(self, due: Sequence[UnderWay]) -> Iterator[Callable[[Sequence[Edit]], object]]:
+    def _handed(self, due: Sequence[EpochInFlight]) -> Iterator[Callable[[Sequence[Edit]], object]]:
         """What makes edits durable: with the changes that a sink has for its table, where there are any."""
         core, part = self._core, due[-1].epoch.parts[0] if due[-1].epoch.parts else None
         if part is None or HANDED not in part.job.tables:
@@ -236,7 +240,7 @@ class Committer:
 
         def check() -> None:
             if due[0].outdated:
-                raise Abandoned
+                raise EpochAbandoned
 
         record = core.relation(part.job.id).record
         with core.catalog.reading() as state:
@@ -253,14 +257,14 @@ class Committer:
             core.pins.unpin(pin)
 
     def _transact(
-        self, due: Sequence[UnderWay], commit: Commit, more: Sequence[Edit],
+        self, due: Sequence[EpochInFlight], commit: Commit, more: Sequence[Edit],
         transact: Callable[[Sequence[Edit]], object] | None = None,
     ) -> None:  # fmt: skip
         """Make it durable, unless a job has left the lane. The caller holds `committing`."""
         core = self._core
         with core.lock:
             if any(now.outdated for now in due):
-                raise Abandoned
+                raise EpochAbandoned
         try:
             (transact or core.catalog.transact)([*commit.edits, *more])
             fault_point("commit.after")
@@ -270,7 +274,7 @@ class Committer:
             if not commit.happened(core.catalog.state):
                 raise
 
-    def _events(self, due: Sequence[UnderWay]) -> list[AddEvent]:
+    def _events(self, due: Sequence[EpochInFlight]) -> list[AddEvent]:
         edits: list[AddEvent] = []
         for job in due[0].lane:
             if job.failures and job.failed_total == due[0].failures[job.id]:
@@ -283,7 +287,7 @@ class Committer:
         told = (self._core.sparing.thinned(edit) for edit in edits)
         return [edit for edit in told if edit is not None]
 
-    def _count(self, now: UnderWay) -> None:
+    def _count(self, now: EpochInFlight) -> None:
         for ran in now.results:
             ran.job.metrics.add(ran.result)
             self._core.totals.add(ran.result)
@@ -300,7 +304,7 @@ class Committer:
             if source is not None:
                 source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
 
-    def _record(self, now: UnderWay) -> None:
+    def _record(self, now: EpochInFlight) -> None:
         """Keep for people what a checkpoint was like."""
         core = self._core
         for part in now.epoch.parts:

@@ -14,7 +14,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
-from headrace.coordinator.guard import Several
+from headrace.coordinator.guard import PiecesOfWork
 from headrace.coordinator.subscriptions import kept_ms
 from headrace.coordinator.targets import retry_delay_ms, safe_epoch
 from headrace.errors import CorruptObject, HeadraceError, JobFailed, OutOfBudget
@@ -94,7 +94,7 @@ class Compactor:
         A failure in one table keeps no other from its turn; the first one is raised in the end: `Fenced`,
         `StorageError`, `DiskFull`.
         """
-        several = Several()
+        several = PiecesOfWork()
         merges = 0
         with several.one():
             merges = self.merge_due()
@@ -109,7 +109,7 @@ class Compactor:
             with self._core.catalog.reading() as state:
                 tables = [i for i, record in sorted(state.state_tables.items()) if self._may_be_due(state, record)]
                 self._resting = {i: rest for i, rest in self._resting.items() if i in state.state_tables}
-            several, merges = Several(), 0
+            several, merges = PiecesOfWork(), 0
             for table in tables:
                 if self._core.stopping:
                     break

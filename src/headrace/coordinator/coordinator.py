@@ -88,7 +88,7 @@ SLOW_START_S = 10.0
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job as shown to users."""
+    """The status of a job, as SHOW JOBS and `headrace_catalog.jobs` show it."""
 
     id: int
     name: str

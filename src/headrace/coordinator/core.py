@@ -47,7 +47,7 @@ from headrace.state.stores import StoreRoot, store_of
 
 
 class Runner(Protocol):
-    """What runs a view's epochs."""
+    """Runs the epochs of one view on Spark. A protocol, so that tests need no Spark."""
 
     def run(self, params: EpochParams, parallelism: int) -> EpochResult:
         """Run one attempt."""
@@ -70,7 +70,7 @@ RunnerFactory = Callable[[ViewPlan, Mapping[int, "TableSchema | None"]], Runner]
 
 @dataclass
 class Relation(RelationState):
-    """A table, source or materialized view while the server runs."""
+    """A relation while the server runs: its state in the graph, and what the ticker knows of it."""
 
     dropped: bool = False
     error: HeadraceError | None = None
@@ -126,7 +126,7 @@ class Progress:
 
 @dataclass
 class Job(JobState):
-    """A materialized view's job while the server runs."""
+    """A job while the server runs: its state in the graph, its plan and runner, its pace and its failures."""
 
     plan: ViewPlan | None = None
     runner: Runner | None = None

@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.catalog.edits import AddEvent, Edit, Put
-from headrace.coordinator.attempt import UnderWay, max_rows, reach_target, run_steps, step_rows, work_of
+from headrace.coordinator.attempt import EpochInFlight, max_rows, reach_target, run_steps, step_rows, work_of
 from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
-from headrace.coordinator.committer import Abandoned, Committer, Spawn, spawn
+from headrace.coordinator.committer import Committer, EpochAbandoned, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch, pacing
 from headrace.coordinator.options import Cadence, cadence
@@ -56,7 +56,7 @@ class Driver:
         self._launch = launch
         self._retire = retire
         self._commits = Committer(core, self._commit_failed, spawn)
-        self._now: UnderWay | None = None
+        self._now: EpochInFlight | None = None
         """The epoch that is being run."""
         self._left = False
         """The lane is not this thread's any more: it only ends what it has begun."""
@@ -73,7 +73,7 @@ class Driver:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The lane's name in messages."""
         return f'of checkpoint group "{self._group}"' if self._alone is None else f"of job {self._alone}"
 
     @property
@@ -307,7 +307,7 @@ class Driver:
                 self._commits.store(now)
         except Fenced:
             raise
-        except Abandoned:
+        except EpochAbandoned:
             self._close()
         except Exception as error:
             self._failed(as_headrace_error(error))
@@ -325,7 +325,7 @@ class Driver:
             return False
         return True
 
-    def _advance(self, now: UnderWay) -> None:
+    def _advance(self, now: EpochInFlight) -> None:
         """Run what is next of the epoch, if there is anything left to run."""
 
         def work(part: Part[Job]) -> Work | None:
@@ -338,7 +338,7 @@ class Driver:
                 self._run(now, steps)
                 return
 
-    def _run(self, now: UnderWay, steps: Sequence[tuple[Part[Job], Work]]) -> None:
+    def _run(self, now: EpochInFlight, steps: Sequence[tuple[Part[Job], Work]]) -> None:
         now.current = steps[0][0].job
         for part, _ in steps:
             if part.job.delivers and part.job.position is None:
@@ -352,7 +352,7 @@ class Driver:
                 raise
             now.apart = True  # whoever is to blame will fail by itself
 
-    def _open(self) -> UnderWay | None:
+    def _open(self) -> EpochInFlight | None:
         core = self._core
         with core.lock:
             lane = self.lane()
@@ -365,7 +365,7 @@ class Driver:
                 return None
             before = tuple(self._commits.waiting)
             epoch = open_epoch(lane, decision.target, [b.epoch for b in before])
-            self._now = now = UnderWay(epoch, lane, core.clock.monotonic_s(), before=before)
+            self._now = now = EpochInFlight(epoch, lane, core.clock.monotonic_s(), before=before)
             now.failures = {j.id: j.failed_total for j in lane}
             for part in epoch.parts:
                 pin = core.pins.pin({*part.job.upstreams, *core.bindings_for(part.job)}, part.committed or epoch.target)
@@ -412,18 +412,18 @@ class Driver:
         if not outdated:
             self._note_failure(now, error)
 
-    def _doubt(self, now: UnderWay | None) -> None:
+    def _doubt(self, now: EpochInFlight | None) -> None:
         """What it was doing may have been a commit."""
         with self._core.lock:
             for job in self.lane() if now is None else now.lane:
                 job.unsure = True
 
-    def _commit_failed(self, now: UnderWay, error: HeadraceError) -> None:
+    def _commit_failed(self, now: EpochInFlight, error: HeadraceError) -> None:
         self._doubt(now)
         if not any(p.job.stopping or p.version != p.job.version for p in now.epoch.parts):
             self._note_failure(now, error)
 
-    def _note_failure(self, now: UnderWay | None, error: HeadraceError) -> None:
+    def _note_failure(self, now: EpochInFlight | None, error: HeadraceError) -> None:
         core = self._core
         with core.lock:
             lane = now.lane if now is not None else self.lane()
@@ -494,7 +494,7 @@ class Driver:
         for each in apart:
             self._launch(each)
 
-    def _rewound(self, now: UnderWay) -> bool:
+    def _rewound(self, now: EpochInFlight) -> bool:
         """Take an epoch whole after a step of it failed: between two steps there are states that never existed."""
         core = self._core
         if not now.stepwise or all(j.whole for j in now.lane):

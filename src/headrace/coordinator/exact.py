@@ -21,7 +21,7 @@ MAX_INTERVALS = 256
 
 
 class ChangeLog:
-    """The epochs at which a relation changed, as disjoint ascending ranges.
+    """The epochs at which a relation changed, as disjoint ascending ranges of epochs.
 
     A range longer than one epoch says that it may have changed at any of them: what a merged run tells.
     Not thread-safe.

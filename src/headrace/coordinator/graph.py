@@ -30,7 +30,7 @@ from headrace.state.schema import TableSchema
 
 @dataclass
 class RelationState:
-    """A table, source or materialized view."""
+    """A table, source or materialized view as decisions see it."""
 
     record: ObjectRecord
     schema: TableSchema | None = None
@@ -82,7 +82,7 @@ class RelationState:
 
 @dataclass
 class JobState:
-    """What keeps a materialized view up to date."""
+    """A job as decisions see it: what it reads, how far it is, and what it waits for."""
 
     id: int
     name: str

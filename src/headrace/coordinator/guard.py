@@ -98,7 +98,7 @@ class Guard:
     # ---- telling
 
     def note(self, name: str, error: Exception) -> None:
-        """Something has failed. Raises `Fenced`."""
+        """Notes a failure: tells it if it is news, and counts it. Raises `Fenced`."""
         message = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
         with self._core.lock:
             self.failures[name] += 1
@@ -146,8 +146,8 @@ class _Failing:
     told: bool = False
 
 
-class Several:
-    """Pieces of work of which each is done though others fail; what failed first is raised in the end."""
+class PiecesOfWork:
+    """Does each piece of a chore though others fail, and raises the first failure in the end."""
 
     def __init__(self) -> None:
         self.first: Exception | None = None

@@ -21,7 +21,7 @@ _MALFORMED = "22P02"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An epoch that a group has committed."""
+    """A committed epoch of one job, with its figures: one line of `headrace_catalog.checkpoints`."""
 
     group: str
     job_id: int
@@ -69,7 +69,7 @@ class EdgeReads:
     """From the log, by steps that found all of it unpacked in this host's cache."""
 
     def add(self, more: EdgeReads) -> None:
-        """Count more of them."""
+        """Adds the rows of another step."""
         self.historical += more.historical
         self.flushed += more.flushed
         self.buffered += more.buffered
@@ -83,7 +83,7 @@ class _Pauses:
 
 @dataclass
 class History:
-    """Thread-safe."""
+    """The memory of recent checkpoints, rows read over edges, and pauses. Bounded and thread-safe."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _rings: dict[str, deque[Checkpoint]] = field(default_factory=dict)

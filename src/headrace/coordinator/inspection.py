@@ -2,6 +2,10 @@
 
 Works from the outside, on a stopped or a running database: everything is read from the catalog as of now, without
 shutting out the process that serves it.
+
+`headrace state` prints it; `state/inspect.py` reads single runs from the first to the last byte. A process that
+serves a database holds a lock in its directory (`common/ownership.py`), so that `headrace state gc` keeps away from
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ Look = Callable[[], CatalogState]
 
 @dataclass(frozen=True)
 class TableInfo:
-    """One state table."""
+    """A state table as `headrace state` lists it."""
 
     id: int
     name: str
@@ -45,7 +49,7 @@ class TableInfo:
 
 @dataclass(frozen=True)
 class Loose:
-    """An object that nothing in the catalog refers to."""
+    """A stored object that nothing in the catalog refers to."""
 
     path: str
     age_s: float
@@ -53,7 +57,7 @@ class Loose:
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` found."""
+    """The findings of `verify`: what is damaged, missing or left over."""
 
     runs: int
     bytes: int

@@ -16,7 +16,7 @@ STOP_WAIT_S = 30.0
 
 
 class Lanes:
-    """Starts and stops them. Thread-safe."""
+    """Owns the threads of all lanes: starts one where jobs have work, stops it where jobs leave. Thread-safe."""
 
     def __init__(self, core: Core, compact: Callable[[], None]) -> None:
         self._core = core

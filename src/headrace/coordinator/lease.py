@@ -41,11 +41,11 @@ class Lease:
     """It has stopped, in order."""
 
     def record(self) -> SettingRecord:
-        """As it is stored."""
+        """The record as the catalog stores it."""
         return SettingRecord(LEASE, json.dumps(asdict(self), separators=(",", ":")))
 
     def renewed(self, complete: int, address: str) -> Lease:
-        """The next one."""
+        """The record of the next renewal."""
         return replace(self, renewal=self.renewal + 1, complete=complete, address=address)
 
 
@@ -62,7 +62,7 @@ def lease_of(state: CatalogState) -> Lease | None:
 
 @dataclass(frozen=True)
 class Sign:
-    """What a standby sees of the owner in one look."""
+    """What a standby sees of the lease in one look."""
 
     token: int
     """The catalog's fencing token."""
@@ -95,7 +95,7 @@ class Watch:
 
     @property
     def sign(self) -> Sign | None:
-        """What was seen last."""
+        """What the last look has shown."""
         return self._sign
 
     @property
@@ -104,7 +104,7 @@ class Watch:
         return max(0.0, self._looked_s - self._since_s) if self._sign is not None else 0.0
 
     def looked(self, sign: Sign, began_s: float, ended_s: float) -> None:
-        """A look has succeeded."""
+        """Takes in what a look has shown."""
         length_s = sign.length_ms / 1000
         interrupted = began_s - self._looked_s > length_s / 2
         if sign != self._sign or interrupted:

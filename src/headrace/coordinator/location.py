@@ -1,6 +1,9 @@
 """Where a database keeps its state, as its catalog remembers it: another place is refused before anything is touched.
 
 With the wrong place every object would be missing, and vacuum would take whatever lies there for unreferenced.
+
+The catalog remembers where the objects are; a server that is told another place refuses before it reads or deletes
+anything there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The logs that views have not read yet: how large they are, and what is done about one that outgrows its limit."""
+"""The logs that views have not read yet: how large they are, and what is done about one that outgrows its limit.
+
+`log_limit_policy` may give a log up. That raises the input's safe epoch past the view, and is all that is noted of
+it: a job below the safe epoch of an input has lost its log (`Graph.lost_logs`), nothing is kept for it any more, and
+the input counts as changed right after its checkpoint, so that it runs into `LogLost` and never claims to be exact.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from headrace.catalog.records import RemapRecord, SourceRecord, encode
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.compaction import oldest_needed, releasable
 from headrace.coordinator.core import Core, Job, Relation
-from headrace.coordinator.guard import Several
+from headrace.coordinator.guard import PiecesOfWork
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.watchdog import blocked_by, growth
 from headrace.errors import CorruptObject, HeadraceError
@@ -24,7 +29,7 @@ from headrace.state.stores import StoreRoot
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadLog:
     """The log of a table or view that a job has still to read, with its runs pinned."""
 
     relation: Relation
@@ -43,7 +48,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class LogPart:
-    """What of a log one run holds."""
+    """What one run holds of a log."""
 
     epochs: frozenset[int]
     rows: int
@@ -52,7 +57,7 @@ class LogPart:
 
 
 @contextmanager
-def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) -> Iterator[Unread | None]:
+def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) -> Iterator[UnreadLog | None]:
     """The unread log of an edge, whose runs are not deleted meanwhile; None if there is no such edge (any more).
 
     All that the job has not taken in, or with `kept` what is kept for it: of a view that is being created the former is
@@ -67,7 +72,7 @@ def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) ->
             position = core.needs(job, upstream) if kept or upstream in job.lookups else job.committed
             complete = core.complete
             refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
-            found = Unread(relation, job, position, complete, tuple(refs))
+            found = UnreadLog(relation, job, position, complete, tuple(refs))
             pin = core.pins.pin([], complete, (r.path for r in refs))
     try:
         yield found
@@ -77,7 +82,7 @@ def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) ->
 
 
 def edges(core: Core) -> list[tuple[int, int]]:
-    """Every (input, job), by id."""
+    """Every pair of an input and a job that reads it, by id."""
     with core.lock:
         return sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
 
@@ -88,7 +93,7 @@ def _with_log(core: Core) -> list[tuple[int, int]]:
         return [(u, j) for u, j in edges(core) if core.first_change(u, core.needs(core.jobs[j], u)) is not None]
 
 
-def log_part(root: StoreRoot, log: Unread, ref: RunRef) -> LogPart:
+def log_part(root: StoreRoot, log: UnreadLog, ref: RunRef) -> LogPart:
     """What of an unread log is in one run; only a merged one has to be read. Raises `CorruptObject`, `StorageError`."""
     assert log.relation.schema is not None
     if ref.constant_epoch:
@@ -109,7 +114,7 @@ class BindingSizes:
         """Source -> epoch -> bytes."""
 
     def keep(self, source_ids: Collection[int]) -> None:
-        """Forget all other sources."""
+        """Forgets what is known of all other sources."""
         self._known = {i: sizes for i, sizes in self._known.items() if i in source_ids}
 
     def after(self, state: CatalogState, source_id: int, positions: Mapping[int, int]) -> dict[int, int]:
@@ -150,11 +155,11 @@ class LogKeeper:
         What failed first is raised in the end: `Fenced`, `StorageError`, `DiskFull`.
         """
         with self._looking:
-            several = Several()
+            several = PiecesOfWork()
             self._look(several)
             several.end()
 
-    def _look(self, several: Several) -> None:
+    def _look(self, several: PiecesOfWork) -> None:
         core = self._core
         if self._unsure:
             with several.one():
@@ -199,7 +204,7 @@ class LogKeeper:
                 if size > limits[job_id]:
                     sizes[source_id, job_id], positions[source_id, job_id] = size, at[job_id]
 
-    def _size(self, log: Unread, limit: int, known: Mapping[tuple[RunRef, int], int]) -> int | None:
+    def _size(self, log: UnreadLog, limit: int, known: Mapping[tuple[RunRef, int], int]) -> int | None:
         """The bytes of a log that is beyond a limit; None for any other."""
         if not limit or log.most_bytes <= limit:
             return None

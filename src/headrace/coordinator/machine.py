@@ -165,8 +165,8 @@ def may_join(graph: Graph[R, J], job: J, within_ms: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the commit of a lane's epoch makes of its jobs."""
+class LaneOutcome:
+    """What the commit of an epoch makes of the jobs of its lane."""
 
     created: tuple[int, ...]
     """Jobs that are readable from now on."""
@@ -174,7 +174,7 @@ class Outcome:
     """Those among them, and those that stay as they are, that do not catch up with their inputs."""
 
 
-def outcome(graph: Graph[R, J], lane: Sequence[J], target: int, within_ms: int) -> Outcome:
+def outcome(graph: Graph[R, J], lane: Sequence[J], target: int, within_ms: int) -> LaneOutcome:
     """Which jobs of a lane become readable with its checkpoint at `target`.
 
     One that joins a group of others does; one by itself does when it has caught up, or when it is clear that it will
@@ -194,4 +194,4 @@ def outcome(graph: Graph[R, J], lane: Sequence[J], target: int, within_ms: int) 
             late.append(job.id)
             if job.joined:
                 created.append(job.id)
-    return Outcome(tuple(created), tuple(late))
+    return LaneOutcome(tuple(created), tuple(late))

@@ -34,7 +34,7 @@ class Maintenance:
         """When vacuum has run last, or the thread begun, by the monotonic clock; None where it is due at once."""
 
     def request(self) -> None:
-        """Look for work at once."""
+        """Wakes the thread to look for work at once."""
         with self._core.changed:
             self._wanted = True
             self._core.changed.notify_all()

@@ -1,4 +1,8 @@
-"""What the server has counted, as named numbers. Everything here is collected; the parts themselves do the counting."""
+"""What the server has counted, as named numbers. Everything here is collected; the parts themselves do the counting.
+
+Workers count for themselves: the acknowledgement of a task's last stage in a process says by how much that process's
+I/O counters have grown, and counts when its step is committed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _IO: tuple[tuple[str, str, Unit, str], ...] = (
 
 @dataclass(frozen=True)
 class Metric:
-    """A number, what it counts and in what."""
+    """A counted number with its name, its unit and what it counts."""
 
     name: str
     value: float
@@ -40,7 +44,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Figures:
-    """All that metrics are made of, as of one moment."""
+    """The inputs of all metrics, taken at one moment."""
 
     server_io: Mapping[str, int]
     """By the names of the fields of `IoMetrics`."""
@@ -51,7 +55,7 @@ class Figures:
     vacuum: VacuumCounts
     transactions: int
     runs: tuple[int, ...]
-    """Of each state table."""
+    """How many runs each state table has."""
     start_s: Mapping[str, float]
     """Seconds of each step of the start."""
     background_failures: int = 0

@@ -1,6 +1,9 @@
 """What a standby knows of relations and jobs: made of the catalog's content, and again of what has changed in it.
 
 It plans nothing and opens no source: jobs have neither plans nor runners here, only what reads ask for.
+
+It is made together with the image that reads take their runs from (`Core.mirrored`): so a read chooses its epoch and
+its runs by one and the same content, and pins nothing on the active server.
 """
 
 from __future__ import annotations

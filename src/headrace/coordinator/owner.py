@@ -8,6 +8,8 @@ is. It is taken over only by a catalog that wrote it, from the same place; anyth
 Where a copy cannot be told by its place, the mark passes to it, and the original finds that out before its next vacuum.
 Then it contests the mark, and neither deletes anything until somebody decides. A server whose own catalog has been
 opened by another one is fenced, and contests nothing.
+
+docs/design/0014 tells the procedure and its one assumption.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Mark:
 
     @property
     def path(self) -> str:
-        """The name of its object."""
+        """The name of the mark's object."""
         return f"{FOLDER}/{self.number:010d}.mark"
 
     @property
@@ -68,7 +70,7 @@ class Mark:
         return f"{FOLDER}/{self.number:010d}.contested"
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """The mark's bytes as the store has them."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
@@ -106,7 +108,7 @@ def pending_marks(state: CatalogState) -> dict[int, str]:
 
 
 def known_marks(state: CatalogState) -> dict[int, str]:
-    """All of them."""
+    """Reads all marks that the store has."""
     return put_marks(state) | pending_marks(state)
 
 
@@ -138,7 +140,7 @@ def objection(mark: Mark | None, known: Mapping[int, str], place: str, origins: 
 
 
 class Owner:
-    """This server's claim on the state."""
+    """This server's claim on the state: its mark, and whether vacuum may still delete."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -2,6 +2,10 @@
 
 Reports are for people and for time-outs. That an epoch may be committed is told by the acknowledgements that come with
 the Spark job's result, never by a report.
+
+It keeps what was heard of the attempts that are under way, and of nothing else: a report of another incarnation,
+attempt or epoch, or of an earlier try of a task, is counted and forgotten. An attempt of which nothing was heard for
+`epoch_timeout_ms` is cancelled; it fails with what it was waiting for and is tried again after the back-off.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ _STATES = {"started": "running", "progress": "running", "ack": "done", "decline"
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """A task of an operator, as last reported."""
+    """A task of an operator, as it has last reported."""
 
     operator: str
     """The stage's label: an operator of the plan, or `view`."""
@@ -39,7 +43,7 @@ class TaskProgress:
 
 @dataclass
 class AttemptProgress:
-    """An attempt at an epoch that is under way."""
+    """What is known of an attempt that is under way, task by task."""
 
     name: str
     job_id: int

@@ -8,6 +8,9 @@
 
 A *floor* is an epoch at which a relation was shown before, or one that holds the reader's own writes: no read goes
 below it. Time travel asks for the newest common epoch up to a given one and knows no floor.
+
+A view that is being created does not count for `global`. One that is failing, paused or quarantined does: it holds
+global reads back, which a notice says by name. Inside `BEGIN`, `latest` is `snapshot`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ Monotonic: TypeAlias = Literal["strict", "session", "off"]
 
 
 class Floors:
-    """The newest epoch at which each relation was shown. Not thread-safe."""
+    """The newest epoch at which each relation was shown: no later read goes below it. Not thread-safe."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}
@@ -44,13 +47,13 @@ class Floors:
         return dict(self._epochs)
 
     def forget(self, relation_id: int) -> None:
-        """A relation is dropped."""
+        """Forgets a relation that was dropped."""
         self._epochs.pop(relation_id, None)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A relation that is to be read."""
+    """A relation of a read, with the epochs at which it could be read."""
 
     relation: int
     exact: Sequence[Interval]

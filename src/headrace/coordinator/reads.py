@@ -1,4 +1,9 @@
-"""Snapshots: which epoch a read sees, and what it needs to read there."""
+"""Snapshots: which epoch a read sees, and what it needs to read there.
+
+A read takes the newest epoch at which all its relations are exact, pins it, and gets the runs as of that epoch.
+`query_epochs.py` chooses; here reads wait, are refused, and pin. docs/design/0007 says why, and what follows after a
+restart.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ CHECK_S = 0.2
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a read chooses its epochs."""
+    """The wishes of a read: consistency, time travel, floors, and whom to ask whether it still waits."""
 
     consistency: Consistency = "snapshot"
     monotonic: Monotonic = "strict"
@@ -67,7 +72,7 @@ NEWEST = ReadOptions()
 
 @dataclass(frozen=True)
 class SnapshotTable:
-    """A table's or view's rows at a snapshot's epoch."""
+    """A table's or view's runs as of a snapshot's epoch."""
 
     schema: TableSchema
     refs: tuple[RunRef, ...]
@@ -203,7 +208,7 @@ class Reads:
         return Snapshot(epoch, tables, {}, _core=core, _pin=pin)
 
     def forget(self, relation_id: int) -> None:
-        """A relation is dropped."""
+        """Forgets a relation that was dropped."""
         self._floors.forget(relation_id)
 
     # ---- choosing; the caller holds the lock
@@ -382,8 +387,8 @@ class Reads:
             for i, epoch in epochs.items():
                 relation = core.relation(i)
                 if relation.schema is None:
-                    remap = state.offsets_at(i, epoch)
-                    sources[i] = {} if remap is None else remap.offsets
+                    binding = state.offsets_at(i, epoch)
+                    sources[i] = {} if binding is None else binding.offsets
                     continue
                 refs = tuple(r.ref for r in state.runs_of(relation.state_table) if r.ref.epoch_lo <= epoch)
                 tables[i] = SnapshotTable(relation.schema, refs, epoch, relation.columns)

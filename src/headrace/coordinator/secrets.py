@@ -1,4 +1,13 @@
-"""Secrets: encrypted in the catalog, decrypted when a connector is opened, and known to this process alone."""
+"""Secrets: encrypted in the catalog, decrypted when a connector is opened, and known to this process alone.
+
+An object of kind `secret` holds a ciphertext, the id of its key, and nothing else of the value; the associated data
+are the ids of the database and of the object, schema and name. An object whose options have secrets names them by id
+in `secrets`, apart from `options`, and depends on them; such records are of version 2, which older programs refuse.
+`Vault` remembers a value as long as the ciphertext stays the same. Whatever opens a connector gives it a function
+that returns the values of now: `ConfidentialSource` opens its connector again when they change, and replaces them in
+all that it raises, in the server as in the tasks. Tasks get them as a local property of their own, encrypted by a key
+that the stages of the job have in them: properties are in Spark's event log, the code of stages is not.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +63,7 @@ def reencrypt(catalog: Catalog, keys: Keys) -> int:
 
 
 class Vault:
-    """The values of secrets. Thread-safe."""
+    """Knows the values of secrets, decrypted once for each ciphertext. Thread-safe."""
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
         """Raises `InvalidParameter` for settings that name no keys, or a file that cannot be read."""
@@ -95,7 +104,7 @@ class Vault:
         return open_source(record.options, record.columns, self.of(record.secrets))
 
     def forget(self, ids: Sequence[int]) -> None:
-        """They have been dropped."""
+        """Forgets secrets that were dropped."""
         with self._lock:
             for secret_id in ids:
                 self._known.pop(secret_id, None)

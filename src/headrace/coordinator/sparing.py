@@ -28,7 +28,7 @@ class _Told:
 
 
 class Sparing:
-    """Decides which events are told. Thread-safe."""
+    """Decides which events are told and which are only counted. Thread-safe."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._lock = threading.Lock()

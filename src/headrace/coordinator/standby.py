@@ -3,6 +3,8 @@
 What it shows is always a state that the active server had: it reads at epochs of which that one, or a checkpoint of one
 of its views, has said that nothing will be written at or below them any more, and everything that was is in the
 catalog before that word.
+
+docs/design/0015 says which epochs a standby shows, and how it takes over.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Standby:
     # ---- what others ask
 
     def status(self) -> StandbyStatus:
-        """What is known now."""
+        """What the standby knows of the active server now."""
         core, lease, sign = self._core, self._lease, self._watch.sign
         with core.lock:
             stale_s = core.clock.monotonic_s() - self._fresh_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace.coordinator.core import Core, Job, Relation, option_int
 from headrace.coordinator.exact import Interval
 from headrace.coordinator.history import History
-from headrace.coordinator.logs import Unread, edges, log_part, unread
+from headrace.coordinator.logs import UnreadLog, edges, log_part, unread
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.reads import Reads
 
@@ -17,7 +17,7 @@ INTERVALS_SHOWN = 16
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """A checkpoint group."""
+    """A checkpoint group as `headrace_catalog.checkpoint_groups` shows it."""
 
     name: str
     jobs: tuple[str, ...]
@@ -37,7 +37,7 @@ class GroupStatus:
 
 @dataclass(frozen=True)
 class EdgeStatus:
-    """The log between a relation and a view that reads it."""
+    """The log between a relation and a view that reads it: one line of `headrace_catalog.log_stores`."""
 
     upstream_id: int
     upstream: str
@@ -69,7 +69,7 @@ class EdgeStatus:
 
 @dataclass(frozen=True)
 class RelationEpochs:
-    """Where a relation is exact."""
+    """Where a relation can be read: one line of `headrace_catalog.epochs`."""
 
     relation_id: int
     name: str
@@ -90,7 +90,7 @@ _WORST = ("quarantined", "failing", "paused", "creating", "running")
 
 
 class Status:
-    """Reads the shared state; changes nothing."""
+    """Makes what people see of the coordinator's state; changes nothing."""
 
     def __init__(self, core: Core, history: History, reads: Reads) -> None:
         self._core = core
@@ -155,7 +155,7 @@ class Status:
                     found.append(self._edge(log))
         return found
 
-    def _edge(self, log: Unread) -> EdgeStatus:
+    def _edge(self, log: UnreadLog) -> EdgeStatus:
         core, relation, job = self._core, log.relation, log.job
         size: int | None = None
         if relation.schema is None:

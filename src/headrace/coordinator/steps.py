@@ -2,6 +2,10 @@
 
 A step takes in a part of the change of one or more inputs. What it makes of it is durable, and tagged with the epoch
 that it belongs to, but nobody else sees it before the last step of that epoch has been committed.
+
+Tables and views are cut by ranges of `__k`, so that both halves of an update stay together, sources by a prefix of
+their read tasks, input by input. Operators keep what they have seen, so each step is an increment like any other.
+docs/design/0005 tells what a crash or a failure between two steps comes to.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from headrace.state.schema import RunRef
 
 
 @dataclass(frozen=True)
-class Taken:
+class InputProgress:
     """How much of one input has been taken in of an epoch."""
 
     sequence: int = 0
@@ -31,20 +35,20 @@ class Taken:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a job is within an epoch."""
+    """How much of an epoch a job has taken in, input by input. Durable between steps."""
 
     epoch: int
-    taken: Mapping[int, Taken] = field(default_factory=dict)
+    taken: Mapping[int, InputProgress] = field(default_factory=dict)
     """By input; one that is missing has not been touched."""
 
-    def of(self, relation: int) -> Taken:
+    def of(self, relation: int) -> InputProgress:
         """How much of an input has been taken."""
-        return self.taken.get(relation, Taken())
+        return self.taken.get(relation, InputProgress())
 
     @property
     def touched(self) -> bool:
         """Whether anything has been taken; else nothing but the epoch is settled."""
-        return any(t != Taken() for t in self.taken.values())
+        return any(t != InputProgress() for t in self.taken.values())
 
     def records(self, job_id: int) -> list[PositionRecord]:
         """The stored form."""
@@ -60,7 +64,7 @@ def position_of(records: Iterable[PositionRecord]) -> Position | None:
     if not found:
         return None
     assert len({r.epoch for r in found}) == 1, "a job takes in one epoch at a time"
-    taken = {r.upstream_id: Taken(r.sequence, r.next_key, r.parts, r.done) for r in found}
+    taken = {r.upstream_id: InputProgress(r.sequence, r.next_key, r.parts, r.done) for r in found}
     return Position(found[0].epoch, taken)
 
 
@@ -171,7 +175,7 @@ Rest: TypeAlias = TableRest | SourceRest
 
 @dataclass(frozen=True)
 class Step:
-    """What a job takes in at one go."""
+    """What a job takes in at one go: a slice of each of some inputs."""
 
     slices: Mapping[int, Slice]
     last: bool
@@ -205,10 +209,10 @@ def advanced(position: Position, step: Step) -> Position:
         if isinstance(s, KeySlice):
             assert s.low == before.next_key, "a position only goes forward, without a gap"
             high = min(s.high, END_OF_KEYS - 1)
-            taken[relation] = Taken(before.sequence + 1, high, 0, s.last)
+            taken[relation] = InputProgress(before.sequence + 1, high, 0, s.last)
         else:
             assert s.low == before.sequence, "a position only goes forward, without a gap"
-            taken[relation] = Taken(s.high, LOWEST_KEY, s.parts, s.last)
+            taken[relation] = InputProgress(s.high, LOWEST_KEY, s.parts, s.last)
     return Position(position.epoch, taken)
 
 

@@ -2,6 +2,10 @@
 
 A subscription is an object of the catalog with a promise: changes of a table or view stay readable for so long. It runs
 nothing. Who reads has a position of his own, and needs nothing of the server between two pieces.
+
+A subscription is an object without a job: `releasable` counts its retention, so the safe epoch stays behind it.
+`Feed` reads for one client, in that client's thread: it takes the runs of the moment under the locks, pins them for
+the length of a piece, and waits by asking `ChangeLog` (`Waiters.sleep`).
 """
 
 from __future__ import annotations

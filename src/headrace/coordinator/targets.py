@@ -16,7 +16,7 @@ UNKNOWN_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Upstream:
-    """One input of a job, as its next epoch sees it."""
+    """An input of a job, as the choice of the job's next epoch sees it."""
 
     relation: int
     frontier: int

@@ -28,7 +28,7 @@ POLL_WAIT_S = 2.0
 
 
 class SourceSilent(SourceError):
-    """A source does not answer."""
+    """Raised where a source does not answer in time."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Ticker:
         return self._ticking
 
     def forget(self, source_id: int) -> None:
-        """A source is dropped."""
+        """Forgets a source that was dropped."""
         self._readers.pop(source_id, None)
 
     def cancel_overdue(self) -> None:
@@ -210,8 +210,8 @@ class Ticker:
         with core.catalog.reading() as state, core.lock:
             reached = [job.committed for job in core.jobs.values() if source_id in job.upstreams]
             least = min(reached, default=0)
-            remap = state.offsets_at(source_id, least) if least else None
-        return None if remap is None else remap.offsets
+            binding = state.offsets_at(source_id, least) if least else None
+        return None if binding is None else binding.offsets
 
     def _note(self, poll: _Poll, reader: _Reader) -> None:
         """Keep what a source said of its state; its readers and its back-off."""

@@ -1,6 +1,10 @@
 """Which steps of a group's epoch run next, as one Spark job. Pure decisions.
 
 A small step costs Spark about as much as an empty one, so steps of views that do not read one another share a job.
+
+Steps of one job that fail are run again one by one (`apart`): so the one that is to blame fails under its own name,
+with all that follows from a failure, and a task that was lost is no failure of anybody. A sign of life from any of
+them is one of all for `epoch_timeout_ms`.
 """
 
 from __future__ import annotations

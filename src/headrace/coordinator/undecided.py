@@ -1,4 +1,9 @@
-"""Transactions of DDL of which it is not known whether they are durable, because the catalog stopped answering."""
+"""Transactions of DDL of which it is not known whether they are durable, because the catalog stopped answering.
+
+The next statement and every tick look whether the catalog knows by now. A view that was dropped is forgotten, one
+that was not goes on; what was said not to be created is deleted; a job becomes as its record is. Until then the job
+of a DROP stands still.
+"""
 
 from __future__ import annotations
 

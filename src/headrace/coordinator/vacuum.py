@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core
-from headrace.coordinator.guard import Several
+from headrace.coordinator.guard import PiecesOfWork
 from headrace.coordinator.owner import Owner
 from headrace.state.objects import visible_name
 from headrace.state.run import OPEN_RUNS
@@ -18,7 +18,7 @@ from headrace.state.schema import RunRef
 
 @dataclass
 class VacuumCounts:
-    """What vacuum has done since the server started."""
+    """What vacuum has deleted and kept since the server started."""
 
     passes: int = 0
     deleted: int = 0
@@ -70,7 +70,7 @@ class Vacuum:
         before = self._unreferenced
         self._unreferenced = unreferenced(found, referenced, writing, before, now.monotonic_s)
         seen_again = {path: since_s for path, since_s in self._unreferenced.items() if path in before}
-        several, deleted = Several(), 0
+        several, deleted = PiecesOfWork(), 0
         for path in expired(found, seen_again, now, grace_s):
             if self._may_delete():
                 with several.one():
@@ -94,7 +94,7 @@ class Vacuum:
 
 @dataclass(frozen=True)
 class Moment:
-    """Now, on both clocks: the monotonic one, and Unix time."""
+    """A moment on both clocks: the monotonic one for lengths, Unix time for ages of objects."""
 
     monotonic_s: float
     unix_s: float

@@ -1,4 +1,9 @@
-"""Who waits for the coordinator to get on, and who is woken when it does."""
+"""Who waits for the coordinator to get on, and who is woken when it does.
+
+An epoch becomes complete many times a second, and concerns few lanes. A thread that waits for nothing but a change of
+its inputs says so (`machine.idle`): whoever moves the epochs on asks on its behalf and leaves it asleep. What is not
+about epochs (a job is altered, dropped, fails; Spark ends) wakes everybody.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What every barrier that is under way, or stuck, waits for."""
+"""What every barrier that is under way, or stuck, waits for.
+
+A barrier waits for tasks, a retry, an input, the cadence, compaction or a slot. A view that is more than
+`lag_notice_ms` behind makes one event.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Barrier:
-    """An epoch that a job has not committed yet, and why."""
+    """An epoch that a job has not committed yet, and what it waits for."""
 
     group: str
     job_id: int

@@ -3,6 +3,13 @@
 The watermark of a source or table is part of the record of an epoch (`RemapRecord`), written before anybody uses it: so
 what is late, and what has been closed at an epoch, is the same for every job, whenever and however often it runs. A
 row is late if it is below the watermark that there was before the epoch in which the row came.
+
+So nothing depends on when a job runs. A job that takes in many bindings at once gets a source's range cut where the
+watermark has risen (`cuts`), each piece with the time below which its rows are late, and `InputStage` leaves those
+out. A source that delivers in the order of its times (`Source.time_column`) has no late rows. An `INSERT` into a
+table with a watermark writes such a record, too. Where the connector does not know times beforehand, tasks report the
+newest that they have read, and the next binding takes it up; what was read and not taken up when the server stopped
+is made up for by the next rows.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from headrace.state.watermark import not_below, times_us
 
 @dataclass(frozen=True)
 class Declared:
-    """`WATERMARK FOR column AS column - delay`."""
+    """The watermark that a relation declares: `WATERMARK FOR column AS column - delay`."""
 
     column: str
     delay_us: int
@@ -54,8 +61,8 @@ def watermark_at(graph: Graph[R, J], state: CatalogState, relation_id: int, epoc
     job = graph.jobs.get(relation_id)
     if job is not None:
         return mark_at(graph, state, job.event_time.closes, epoch)
-    remap = state.offsets_at(relation_id, epoch)
-    return None if remap is None else remap.watermark_us
+    binding = state.offsets_at(relation_id, epoch)
+    return None if binding is None else binding.watermark_us
 
 
 def mark_at(graph: Graph[R, J], state: CatalogState, mark: Mark | None, epoch: int) -> int | None:
@@ -77,12 +84,12 @@ def cuts(state: CatalogState, source_id: int, from_epoch: int, to_epoch: int) ->
     before = state.offsets_at(source_id, from_epoch) if from_epoch else None
     after = None if before is None else before.offsets
     below = None if before is None else before.watermark_us
-    for remap in state.remaps_in(source_id, from_epoch, to_epoch):
-        if remap.watermark_us != below:
-            to = _offsets_at(state, source_id, remap.epoch)
+    for binding in state.remaps_in(source_id, from_epoch, to_epoch):
+        if binding.watermark_us != below:
+            to = _offsets_at(state, source_id, binding.epoch)
             if to is not None and to != after:
                 yield Cut(after, to, below)
-            after, below = to, remap.watermark_us
+            after, below = to, binding.watermark_us
     last = _offsets_at(state, source_id, to_epoch)
     if last is not None and last != after:
         yield Cut(after, last, below)

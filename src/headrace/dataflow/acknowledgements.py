@@ -11,13 +11,13 @@ from pyspark import AccumulatorParam
 
 
 class Acknowledgements(AccumulatorParam[list[dict[str, Any]]]):
-    """Lists of acknowledgements, one after the other."""
+    """Adds up lists of acknowledgements, for Spark's accumulator."""
 
     def zero(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """None yet."""
+        """The empty list that a task begins with."""
         return []
 
     def addInPlace(self, value1: list[dict[str, Any]], value2: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Both."""
+        """Puts two lists together."""
         value1.extend(value2)
         return value1

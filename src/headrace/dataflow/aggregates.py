@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, stage_output, struct
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
@@ -25,7 +25,7 @@ from headrace.plan.types import spark_of
 from headrace.state import accumulators
 
 
-def aggregate(plan: Builder, op: Aggregate) -> Made:
+def aggregate(plan: Builder, op: Aggregate) -> StagePlan:
     """The stage that keeps the sums: rows together by group."""
     flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), _computed(op))
     rows, names = _rows(plan, op, flow), [f"g{i}" for i in range(len(op.groups))]
@@ -37,7 +37,7 @@ def aggregate(plan: Builder, op: Aggregate) -> Made:
     schema = struct([(f"o{i}", t) for i, t in enumerate(types)], weight=True)
     groups = op.state()["groups"]
     stage = AggregateStage(op.id, groups, _sums(plan, op), arrow(schema), distincts, changed=op.by_value)
-    return Made(frame, stage, stage_output(op), schema, before)
+    return StagePlan(frame, stage, stage_output(op), schema, before)
 
 
 def grouped(plan: Builder, op: Aggregate) -> Flow:

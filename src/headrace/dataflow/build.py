@@ -2,6 +2,10 @@
 
 Each stateful operator is a projection to its wire format, a distribution by `__k`, and a `mapInArrow` over a stage of
 `dataflow.operators`. Those of joins, aggregates, group recompute and rows that wait have modules of their own.
+
+Every stage renames its output to fresh expression ids and keeps a map from the query's ids to them, because Catalyst
+renews ids that occur twice in a plan. Inputs without a change are planned as empty: one plan for each set of changed
+inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headrace.connectors.sinks import delivers, drops_retractions, only_counts
 from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
 from headrace.dataflow.chains import Chains
-from headrace.dataflow.flow import Builder, Flow, InWorker, Made, arrow, struct
+from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
 from headrace.dataflow.operators import materialize
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
@@ -110,7 +114,7 @@ class EpochPlan(Builder):
     def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
         return self.chains.onward(worker, rows, frame)
 
-    def made(self, op: Operator) -> Made:
+    def made(self, op: Operator) -> StagePlan:
         """What an operator with a stage of its own is made of."""
         makers: dict[type[Operator], Any] = {
             Input: self._input,
@@ -121,30 +125,30 @@ class EpochPlan(Builder):
             Session: partial(sessions.sessions, self),
             WindowClose: partial(waiting.window_close, self),
         }
-        made: Made = makers[type(op)](op)
+        made: StagePlan = makers[type(op)](op)
         return made
 
-    def _input(self, op: Input) -> Made:
+    def _input(self, op: Input) -> StagePlan:
         schema = struct([(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
         table = self.relations[op.relation]
         stage = InputStage(
             op.id, op.relation, tuple(op.columns), table, self.parallelism, arrow(schema), op.late, op.changes_only
         )
-        return Made(self.slices(), stage, op.output, schema)
+        return StagePlan(self.slices(), stage, op.output, schema)
 
     def _unchanged(self, op: Input) -> Flow:
         fields = [(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)]
         empty = self.bridge.spark.createDataFrame([], struct(fields, weight=True))
         return self.read_as(empty, op.output)
 
-    def _constant(self, op: Constant) -> Made:
+    def _constant(self, op: Constant) -> StagePlan:
         names = [n for n in op.rows.schema.names if n != "__row"]
         schema = struct([(n, spark_of(a.handle)) for n, a in zip(names, op.output)], weight=True)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, op.rows.schema) as writer:
             writer.write_table(op.rows)
         stage = ConstantStage(op.id, sink.getvalue().to_pybytes(), arrow(schema))
-        return Made(self.slices(), stage, op.output, schema)
+        return StagePlan(self.slices(), stage, op.output, schema)
 
     def _rowwise(self, op: Rowwise) -> Flow:
         b, flow = self.bridge, self.flow(op.children[0])
@@ -183,7 +187,7 @@ class EpochPlan(Builder):
             frame = frame.coalesce(1)
         return self.read_as(frame, op.output)
 
-    def _lookup(self, op: Lookup) -> Made:
+    def _lookup(self, op: Lookup) -> StagePlan:
         b, flow, table = self.bridge, self.flow(op.children[0]), self.relations[op.relation]
         assert table is not None
         flow = self.noted(f"{op.id}!", flow, op.keys, condition=True)
@@ -195,5 +199,5 @@ class EpochPlan(Builder):
         stage = LookupStage(op.id, op.relation, table, names, len(op.own), op.outer, arrow(schema))
         worker = self.in_worker(op.children[0], flow, frame)
         if worker is not None:
-            return Made(worker.frame, stage, op.output, schema, worker.stages)
-        return Made(frame, stage, op.output, schema)
+            return StagePlan(worker.frame, stage, op.output, schema, worker.stages)
+        return StagePlan(frame, stage, op.output, schema)

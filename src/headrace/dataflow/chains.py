@@ -1,4 +1,19 @@
-"""Operators that follow one another in one Python worker, without Spark in between."""
+"""Operators that follow one another in one Python worker, without Spark in between.
+
+Python stages are what a small epoch mostly pays for, so there are as few as possible. What stands between two
+operators are filters, projections and the columns that rows send to the next one; `vectors.py` translates those that
+have an exact twin among Arrow's kernels, and then they are computed in the worker:
+
+- A query that only filters and projects has one Python stage, and no row ever goes to Java.
+- With several tasks rows still go through Spark's shuffle to the tasks of their keys.
+- Rows on their way to an aggregate are combined in the worker that made them (`operators/combine.py`), unless a
+  sample shows that keys hardly repeat: fewer are shuffled, or sorted in the same worker.
+- With one task, as for any small epoch, there is nothing to distribute: the whole way from the input through joins of
+  which one side has changed and aggregates to the view is one worker's. Rows get the `__k` that Spark would give them
+  (`operators/spark_hash.py`), since epochs of any parallelism read the same state.
+
+What has no exact twin stays Spark's: the chain ends below it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +48,7 @@ class Chain(InWorker):
         return len(self.schema) - 1
 
     def positions(self, attrs: Sequence[Attr]) -> tuple[int, ...]:
-        """Where some attributes are."""
+        """The positions of some attributes in a batch."""
         return tuple(self.places[a.id] for a in attrs)
 
     def then(self, operator: str, step: Step, schema: StructType, places: Mapping[int, int], placed: Placed) -> Chain:

@@ -1,4 +1,9 @@
-"""Whether Spark's tasks run on other hosts, and what has to be settled with these before any work is given to them."""
+"""Whether Spark's tasks run on other hosts, and what has to be settled with these before any work is given to them.
+
+The store's address that tasks on other hosts are told names an object that the server has put there
+(`StoreRoot.proof`, `state/proof.py`): no process opens the store without having seen it. At the start all executors
+answer it. An epoch or merge whose objects the server does not see has failed (`confirm`).
+"""
 
 from __future__ import annotations
 

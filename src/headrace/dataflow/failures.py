@@ -1,4 +1,7 @@
-"""What fails on a row in a view that goes on past it: which rows are noted, and what the failure says."""
+"""What fails on a row in a view that goes on past it: which rows are noted, and what the failure says.
+
+The driver computes a sample's expression once more, over constants, for its message.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,21 @@ SAMPLE_CHARS = 80
 
 
 @dataclass(frozen=True)
-class Noted:
-    """The expressions that one stage notes the failures of, and the columns of its samples: id and name."""
+class NotedChecks:
+    """The expressions whose failures one stage notes, and the columns of its samples, by id and name."""
 
     checks: tuple[JExpr, ...]
     texts: tuple[str, ...]
-    """The same for people."""
+    """The expressions as people read them."""
     columns: tuple[tuple[int, str], ...]
 
 
-def noted_by(checks: Sequence[JExpr], columns: Sequence[tuple[int, str]]) -> Noted:
+def noted_by(checks: Sequence[JExpr], columns: Sequence[tuple[int, str]]) -> NotedChecks:
     """What a stage notes."""
-    return Noted(tuple(checks), tuple(_EXPR_ID.sub("", str(c.toString())) for c in checks), tuple(columns))
+    return NotedChecks(tuple(checks), tuple(_EXPR_ID.sub("", str(c.toString())) for c in checks), tuple(columns))
 
 
-def described(b: Bridge, noted: Mapping[str, Noted], error: Mapping[str, Any]) -> dict[str, Any]:
+def described(b: Bridge, noted: Mapping[str, NotedChecks], error: Mapping[str, Any]) -> dict[str, Any]:
     """A row error as it is shown. What a stage has noted gets its message by computing the expression once more."""
     found = noted.get(error.get("stage", ""))
     if found is None:

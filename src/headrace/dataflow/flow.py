@@ -2,6 +2,10 @@
 
 Between two operators rows flow as a Catalyst plan with the query's attributes and one weight attribute, over which the
 query's own expressions are used, never printed and parsed again.
+
+Rows that are together stay together: a `Flow` knows which columns have decided in which task its rows are
+(`Flow.placed`). What counts the matches of an outer, semi or anti join, and a window function by the key of the join
+below it, find their rows where the join has brought them, without a second shuffle.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
 
-from headrace.dataflow.failures import Noted, noted_by
+from headrace.dataflow.failures import NotedChecks, noted_by
 from headrace.dataflow.operators.failures import FailureStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan import tolerance
@@ -65,8 +69,8 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A stage that is about to run: over which rows, and what it puts out."""
+class StagePlan:
+    """The plan of one stage: the rows that it runs over, the stage itself, and what it puts out."""
 
     frame: DataFrame
     stage: Any
@@ -114,7 +118,7 @@ class Builder(ABC):
         self.key = key
         self.on_error = tolerance.FAIL
         """What becomes of rows on which an expression fails."""
-        self.failures: dict[str, Noted] = {}
+        self.failures: dict[str, NotedChecks] = {}
         """The stages that note such rows, by label."""
         self.names: Mapping[int, str] = {}
         """The names of the query's attributes."""
@@ -126,7 +130,7 @@ class Builder(ABC):
         """The operator's output, planned."""
 
     @abstractmethod
-    def made(self, op: Operator) -> Made:
+    def made(self, op: Operator) -> StagePlan:
         """What an operator with a stage of its own is made of."""
 
     @abstractmethod
@@ -227,7 +231,7 @@ class Builder(ABC):
         return b.rewrite(expression, mapped)
 
     def column(self, expression: JExpr, flow: Flow) -> SparkColumn:
-        """The same as a column."""
+        """The same expression as a column of Spark's Python API."""
         return self.bridge.column(self.at(expression, flow))
 
     def columns(self, flow: Flow, attrs: Sequence[Attr]) -> list[SparkColumn]:
@@ -312,5 +316,5 @@ def struct(fields: Sequence[tuple[str, DataType]], *, weight: bool = False, tag:
 
 
 def arrow(schema: StructType) -> pa.Schema:
-    """The same for Arrow."""
+    """The same schema for Arrow."""
     return pa.schema([pa.field(f.name, arrow_of_spark(f.dataType)) for f in schema.fields])

@@ -1,4 +1,12 @@
-"""Plans of joins: the stage that joins, and those that count matches for the sides that are preserved."""
+"""Plans of joins: the stage that joins, and those that count matches for the sides that are preserved.
+
+The pairs of an inner join pass the residual condition as a plain filter afterwards. For an outer join they go on to a
+second stage, keyed by the whole row of the preserved side, which counts the pairs that each distinct row has after
+the residual condition: a row is put out (padded, or as a semi, anti or existence join wants it) when its count passes
+between zero and more. A full join has one such stage for each side.
+
+Both sides travel in one stream; columns of equal types share *slots*.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from headrace.dataflow.flow import Builder, Flow, Made, Placed, arrow, stage_output, struct
+from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, stage_output, struct
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.shared import SharedRows
@@ -19,7 +27,7 @@ from headrace.plan.tree import Attr, Join, JoinSide
 from headrace.plan.types import spark_of
 
 
-def join(plan: Builder, op: Join) -> Made:
+def join(plan: Builder, op: Join) -> StagePlan:
     """The stage that joins: rows of both sides on one wire, together by their key."""
     slots = _Slots()
     sides = [_side(plan, op, i, slots) for i in (0, 1)]
@@ -36,8 +44,8 @@ def join(plan: Builder, op: Join) -> Made:
     if len(busy) == 1:
         (i,) = busy
         frame, before = plan.collected(op.children[i], flows[i], wire[i], single=not op.left.keys)
-        return Made(frame, stage, attrs, schema, before)
-    return Made(plan.together(wire[0].unionByName(wire[1]), single=not op.left.keys), stage, attrs, schema)
+        return StagePlan(frame, stage, attrs, schema, before)
+    return StagePlan(plan.together(wire[0].unionByName(wire[1]), single=not op.left.keys), stage, attrs, schema)
 
 
 def joined(plan: Builder, op: Join) -> Flow:

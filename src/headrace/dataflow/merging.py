@@ -1,4 +1,10 @@
-"""Large merges as Spark jobs: a task for each range of keys, in the pool for maintenance."""
+"""Large merges as Spark jobs: a task for each range of keys, in the pool for maintenance.
+
+A merge of less than `compaction_spark_mb` happens in the maintenance thread. A larger one is cut into ranges of keys
+of about equal size, by the sparse indexes of its runs, and each task writes a run of its own; one such job runs at a
+time. One edit replaces the old runs by all of them. A key is in only one of them, so they count as one run for the
+choice of merges and for back-pressure (`levels`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How plan nodes that call Python functions over many rows become part of an epoch's plan."""
+"""How plan nodes that call Python functions over many rows become part of an epoch's plan.
+
+The functions' code is taken from the plan as Spark would have sent it to its workers.
+"""
 
 from __future__ import annotations
 

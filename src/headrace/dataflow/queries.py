@@ -39,7 +39,8 @@ class KernelQuery:
     def run(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """The result over the relation's rows, whose columns are all there, in order.
 
-        Raises `Doubt`, or what Arrow raises, for values of which a kernel is not sure: Spark is to give the verdict.
+        Raises `UncertainValue`, or what Arrow raises, for values of which a kernel is not sure: Spark is to give the
+        verdict.
         """
         found = [computed(b.steps, Rows.of([], 1), self.output) for b in self.branches if not b.reads]
         if self.reads:

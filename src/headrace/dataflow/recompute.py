@@ -1,4 +1,10 @@
-"""Plans of group recompute: the rows of changed groups before and after, and Spark's own operator over both."""
+"""Plans of group recompute: the rows of changed groups before and after, and Spark's own operator over both.
+
+A top-N (a limit with its order, or a window function below a filter like `rank <= N`) is group recompute of the first
+N rows of a partition, with all that tie with the last: for window functions whose frames reach no further than the
+current row. With `dense_rank` they are the rows of the first N codes. A partition whose first rows stay as they were
+puts out nothing.
+"""
 
 from __future__ import annotations
 

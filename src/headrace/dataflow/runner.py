@@ -1,4 +1,16 @@
-"""Runs epochs of one view: the Spark plan is made once for each parallelism and used for every epoch."""
+"""Runs epochs of one view: the Spark plan is made once for each parallelism and used for every epoch.
+
+A plan for one task has no shuffle, and its RDD is simply run again; a plan with shuffles is cloned for each epoch.
+The parameters travel in a local property that is one for each view: so the RDDs of several views can stand side by
+side in a union and run as one job (`run_with`), each with an attempt and acknowledgements of its own, as if it ran
+alone. Only its tasks in the job's last stage have other partition numbers; which stages those are, and how many
+partitions lie before, is among its parameters.
+
+What counts is what the acknowledgements say. Each stage reports how many rows it wrote, and the last stage of a task
+the runs. Both must agree, and every task of every stage must be heard of, as far as the plan tells how many there
+are: Spark also takes a task as done whose update of an accumulator it has lost. Results of tasks that failed are
+never reported; a stage that reports twice for one slice makes the whole attempt void.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +29,7 @@ from pyspark import Accumulator, SparkContext
 
 from headrace.dataflow.acknowledgements import Acknowledgements
 from headrace.dataflow.build import EpochPlan
-from headrace.dataflow.failures import Noted, described
+from headrace.dataflow.failures import NotedChecks, described
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
@@ -38,7 +50,7 @@ PLANS_AT_MOST = 32
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool, failures: Mapping[str, Noted]):
+    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool, failures: Mapping[str, NotedChecks]):
         self._plan = executed_plan
         self.failures = failures
         """Which of its stages note on what rows expressions fail."""
@@ -56,7 +68,7 @@ class _PhysicalPlan:
 
 @dataclass
 class EpochResult:
-    """What one epoch has written, and what it says of itself."""
+    """What a step on Spark has written and counted."""
 
     runs: list[RunRef] = field(default_factory=list)
     rows_in: int = 0
@@ -108,7 +120,7 @@ class EpochRunner:
         """What its stages in Spark are told apart by from those of other views."""
         self._key = secrets.token_bytes(32)
         """What the values of secrets are encrypted by on their way to tasks: known to its stages alone."""
-        self._failures: Mapping[str, Noted] = {}
+        self._failures: Mapping[str, NotedChecks] = {}
         """Of the plan that runs."""
         self._tasks: Mapping[str, int] = {}
         """How many tasks the stages of the plan that runs have."""

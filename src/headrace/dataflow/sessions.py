@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pyspark.sql import functions as F
 
-from headrace.dataflow.flow import Builder, Made, arrow, struct
+from headrace.dataflow.flow import Builder, StagePlan, arrow, struct
 from headrace.dataflow.operators.session import TIME, SessionStage
 from headrace.plan.tree import Session
 from headrace.plan.types import spark_of
 
 
-def sessions(plan: Builder, op: Session) -> Made:
+def sessions(plan: Builder, op: Session) -> StagePlan:
     """Its rows by the hash of the key, with their times as microseconds."""
     b, flow = plan.bridge, plan.flow(op.children[0])
     keys = [plan.column(k, flow) for k in op.keys]
@@ -23,4 +23,4 @@ def sessions(plan: Builder, op: Session) -> Made:
     frame, before = plan.collected(op.children[0], flow, rows, single=not keys, placed=placed)
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
     stage = SessionStage(op.id, op.state()[Session.TABLE], op.gap_us, tuple(op.columns), arrow(schema))
-    return Made(frame, stage, op.output, schema, before)
+    return StagePlan(frame, stage, op.output, schema, before)

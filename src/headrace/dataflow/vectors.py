@@ -1,4 +1,11 @@
-"""Catalyst's expressions as calls of Arrow's kernels, as far as these do exactly the same (or raise)."""
+"""Catalyst's expressions as calls of Arrow's kernels, as far as these do exactly the same (or raise).
+
+A kernel that meets a value of which it is not sure (an overflow, the lower case of a letter beyond ASCII, a date
+without a calendar) raises: the step runs again at once with Spark's own expressions, and the view stays with these
+until it is loaded anew (`EpochRunner.run_with`). So errors are always Spark's own, and exactness does not rest on how
+far a kernel has been thought through. `tests/dataflow/test_vectors.py` compares every function, and random nestings
+of them, with Spark over values that are drawn to be difficult.
+"""
 
 from __future__ import annotations
 

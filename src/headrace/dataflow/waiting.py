@@ -9,7 +9,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headrace.dataflow.flow import Builder, Flow, Made, arrow, struct
+from headrace.dataflow.flow import Builder, Flow, StagePlan, arrow, struct
 from headrace.dataflow.operators.close import WindowCloseStage
 from headrace.dataflow.operators.timed import KeepStage, PlaceStage, TimeBound
 from headrace.plan.tree import TemporalFilter, WindowClose
@@ -43,7 +43,7 @@ def timed(plan: Builder, op: TemporalFilter) -> Flow:
     return plan.read_as(made, op.output)
 
 
-def window_close(plan: Builder, op: WindowClose) -> Made:
+def window_close(plan: Builder, op: WindowClose) -> StagePlan:
     """Its rows, and one for each slice of the state: the watermark may pass what waits there without any row."""
     b, flow = plan.bridge, plan.flow(op.children[0])
     columns = plan.columns(flow, op.output)
@@ -55,4 +55,4 @@ def window_close(plan: Builder, op: WindowClose) -> Made:
     known = {"__k": lows[F.col("id")], "__w": F.lit(0).cast("bigint"), "__i": F.col("id")}
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
     stage = WindowCloseStage(op.id, op.state()[WindowClose.TABLE], plan.parallelism, arrow(schema))
-    return Made(plan.together(_with_slices(plan, rows, known)), stage, op.output, schema)
+    return StagePlan(plan.together(_with_slices(plan, rows, known)), stage, op.output, schema)

@@ -1,4 +1,14 @@
-"""The demonstration: a year of flights through live views, a crash half-way, and the proof that all is exact."""
+"""The demonstration: a year of flights through live views, a crash half-way, and the proof that all is exact.
+
+run.py     what happens, from the first file to the verdict
+data.py    the input: flights out of New York in 2013
+views.py   the statements
+server.py  the server: a child process that is killed and started again
+board.py   what is known while it runs
+watch.py   fills the board from the server's system relations
+screen.py  shows the board: a live table, or plain lines
+verify.py  compares every view with its query, computed by Spark from the files
+"""
 
 from __future__ import annotations
 

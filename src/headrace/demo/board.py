@@ -26,7 +26,7 @@ class ViewState:
 
 @dataclass
 class Board:
-    """Everything that is shown."""
+    """Everything that the demonstration's screen shows, and the lock around it."""
 
     total: int
     """Flights in all."""

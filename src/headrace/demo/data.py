@@ -65,7 +65,7 @@ _NULLS: Final = ["NA", ""]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Where the files are."""
+    """The paths of the demonstration's files."""
 
     directory: Path
     flights: int

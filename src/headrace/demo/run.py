@@ -71,7 +71,7 @@ class _Demo:
         self._watching = True
 
     def play(self) -> list[Verdict]:
-        """Everything up to the verdicts."""
+        """Runs everything up to the verdicts."""
         board = self._board
         self._start("starting headrace serve")
         board.connect = f"psql -h {HOST} -p {self._server.port} -d dev -U root"

@@ -20,7 +20,7 @@ _SLOW_MS: Final = 10_000
 
 
 class Screen(Protocol):
-    """Shows a board whenever it is told to."""
+    """Prints a board as plain lines whenever it is told to."""
 
     def __enter__(self) -> Screen: ...
 
@@ -75,7 +75,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A table that is drawn again in place."""
+    """Draws a board again in place, on a terminal."""
 
     def __init__(self, board: Board, console: Console):
         self._board = board

@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome for one view."""
+    """The outcome of comparing one view with its query."""
 
     view: str
     rows: int
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def compare(view: str, expected: Sequence[Row], found: Sequence[Row]) -> Verdict:
-    """Both as multisets of rows."""
+    """Compares view and query as multisets of rows."""
     should, has = Counter(expected), Counter(found)
     missing, extra = should - has, has - should
     if not missing and not extra:

@@ -12,7 +12,7 @@ from headrace.sql.types import pg_type_text
 
 @dataclass(frozen=True)
 class View:
-    """A materialized view and what it tells."""
+    """A materialized view of the demonstration, and what it tells people."""
 
     name: str
     meaning: str

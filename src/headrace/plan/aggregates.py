@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _AGGREGATE = frozenset({"AggregateExpression"})
 _SMALL = (pa.int8(), pa.int16(), pa.int32())
+_BITWISE = {"BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor"}
 
 
 def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
@@ -103,6 +104,10 @@ def _accumulator(
         return _count(b, counted)
     if name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
         return _sum(b, function, b.filtered(call, b.children(function)[0]))
+    if name in _BITWISE:
+        argument = b.children(function)[0]
+        kind, result = arrow_of(argument), _fresh(b, _BITWISE[name], argument)
+        return Accumulator(_BITWISE[name], b.filtered(call, argument), kind, result, kind)
     return None
 
 
@@ -218,7 +223,7 @@ def _result(
 
 def _final(b: Bridge, function: JExpr, a: Accumulator) -> JExpr:
     """What Spark's own function makes of its buffer, read from the accumulated sums."""
-    if b.kind(function) in ("Count", "Min", "Max", "First"):
+    if b.kind(function) in ("Count", "Min", "Max", "First", *_BITWISE):
         return a.result.handle
     buffers = b.items(function.aggBufferAttributes())
     total = b.cast(a.result.handle, buffers[0].dataType())

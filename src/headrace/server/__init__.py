@@ -1,4 +1,56 @@
-"""The PostgreSQL wire protocol, version 3: messages, one connection's state machine, and the server around them."""
+"""The PostgreSQL wire protocol, version 3: messages, one connection's state machine, and the server around them.
+
+Messages, no I/O:
+
+wire.py         integers, strings, frames
+frontend.py     what a client sends
+backend.py      what the server sends
+binary.py       values in PostgreSQL's binary format
+rows.py         result columns and batches as row descriptions and data rows
+
+One connection:
+
+connection.py   the state machine: messages in, bytes out, a session behind it
+portals.py      prepared statements and portals
+copy_in.py      COPY FROM STDIN: bytes to rows, bounded in memory
+copy_text.py    text and CSV: bytes to records of fields
+copy_binary.py  the binary format: bytes to rows
+copy_out.py     COPY TO STDOUT: rows to bytes
+
+Login:
+
+door.py         who is let in, and what encrypts the line, made of the settings
+gate.py         one client's login as a state machine. No I/O
+tls.py          certificates, read again when their files change
+
+The server:
+
+server.py       accepts clients, routes cancel requests, stops gracefully
+peer.py         one client: bytes between its socket and its connection
+worker.py       a thread for each connection's blocking calls
+client.py       a small blocking client, for the shell and the tests
+
+*Login.* A client gets a session when it is known who it is. `gate.py` goes by the rules of `session/access.py`, the
+roles of `session/roles.py` and the exchange of `common/scram.py`. A client whose role does not exist is asked the
+same questions as one whose role does. `peer.py` answers a request for TLS itself, before the connection sees it:
+nothing that came in plain text may count as said by TLS.
+
+*Threads.* The session's calls block, so a connection's generator runs in its worker. Statements whose work is small
+run on the event loop instead, where their bytes arrive: row operations, `BEGIN`, `COMMIT`, `ROLLBACK`, and reads that
+`session/reading/at_once.py` answers. For a row operation the state machine yields what is pending and goes on once
+its group has been committed, of which the loop is told once for the whole group. Bind, Execute and Sync of a
+statement that returns no rows have a shorter way (`Connection.take_quickly`), which says the same. The event loop
+never closes a result: what holds a snapshot is released in the connection's worker.
+
+*COPY.* A connection that copies in remembers what comes after it in its script, and hands all messages to the sink
+until `CopyDone`. `tests/server/test_copy_formats.py` has PostgreSQL read the same bytes.
+
+*Cancelling.* A cancel counts for a whole *request*: all that runs between two calls of `begin_request`, which the
+server makes when messages reach an idle connection and when it tells the client that it is ready. So a cancel between
+two statements of one text stops the second, and one that comes too late stops nothing. What runs in a thread of its
+own so that waiting for it can be cancelled (`FLUSH`, filling a view) is given a function that tells whether anybody
+still waits.
+"""
 
 from __future__ import annotations
 

@@ -23,17 +23,17 @@ Encryption: TypeAlias = Literal["disable", "prefer", "require", "verify-ca", "ve
 
 
 class ServerError(HeadraceError):
-    """An error that a server reported."""
+    """Raised for an error that the server has reported."""
 
 
 class PasswordNeeded(OperationalError):
-    """The server asks for a password, and none was given."""
+    """Raised where the server asks for a password and none was given."""
 
     sqlstate = "28P01"
 
 
 class ConnectionLost(OperationalError):
-    """The server is not there, or no longer."""
+    """Raised where the server cannot be reached, or has gone."""
 
     sqlstate = "08006"
 
@@ -133,7 +133,7 @@ class PgClient:
             line.recv(1)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Says goodbye and closes the socket."""
         with contextlib.suppress(OSError, ConnectionLost):
             self.send(frontend.Terminate())
         self._socket.close()

@@ -63,7 +63,7 @@ class CopyOut:
         return [delimiter.join(fields) + b"\n" for fields in zip(*columns)]
 
     def end(self) -> Iterator[bytes]:
-        """What comes after them."""
+        """The bytes behind the last row."""
         if self.form.form == "binary":
             head, self._head = self._head, b""
             yield head + _BINARY_END

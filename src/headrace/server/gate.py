@@ -21,7 +21,7 @@ _REFUSED: Final = "28000"
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What the socket tells of a client."""
+    """What the socket tells of a client: its address, and whether the line is encrypted."""
 
     address: str = ""
     encrypted: bool = False
@@ -32,7 +32,7 @@ class Wire:
 
 
 class Gate:
-    """Rules and roles, as of now."""
+    """The rules and roles as of now, by which clients are let in."""
 
     def __init__(
         self,

@@ -94,7 +94,7 @@ class Line(asyncio.StreamReaderProtocol):
 
 
 class Peer:
-    """A client's socket. All methods belong to the event loop's thread.
+    """A client's socket and its connection. All methods belong to the event loop's thread.
 
     What is quick is handled where its bytes arrive; all else by the task that `run` is, with a thread of its own.
     """

@@ -19,7 +19,7 @@ _END: Final = "-----END CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was read."""
+    """What the certificate files have come to: the context for new connections, and its channel binding."""
 
     context: ssl.SSLContext
     binding: bytes | None = field(repr=False)

@@ -1,1 +1,79 @@
-"""Sessions: statements in, results out; and the database as Python programs use it."""
+"""Sessions: statements in, results out; and the database as Python programs use it.
+
+The database:
+
+database.py      `Database` and `connect`: a database in this process
+keeper.py        keeps Spark running, and puts another application in its place when it has ended
+rehearsal.py     a first life of Spark that only fills the archive of its classes
+logs.py          what the commands log
+
+A session:
+
+session.py       `Session`: one statement after another, with settings and a transaction
+result.py        what a statement returns
+transactions.py  what a transaction has read and wants to write; BEGIN, COMMIT, ROLLBACK
+scripts.py       several statements in one text
+startup.py       settings that a client sends when it connects
+variables.py     settings of a session: SET and SHOW
+parameters.py    settings of the system: ALTER SYSTEM
+idle.py          limits of idle sessions and of transactions
+turns.py         queries that run at once, and those that wait their turn
+
+Statements known before they run:
+
+prepared.py      statements with parameters
+named.py         prepared statements by the name that a client chose
+texts.py         texts that differ in whole numbers only share a plan
+
+What names mean:
+
+names.py         relations of the catalog, system relations, views in place of their names
+leaves.py        relations as leaves of Spark queries
+functions.py     functions that users create
+parts.py         hidden views: the joins that a view was cut at
+
+Who may do what:
+
+access.py        who may connect from where, and how they prove it. No I/O
+roles.py         roles and their memberships, as objects of the catalog
+rights.py        what a role may do to an object
+
+Queries and streams:
+
+engine.py        queries on Spark
+frames.py        views from DataFrames and from Spark SQL
+held.py          snapshots that DataFrames read, held as long as a DataFrame lives
+following.py     `Database.subscribe`
+
+Rooms of their own:
+
+execution/       how each kind of statement is carried out
+reading/         reads that need no Spark
+introspection/   queries that look into the system catalogs only
+system/          system relations and functions
+pipelines/       relations defined by functions of a Python file
+
+*Kinds of statements.* Each class of statements says whether it `writes`; a class that does not say so cannot be
+defined. Columns of lists stand in one table, from which both the description and the result are made.
+`tests/session/test_settings.py` fails for a setting or a session variable without a reader.
+
+*Spark comes and goes.* What can be served without Spark is served before it is there. `Database` opens the catalog
+and takes up relations and jobs without plans. `SparkStart` starts Java on a thread, and `SparkKeeper` takes the
+session when it comes, the same way as after a loss of Spark (`Coordinator.expect_spark`, `renew`): one place waits
+(`SparkKeeper.wait_ready`), one tries again, one fails what waits. Jobs are `starting` until then: without a runner no
+lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).
+`Lifecycle.define` tells the planner of all relations; `Lifecycle.plan` plans group by group, those with a backlog
+first, and lets each run.
+
+A call that Spark's JVM does not answer becomes `SparkLost`, upon which the keeper looks at once whether the JVM still
+runs. If not, the coordinator is suspended (no lane begins an epoch; what fails counts as no failure), PySpark's
+singletons are cleared and another application starts (`dataflow/spark.py`, `successor`). Planner and query engine
+move there, functions are registered, all views are planned again under the same check of fingerprints as at a start.
+Jobs get new runners and a new `version`, so attempts of the old application commit nothing.
+
+The command loads its modules before Java starts, which takes all cores; `tests/test_start_imports.py` says what must
+not be among them. `headrace prepare` lets Java keep Spark's classes in an archive.
+
+*Pins end.* A pin keeps history from being merged, so each has an end: that of the client's transaction or result,
+which `idle.py` and the server's `Peer` bound in time; and for `Database.table` that of the last DataFrame over it.
+"""

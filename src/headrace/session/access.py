@@ -38,7 +38,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line."""
+    """A line of the rules: whom it fits, and how they prove who they are."""
 
     encrypted: tuple[bool, ...]
     databases: tuple[str, ...] | None
@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All of them, in order."""
+    """All rules in their order; the first one that fits decides."""
 
     rules: tuple[Rule, ...]
 

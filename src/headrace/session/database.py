@@ -65,7 +65,7 @@ _SHOWN_ROWS = 20
 
 
 class QueryResult:
-    """The rows of a statement, in memory."""
+    """A statement's rows, held in memory."""
 
     def __init__(self, tag: str, columns: list[ResultColumn] | None, table: pa.Table, notices: list[str]):
         self.tag = tag
@@ -456,8 +456,13 @@ class Database:
         if failure is not None:
             raise failure
 
+    def sessions(self) -> list[Session]:
+        """The sessions that are open, in the order in which they were opened."""
+        # Not under the lock, which `sql` holds for as long as its statement runs: to copy a set is one step.
+        return sorted(self._sessions.copy(), key=lambda session: session.number)
+
     def forget(self, session: Session) -> None:
-        """A session has ended."""
+        """Forgets a session that has ended."""
         with self._lock:
             self._sessions.discard(session)
 

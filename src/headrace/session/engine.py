@@ -44,7 +44,7 @@ _SLICE_ROWS = 1_000_000
 
 
 class Engine:
-    """Spark sessions for queries. Safe to use from several threads."""
+    """Owns the Spark sessions that queries run in, and makes leaves for them. Thread-safe."""
 
     def __init__(self, root: Root, parallelism: int | None):
         """Queries can be run once `renew` has brought a Spark. `parallelism` is by default what fits that."""

@@ -1,4 +1,11 @@
-"""Functions that users create: checked, kept in the catalog, and made known to Spark's sessions."""
+"""Functions that users create: checked, kept in the catalog, and made known to Spark's sessions.
+
+A function is an object of the catalog, of kind `function`, with its source or its pickle as payload. Functions are
+made known before anything is planned at a start.
+
+`sql/functions.py` and `sql/binder/routines.py` rewrite calls, `dataflow/operators/functions.py` runs in the workers.
+A traceback is cut down to the user's frames (`plan/failures.py`).
+"""
 
 from __future__ import annotations
 
@@ -323,7 +330,7 @@ def register(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
 
 
 def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
-    """Undo `register`."""
+    """Takes a function out of Spark's sessions again."""
     for session in sessions:
         for name in (spark_name(record), record.name):
             session.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")

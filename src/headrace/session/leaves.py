@@ -37,7 +37,7 @@ class RelationFunction:
 
 @dataclass
 class StateFunction:
-    """A state table's stored rows, as a function for `mapInArrow`."""
+    """Reads a state table's stored rows, as a function for `mapInArrow`."""
 
     schema: TableSchema
     refs: tuple[RunRef, ...]

@@ -1,4 +1,7 @@
-"""Prepared statements and portals go by names that a client chooses."""
+"""Prepared statements and portals go by names that a client chooses.
+
+They belong to the session, whether a message of the protocol or `PREPARE` has made them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""System parameters that SQL sets: they are kept in the catalog, and hold over restarts."""
+"""System parameters that SQL sets: they are kept in the catalog, and hold over restarts.
+
+What `ALTER SYSTEM` has set stands in the place of the process's settings, for all sessions.
+"""
 
 from __future__ import annotations
 

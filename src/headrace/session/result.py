@@ -24,7 +24,7 @@ class ResultColumn:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something the client should be told beside the result."""
+    """A message for the client beside the result."""
 
     message: str
     severity: str = "NOTICE"
@@ -59,7 +59,7 @@ class CopySink(Protocol):
         ...
 
     def take(self, rows: pa.RecordBatch) -> None:
-        """Take in rows."""
+        """Takes in some rows."""
         ...
 
     def finish(self) -> Result:
@@ -73,7 +73,7 @@ class CopySink(Protocol):
 
 @dataclass
 class Result:
-    """The outcome of one statement.
+    """The outcome of one statement: a tag, perhaps columns and a stream of rows, and notices.
 
     `columns` is None where the statement returns no rows at all. For a `SELECT` the tag carries no count: whoever
     sends the rows counts them. Rows of COPY TO have the format that they are to be sent in; for COPY FROM there is a
@@ -114,15 +114,15 @@ class RowResult(Result):
 
 @dataclass(frozen=True)
 class IdleLimit:
-    """When a client that asks for nothing is sent away."""
+    """How long a client may ask for nothing, and the error by which it is sent away then."""
 
     seconds: float
     error: HeadraceError
-    """What it is told."""
+    """The error that tells the client why."""
 
 
 class Ready(Protocol):
-    """Something that is going to be done; a `Future`, say."""
+    """A promise that something will be done; a `Future`, say."""
 
     def done(self) -> bool:
         """Whether it is."""
@@ -134,7 +134,7 @@ class Ready(Protocol):
 
 
 class Pending(Protocol):
-    """A statement that is under way elsewhere."""
+    """A statement that has been started and is finished elsewhere: the client's turn waits for it."""
 
     @property
     def ready(self) -> Ready:
@@ -148,7 +148,7 @@ class Pending(Protocol):
 
 @runtime_checkable
 class Quick(Protocol):
-    """What can run without blocking whoever calls it."""
+    """A statement that may run on the event loop, because it does not block."""
 
     @property
     def is_quick(self) -> bool:

@@ -100,7 +100,7 @@ class Rights:
 
     @cached_property
     def role(self) -> Role:
-        """The role itself."""
+        """The role that asks."""
         if self.known_id and self.role_id != self.known_id:
             raise UndefinedObject(f'role "{self.name}" does not exist', hint="It was dropped or renamed.")
         if self._record is not None:
@@ -111,7 +111,7 @@ class Rights:
 
     @cached_property
     def superuser(self) -> bool:
-        """Whether it may do everything."""
+        """Whether the role may do everything."""
         return self.name == ROOT or self.role.superuser
 
     @property
@@ -196,7 +196,7 @@ class Rights:
                 raise InsufficientPrivilege(f"permission denied for {described(record)}", hint=_hint(letter, record))
 
     def require_in(self, letter: str, schema: str) -> None:
-        """The same for a schema."""
+        """Raises `InsufficientPrivilege` where the role may not do that in a schema."""
         if not self.may_in(letter, schema):
             word = next(w for w, found in PRIVILEGES.items() if found == letter)
             raise InsufficientPrivilege(

@@ -27,7 +27,7 @@ PREDEFINED: Final[Mapping[str, int]] = {
 
 
 class DefaultGrant(NamedTuple):
-    """One line of `ALTER DEFAULT PRIVILEGES`."""
+    """What one `ALTER DEFAULT PRIVILEGES` says: rights on objects that are made later."""
 
     schema: str
     """Where; "" for everywhere."""
@@ -41,7 +41,7 @@ class DefaultGrant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role as of now."""
+    """A role with its attributes and memberships, as the catalog has it now."""
 
     name: str
     can_login: bool = True

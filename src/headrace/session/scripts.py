@@ -3,6 +3,8 @@
 What takes effect at once and cannot be taken back (CREATE, ALTER, DROP, FLUSH) first commits what came before it.
 BEGIN makes that transaction the client's own, COMMIT and ROLLBACK end it. Queries before the first write each read the
 newest snapshot.
+
+The generator must be closed where it is not read to its end.
 """
 
 from __future__ import annotations

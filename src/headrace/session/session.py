@@ -45,6 +45,7 @@ from headrace.session.execution import (
     dml,
     fed,
     grants,
+    kill,
     roles,
     routines,
     secrets,
@@ -100,6 +101,7 @@ class Session:
     def __init__(self, database: Database, settings: Mapping[str, str] | None = None):
         self.database = database
         self.number: int = next(_numbers)
+        self.began_ms = database.now_ms()
         self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
         self.greetings: list[Notice] = []
         """Told when the client has connected, besides what every client is."""
@@ -299,7 +301,7 @@ class Session:
     # ---- running
 
     def run(self, statement: st.Statement) -> Result:
-        """Run one statement."""
+        """Runs one statement. Its errors are the session's: translated, and placed in the text."""
         with self._request(), self._failing(statement):
             self.check()
             self._admit(statement)
@@ -855,6 +857,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.SetRole: grants.set_role,
     st.Drop: ddl.drop,
     st.AlterJob: ddl.alter,
+    st.Kill: kill.kill,
     st.Show: show.show,
     st.Describe: show.describe,
     st.Explain: show.explain,

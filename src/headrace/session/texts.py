@@ -36,7 +36,7 @@ _INT_DIGITS, _BIGINT_DIGITS = 9, 18
 
 
 class Lifted(NamedTuple):
-    """A text with parameters in the place of its whole numbers."""
+    """A text whose whole numbers were lifted out: parameters stand in their places."""
 
     text: str
     types: tuple[str, ...]

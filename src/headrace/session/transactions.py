@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Transaction:
-    """An open transaction."""
+    """A session's open transaction: its snapshot, its writes, and what it holds."""
 
     work: WriteTransaction
     held: Holds

@@ -21,7 +21,7 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """How many queries wait for their turn."""
         return len(self._queue)
 
     def resize(self, limit: int) -> None:

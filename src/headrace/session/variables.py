@@ -229,7 +229,7 @@ def _settable(name: str) -> str:
 
 
 class Variables:
-    """The values of one session."""
+    """A session's settings: what was set for it, for its transaction, and the defaults."""
 
     def __init__(self, **values: str) -> None:
         self._values: dict[str, str] = {}
@@ -262,6 +262,15 @@ class Variables:
             return self._values[key]
         if key not in self._defaults:
             raise UndefinedObject(f'unrecognized configuration parameter "{name}"', hint="SHOW ALL lists them.")
+        return self._defaults[key]
+
+    def look(self, name: str) -> str:
+        """The value of a known setting, for whoever looks from another thread: nothing is kept of it."""
+        key = _key(name)
+        for values in (self._local, self._values):
+            found = values.get(key)
+            if found is not None:
+                return found
         return self._defaults[key]
 
     def is_on(self, name: str) -> bool:

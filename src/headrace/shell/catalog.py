@@ -30,7 +30,7 @@ _NUMBERS = frozenset({"transaction", "token", "generation", "format"})
 
 
 class CatalogShell:
-    """The catalog of a database, looked at and moved from outside."""
+    """Looks at a database's catalog from outside, and moves it: `headrace catalog`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

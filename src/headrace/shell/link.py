@@ -15,14 +15,14 @@ _RIGHT_ALIGNED_OIDS = frozenset((20, 21, 23, 26, 700, 701, 1700))
 
 @dataclass(frozen=True)
 class Heading:
-    """A column as the shell shows it."""
+    """A column of a result as the shell shows it."""
 
     name: str
     numeric: bool = False
 
 
 @dataclass
-class Outcome:
+class Answer:
     """One statement's outcome. `headings` is None where there are no rows; `notices` is complete after the rows."""
 
     headings: list[Heading] | None
@@ -32,14 +32,14 @@ class Outcome:
 
 
 class Link(Protocol):
-    """A way to run statements."""
+    """Runs statements for the shell, wherever the database is."""
 
     @property
     def transaction_status(self) -> str:
         """`I`, `T` or `E`."""
         ...
 
-    def run(self, sql: str) -> Iterator[Outcome]:
+    def run(self, sql: str) -> Iterator[Answer]:
         """Run a script; one outcome for each statement. Closing the iterator cancels the rest."""
         ...
 
@@ -49,7 +49,7 @@ class Link(Protocol):
 
 
 class RemoteLink:
-    """Statements go to a server."""
+    """Sends statements to a server."""
 
     def __init__(self, client: PgClient):
         self._client = client
@@ -59,7 +59,7 @@ class RemoteLink:
         """`I`, `T` or `E`."""
         return self._client.transaction_status
 
-    def run(self, sql: str) -> Iterator[Outcome]:
+    def run(self, sql: str) -> Iterator[Answer]:
         """Run a script."""
         for reply in self._client.query(sql):
             yield _outcome_of_reply(reply)
@@ -70,7 +70,7 @@ class RemoteLink:
 
 
 class EmbeddedLink:
-    """Statements go to a session of this process."""
+    """Runs statements in a session of this process."""
 
     def __init__(self, session: SessionLike):
         self._session = session
@@ -80,7 +80,7 @@ class EmbeddedLink:
         """`I`, `T` or `E`."""
         return self._session.transaction_status
 
-    def run(self, sql: str) -> Iterator[Outcome]:
+    def run(self, sql: str) -> Iterator[Answer]:
         """Run a script."""
         finished = False
         try:
@@ -101,20 +101,20 @@ class EmbeddedLink:
         self._session.close()
 
 
-def _outcome_of_reply(reply: Reply) -> Outcome:
+def _outcome_of_reply(reply: Reply) -> Answer:
     if reply.description is None:
-        return Outcome(None, iter(()), reply.tag, reply.notices)
+        return Answer(None, iter(()), reply.tag, reply.notices)
     headings = [Heading(f.name, f.type_oid in _RIGHT_ALIGNED_OIDS) for f in reply.description.fields]
-    return Outcome(headings, map(texts, reply.rows), reply.tag, reply.notices)
+    return Answer(headings, map(texts, reply.rows), reply.tag, reply.notices)
 
 
-def _outcome_of_result(result: Result) -> Outcome:
+def _outcome_of_result(result: Result) -> Answer:
     from headrace.sql.types import pg_type
 
     if result.columns is None:
-        return Outcome(None, iter(()), result.tag, result.notices)
+        return Answer(None, iter(()), result.tag, result.notices)
     headings = [Heading(c.name, pg_type(c.type).oid in _RIGHT_ALIGNED_OIDS) for c in result.columns]
-    return Outcome(headings, _text_rows(result), result.tag, result.notices)
+    return Answer(headings, _text_rows(result), result.tag, result.notices)
 
 
 def _text_rows(result: Result) -> Iterator[list[str | None]]:

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 from headrace.errors import HeadraceError
 from headrace.server.client import ConnectionLost
 from headrace.session.result import Notice
-from headrace.shell.link import Heading, Link, Outcome
+from headrace.shell.link import Answer, Heading, Link
 from headrace.shell.script import split_statements
 from headrace.shell.table import Row, aligned, expanded
 
@@ -37,7 +37,7 @@ A statement ends with a semicolon. Ctrl-C cancels what runs."""
 
 @dataclass
 class Options:
-    """How results are printed."""
+    """How the shell prints results."""
 
     timing: bool = False
     expanded: bool = False
@@ -48,7 +48,7 @@ class Options:
 
 
 class Shell:
-    """A link to a database, and where its answers are printed."""
+    """Runs statements over a link and prints the answers."""
 
     def __init__(self, link: Link, out: TextIO, err: TextIO, options: Options | None = None):
         self.link = link
@@ -147,7 +147,7 @@ class Shell:
             self._error_line("cancelled")
         return False
 
-    def _print_all(self, outcomes: Iterator[Outcome]) -> None:
+    def _print_all(self, outcomes: Iterator[Answer]) -> None:
         for outcome in outcomes:
             self._print_notices(outcome.notices)
             told = len(outcome.notices)

@@ -211,6 +211,16 @@ def cancel(cursor: Cursor) -> st.Statement:
     return st.CancelJobs(tuple(ids))
 
 
+def kill(cursor: Cursor) -> st.Statement:
+    """Read a statement after `KILL`."""
+    text = cursor.string() if cursor.is_string() else cursor.word()
+    if not (text.isascii() and text.isdigit()):
+        cursor.at -= 1
+        cursor.fail()
+    cursor.expect_end()
+    return st.Kill(int(text))
+
+
 def discard(cursor: Cursor) -> st.Statement:
     """Read a statement after `DISCARD`."""
     for word in ("ALL", "PLANS", "SEQUENCES", "TEMPORARY", "TEMP"):

@@ -22,7 +22,7 @@ _UTF8: Final = ("utf8", "unicode")
 
 @dataclass(frozen=True)
 class CopyFormat:
-    """How rows are written in COPY."""
+    """The format of COPY: text, CSV or binary, with its characters."""
 
     form: Literal["text", "csv", "binary"] = "text"
     delimiter: str = "\t"

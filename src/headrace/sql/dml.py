@@ -197,7 +197,7 @@ def _cast_value(node: exp.Cast) -> Any:
 
 @dataclass(frozen=True)
 class Assignment:
-    """`column = value`; None stands for `DEFAULT`."""
+    """An assignment `column = value` of an UPDATE; None stands for `DEFAULT`."""
 
     column: str
     value: Expression | None

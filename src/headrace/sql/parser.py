@@ -125,6 +125,7 @@ _STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
     ("WAIT", partial(control.bare, st.Wait)),
     ("RECOVER", partial(control.bare, st.Recover)),
     ("CANCEL", control.cancel),
+    ("KILL", control.kill),
     ("DISCARD", control.discard),
     ("CLOSE", control.close),
     ("UNLISTEN", control.unlisten),

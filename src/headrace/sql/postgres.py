@@ -54,7 +54,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A statement's tree, and what was cut out before."""
+    """A statement's tree by PostgreSQL's parser, and what was cut out before."""
 
     tree: Any
     """A message of libpg_query: the statement's node."""

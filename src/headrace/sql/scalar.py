@@ -36,12 +36,12 @@ _COMPARISONS: Final[Mapping[type[exp.Expr], Callable[[Any, Any], bool]]] = {
 
 
 class NotScalar(Exception):
-    """An expression that is not understood here."""
+    """Raised for an expression that Python does not compute here."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A compiled expression: its type, and how it is computed."""
+    """A compiled expression: its type, and the function that computes it."""
 
     kind: str | None
     """Spark's type; None for a string literal, a null or a parameter whose type its context decides."""

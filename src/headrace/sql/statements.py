@@ -575,6 +575,13 @@ class CancelJobs(Statement, writes=True):
 
 
 @dataclass(frozen=True)
+class Kill(Statement, writes=False):
+    """`KILL 7`: cancels what a session runs."""
+
+    session: int
+
+
+@dataclass(frozen=True)
 class Discard(Statement, writes=False):
     """`DISCARD ALL | PLANS | SEQUENCES | TEMP`."""
 

@@ -4,7 +4,8 @@ Every layout is exact under retraction: integers and decimals as limbs of 32 bit
 (`TableSchema.carries`), so that they add without overflow however many rows there are; doubles as
 numbers with as many bits as they need (`kernels.exact_sum`) beside separate counts of NaN, +Inf and -Inf. Minima and
 maxima accumulate only over input that is never retracted; otherwise ("least", "greatest") the values themselves are
-kept in order beside the sums, see `dataflow.operators.values`.
+kept in order beside the sums, see `dataflow.operators.values`. `bit_and`, `bit_or` and `bit_xor` count for each bit how
+many rows have it set: all, any, or an odd number of them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ _WIRE: dict[str, tuple[str, ...]] = {
     "max": ("raw",),
     "least": ("raw",),
     "greatest": ("raw",),
+    "bit_and": ("raw",),
+    "bit_or": ("raw",),
+    "bit_xor": ("raw",),
 }
+_BITWISE = ("bit_and", "bit_or", "bit_xor")
 
 
 def wire_columns(kind: str) -> tuple[str, ...]:
@@ -43,7 +48,7 @@ def wire_columns(kind: str) -> tuple[str, ...]:
 
 def can_preaggregate(kind: str) -> bool:
     """Whether Spark may combine the columns of many rows before the shuffle without losing exactness."""
-    return kind not in ("sum_decimal", "sum_float", "least", "greatest")
+    return kind not in ("sum_decimal", "sum_float", "least", "greatest", *_BITWISE)
 
 
 def state_diffs(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.Field, Combine]]:
@@ -61,6 +66,8 @@ def state_diffs(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.
         return [*(add(s) for s in ("n", "nan", "pinf", "ninf")), (total, "exact")]
     if kind in ("least", "greatest"):
         return []
+    if kind in _BITWISE:
+        return [add("n"), *(add(f"b{i}") for i in range(argument.bit_width))]
     if pa.types.is_floating(argument):  # Arrow's kernels pass over NaN, which is Spark's greatest number
         raise ValueError(f"{kind} of {argument} cannot be accumulated; its values are kept in order")
     combine: Combine = "min" if kind == "min" else "max"
@@ -71,6 +78,8 @@ def to_diffs(kind: str, wire: Sequence[pa.Array], weights: np.ndarray) -> list[p
     """Diff columns of rows, from what they sent and their int64 weights."""
     if kind == "sum_float":
         return _float_diffs(wire[0], weights)
+    if kind in _BITWISE:
+        return _bit_diffs(wire[0], weights)
     if kind == "sum_decimal":
         present = np.asarray(pc.is_valid(wire[0]))
         limbs = _times(_decimal_limbs(wire[0]), weights)
@@ -122,6 +131,15 @@ def _float_diffs(values: pa.Array, weights: np.ndarray) -> list[pa.Array]:
     return [*(pa.array(c.astype(np.int64)) for c in counts), total]
 
 
+def _bit_diffs(values: pa.Array, weights: np.ndarray) -> list[pa.Array]:
+    """How many rows there are, and how many of them have each bit of their value set, the lowest first."""
+    counts = np.where(np.asarray(pc.is_valid(values)), weights, 0)
+    bits = np.asarray(pc.fill_null(values, 0)).view(f"u{values.type.bit_width // 8}")
+    one = bits.dtype.type(1)
+    found = [np.where((bits >> bits.dtype.type(i)) & one, counts, 0) for i in range(values.type.bit_width)]
+    return [pa.array(counts), *map(pa.array, found)]
+
+
 def _decimal_limbs(values: pa.Array) -> list[np.ndarray]:
     """Unscaled decimal128 values as int64 limbs of 32 bits, lowest first, the last one signed; null is zero."""
     words = np.frombuffer(values.buffers()[1], dtype=np.uint32)
@@ -154,6 +172,8 @@ def read(kind: str, diffs: Sequence[pa.Array], result: pa.DataType) -> pa.Array:
         return _read_float(diffs, count)
     if kind == "sum_small":
         return _nulled(np.asarray(diffs[1]), count).cast(result)
+    if kind in _BITWISE:
+        return _read_bits(kind, [np.asarray(d) for d in diffs[1:]], count, result)
     limbs = _normalized([np.asarray(d) for d in diffs[1:]])
     if pa.types.is_decimal(result):
         return _read_decimal(limbs, count, result)
@@ -209,6 +229,15 @@ def _read_decimal(limbs: list[np.ndarray], count: np.ndarray, result: pa.DataTyp
     valid = pa.array(count != 0)
     raw = pa.Array.from_buffers(result, len(count), [None, pa.py_buffer(packed)])
     return pc.if_else(valid, raw, pa.scalar(None, result))
+
+
+def _read_bits(kind: str, counts: list[np.ndarray], count: np.ndarray, result: pa.DataType) -> pa.Array:
+    unsigned = np.dtype(f"u{result.bit_width // 8}")
+    found = np.zeros(len(count), dtype=unsigned)
+    for i, rows in enumerate(counts):
+        is_set = rows == count if kind == "bit_and" else rows > 0 if kind == "bit_or" else rows % 2 != 0
+        found |= is_set.astype(unsigned) << unsigned.type(i)
+    return _nulled(found.view(f"i{unsigned.itemsize}"), count)
 
 
 def _beyond_decimal(words: np.ndarray) -> bool:

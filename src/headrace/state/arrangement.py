@@ -1,4 +1,8 @@
-"""An arrangement: the sorted runs of one state table, read by key, by key range, or as a log of epochs."""
+"""An arrangement: the sorted runs of one state table, read by key, by key range, or as a log of epochs.
+
+`fetch` reads by key, `scan` by key range, `log` the changes of a range of epochs. Reads skip rows below the table's
+watermark at once.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ The runs are the log: every row keeps its epoch until the table's safe epoch has
 epochs, or of an epoch that is larger than a piece a range of keys; so memory is bounded by the piece, whatever the
 backlog. The order of an epoch's rows is the same however its runs have been merged meanwhile: a reader can stop at any
 row, and go on there in another process.
+
+Where merged runs hold many epochs, their sizes by epoch are read once for `PLANNED` pieces. Takings away come first
+where there is no primary key, then `__k` decides, then values where hashes collide. So a `Position` (epoch; side, key
+and number of rows within it) means the same row for ever, in any process.
 """
 
 from __future__ import annotations

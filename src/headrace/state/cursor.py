@@ -18,7 +18,7 @@ K_LOWEST = -(2**63)
 
 @dataclass(frozen=True)
 class Span:
-    """Rows `start` to `stop`, exclusive, of a run."""
+    """The rows from `start` to `stop`, exclusive, of a run."""
 
     run: Run
     start: int

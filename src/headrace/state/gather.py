@@ -2,6 +2,10 @@
 
 The buffers of all batches of a run lie in one mapping. So the rows of a column can be fetched by one indexed read
 of the mapping, instead of one call for every batch that a row happens to lie in.
+
+A look-up is vectorised over a whole run: the filters discard most keys that are not there, the sparse index tells the
+block of rows, one binary search of all keys at once finds the rows in the mapping, and one indexed read for each
+column fetches them.
 """
 
 from __future__ import annotations

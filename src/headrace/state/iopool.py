@@ -1,4 +1,8 @@
-"""The I/O pool: every request to an object store runs on one of its threads, is tried again, fails only itself."""
+"""The I/O pool: every request to an object store runs on one of its threads, is tried again, fails only itself.
+
+Above `transport.py` everything goes through this pool, which bounds, repeats and times all requests. A request that
+fails in whatever way, a panic in native code included, fails itself and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def machine_bytes() -> int:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What a controller has seen, bytes and counts."""
+    """The figures of a memory controller: bytes in use, and how often it said no."""
 
     budget_bytes: int
     used_bytes: int
@@ -63,7 +63,7 @@ class MemoryController:
         self._room = threading.Condition()
 
     def use(self) -> MemoryUse:
-        """The figures as of now."""
+        """The figures as of this moment."""
         with self._room:
             return MemoryUse(self._budget, self._used, self._peak, self._waits, self._spills)
 

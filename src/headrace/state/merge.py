@@ -1,4 +1,8 @@
-"""Compaction: which runs to merge, and the streaming merge itself."""
+"""Compaction: which runs to merge, and the streaming merge itself.
+
+A merge keeps the epoch of each row until the table's safe epoch has passed it, so merging never breaks a reader of
+the log.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +130,7 @@ class MergePart:
     fsync: bool = True
 
     def run(self) -> RunRef | None:
-        """Do it: what `merge` does."""
+        """Merges what the plan names."""
         return merge(
             self.refs, self.schema, self.root, self.path, self.safe_epoch,
             watermark=self.watermark, k_from=self.k_from, k_to=self.k_to, fsync=self.fsync,

@@ -1,6 +1,9 @@
 """Objects on local disk: written under a temporary name, made durable, then named; mapped for reading.
 
 A name is given by a link, which fails where there is one already: of two writers of one name only one succeeds.
+
+Without links an empty file takes the name first. Every directory between an object and the root is synced before its
+writer has finished, whoever has made it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object as a listing shows it."""
+    """An object as a listing of its store shows it."""
 
     path: str
     size: int
@@ -68,7 +71,7 @@ class Extent:
 
 
 class SectionSink(Protocol):
-    """What sections are written to, front to back."""
+    """Takes the bytes of sections, front to back, and makes an object of them."""
 
     path: str
 

@@ -31,7 +31,7 @@ _COPY_BYTES = 1 << 20
 
 
 class RemoteSections:
-    """Writes and reads sections of one remote store."""
+    """Writes and reads the sections of one object store."""
 
     def __init__(self, url: str, transport: Transport, pool: IoPool, cache: SectionCache) -> None:
         self._url = url

@@ -15,6 +15,9 @@ An object holds one or more sections, each the rows of one state table. A sectio
 
 So the catalog, which knows the last checksum, vouches for the description, and that for every batch. What a batch is
 read for is never looked at before its bytes are found to be right: once in each process, when it is first touched.
+
+Opening a run costs next to nothing, since its checksum covers index and description only. A run that is damaged, cut
+off, missing or exchanged is a `CorruptObject` that names it, and stops only what needs that run.
 """
 
 from __future__ import annotations
@@ -210,7 +213,7 @@ class _SectionWriter:
             )
 
     def finish(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> RunRef:
-        """Write everything."""
+        """Writes all that is left, and the description."""
         self._out.begin()
         second = next(rest, None)
         if second is None and first.nbytes <= SMALL_BYTES:

@@ -7,6 +7,13 @@ one that dies leaves a folder that is never read again.
 
     <spool>/<attempt>/<task>/<stage>.open            the stage has begun and not ended
     <spool>/<attempt>/<task>/<stage>-<table>.rows    Arrow IPC stream; its schema tells the table's layout
+
+All stages of a task but the last leave their sections here. An earlier stage has come to its end before the last one
+sees the end of its input, so the last one collects the sections and writes the object. Which stages are followed by
+another one in the same task is read from the executed plan (`Bridge.python_stages`). A stage marks its beginning and
+its end: one whose consumer stopped early would make the attempt void rather than lose rows. Later operators of the
+epoch see what earlier ones changed as their input, and each state table has one operator that reads it, so no
+operator needs another one's uncommitted section.
 """
 
 from __future__ import annotations

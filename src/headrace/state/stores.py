@@ -3,6 +3,11 @@
 In a directory sections are stored as they are and mapped. In an object store they are stored compressed; what a
 process reads or writes is also kept, unpacked, in a cache on the local disk, which all processes of a host share,
 and mapped from there.
+
+Objects are immutable, and their names are never used twice. In a directory they are written under a temporary name,
+forced to the disk, renamed, and mapped for reading; obstore's local store does neither of the first and the last, so
+only listing and deleting go through it. In an object store an object is one request that asks for a free name.
+Put-if-absent is asked of every store, compare-and-set of none.
 """
 
 from __future__ import annotations

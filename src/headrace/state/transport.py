@@ -1,4 +1,5 @@
-"""Object stores by URL, over obstore: plain requests, each tried once. The only module that knows the library.
+"""Object stores by URL, over obstore: plain requests, each tried once. Of the state, the only module that
+knows the library.
 
 Errors are those of Python: `FileNotFoundError`, `FileExistsError`, `ConnectionError` where trying again may help.
 """
@@ -110,7 +111,7 @@ def _memory(url: str) -> Any:
 
 
 class Obstore:
-    """A transport over one of obstore's stores.
+    """A transport over a store of obstore's.
 
     A client has one time-out for all its requests, body included. So large ones go through another client, with more.
     """

@@ -1,6 +1,11 @@
 """Event-time expiry: which stored rows lie below a table's watermark and can never matter again. Pure.
 
 Event times are Unix microseconds, from the column that `TableSchema.expires` names. A row without an event time stays.
+
+A table's watermark in the catalog only rises (`RaiseWatermark`, or with a `CommitTable`). Every read skips rows below
+it at once, runs that lie below it as a whole leave the version without being read, and merges drop the rest. Tasks
+get it in their `StateInput`; a step reads its state as of the epoch from which it starts, which may be ahead of the
+catalog.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from headrace.connectors.sinks import Sink, SinkPosition, open_sink
 from kafka import Kafka
 from postgres import HOST, Postgres
 from receiver import Receiver
+from schema_registry import SchemaRegistry, unframed
 
 COLUMNS = (Column("id", "int"), Column("v", "string"))
 Row = tuple[int, str | None]
@@ -152,20 +153,24 @@ class DeltaTarget(Target):
 class KafkaTarget(Target):
     """A topic; one of upserts is read as the table that it stands for."""
 
-    def __init__(self, server: Kafka, format: str) -> None:
+    def __init__(self, server: Kafka, format: str, registry: SchemaRegistry | None = None) -> None:
         super().__init__()
-        self.server, self.format, self.upserts = server, format, format != "plain"
+        self.server, self.format, self.upserts, self.registry = server, format, format != "plain", registry
         self.topic = server.topic(f"target-{next(_numbers)}", 3)
 
     def options(self) -> Mapping[str, str]:
         return {
             "connector": "kafka", "topic": self.topic, "properties.bootstrap.server": self.server.servers,
-            "format": self.format, "encode": "json",
+            "format": self.format, "encode": "json" if self.registry is None else "avro",
+            **({} if self.registry is None else {"encode.schema.registry": self.registry.url}),
         }  # fmt: skip
+
+    def _read(self, value: bytes) -> Any:
+        return json.loads(value) if self.registry is None else unframed(self.registry, value)
 
     def rows(self) -> Counter[Row]:
         values = [
-            (m.key(), None if m.value() is None else json.loads(m.value())) for m in self.server.records(self.topic)
+            (m.key(), None if m.value() is None else self._read(m.value())) for m in self.server.records(self.topic)
         ]
         if self.format == "plain":
             return Counter((value["id"], value["v"]) for _, value in values)

@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.common.columns import Column
 from headrace.connectors.base import Source, open_source
 from kafka import Kafka
+from object_server import S3Server
 from postgres import Postgres, cdc_options
 
 _numbers = itertools.count(1)
@@ -60,6 +61,21 @@ class FilesOrigin(Origin):
         made = self.folder / f".{first}"
         made.write_text("".join(f'{{"n": {i}}}\n' for i in range(first, end)))
         made.rename(self.folder / f"{first:06}.json")
+
+
+class ObjectsOrigin(Origin):
+    """A prefix in an object store."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.server, self.folder = server, f"contract/{next(_numbers)}"
+
+    def options(self) -> Mapping[str, str]:
+        place = {"path": f"s3://{self.server.bucket}/{self.folder}/", "format": "json", "refresh.interval": "1ms"}
+        return {"connector": "files", **place, **self.server.options}
+
+    def add(self, first: int, end: int) -> None:
+        text = "".join(f'{{"n": {i}}}\n' for i in range(first, end))
+        self.server.put(f"{self.folder}/{first:06}.json", text.encode())
 
 
 class KafkaOrigin(Origin):

@@ -25,16 +25,23 @@ from harness import (
 
 from headrace.errors import HeadraceError, SinkError
 from receiver import Receiver, receiving
+from schema_registry import SchemaRegistry, schema_registry
 
 KINDS = (
-    "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "iceberg upsert",
-    "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
+    "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
+    "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with receiving() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistry]:
+    with schema_registry() as found:
         yield found
 
 
@@ -47,6 +54,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
         made = (IcebergTarget if name == "iceberg" else DeltaTarget)(tmp_path, kind == "upsert")
     elif name == "http":
         made = HttpTarget(request.getfixturevalue("receiver"), kind == "upsert")
+    elif kind == "avro":
+        made = KafkaTarget(request.getfixturevalue("kafka"), "upsert", request.getfixturevalue("registry"))
     elif name == "kafka":
         made = KafkaTarget(request.getfixturevalue("kafka"), kind)
     else:

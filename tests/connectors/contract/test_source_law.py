@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, Origin
+from origins import CdcOrigin, DatagenOrigin, FilesOrigin, KafkaOrigin, ObjectsOrigin, Origin
 
 from headrace.connectors.base import Admission, Binding, Offsets, Source
 
-KINDS = ("datagen", "files", "kafka", "cdc")
+KINDS = ("datagen", "files", "objects", "kafka", "cdc")
+_minutes = itertools.count()
+"""Each binding is made a minute after the one before."""
 
 
 @pytest.fixture(params=KINDS)
@@ -20,11 +23,15 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Origin:
         return KafkaOrigin(request.getfixturevalue("kafka"))
     if request.param == "cdc":
         return CdcOrigin(request.getfixturevalue("logical"))
+    if request.param == "objects":
+        return ObjectsOrigin(request.getfixturevalue("s3"))
     return FilesOrigin(tmp_path) if request.param == "files" else DatagenOrigin()
 
 
 def bind(source: Source, after: Offsets | None, rows: int | None = None) -> Binding:
-    return source.latest_offsets(source.start_offsets() if after is None else after, Admission(rows), 0)
+    return source.latest_offsets(
+        source.start_offsets() if after is None else after, Admission(rows), 60_000 * next(_minutes)
+    )
 
 
 def read(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter[int]:

@@ -14,7 +14,7 @@ from headrace.coordinator.writes.history import KEYS_OF_CHANGE, ReadSet, Touched
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import (
     Effect,
-    Found,
+    FoundRow,
     RowChanges,
     append_rows,
     chained,
@@ -76,7 +76,7 @@ def test_operations_come_to_what_a_dict_does(start: dict[int, int], steps: list[
     model: Model = {(k,): (k, v) for k, v in start.items()}
     first = dict(model)
     layers = [RowChanges(), RowChanges()]
-    lookup = chained([part.changed for part in layers], lambda key: Found(key[0], first.get(key)))
+    lookup = chained([part.changed for part in layers], lambda key: FoundRow(key[0], first.get(key)))
     for number, step in enumerate(steps):
         effect = operation(step)(lookup)
         wanted = inserted(model, step[1], step[2]) if step[0] == "insert" else changed(model, step)
@@ -94,7 +94,7 @@ def test_a_row_that_ends_as_it_was_is_no_change() -> None:
     assert not changes
     there = {(1,): (1, 5)}
     for value in (7, 5):
-        lookup = chained([changes.changed], lambda key: Found(9, there.get(key)))
+        lookup = chained([changes.changed], lambda key: FoundRow(9, there.get(key)))
         changes.add(change_row((1,), lambda row: True, lambda row, v=value: (1, v))(lookup))  # type: ignore[misc]
     assert changes and sum(weight for _, weight in pairs(changes)) == 0
     changes.add(append_rows([(1, 5), (1, 5)])(lookup))
@@ -103,7 +103,7 @@ def test_a_row_that_ends_as_it_was_is_no_change() -> None:
 
 def test_the_other_zero_is_a_change() -> None:
     changes = RowChanges()
-    changes.add(change_row((1,), lambda row: True, lambda row: (1, -0.0))(lambda key: Found(9, (1, 0.0))))
+    changes.add(change_row((1,), lambda row: True, lambda row: (1, -0.0))(lambda key: FoundRow(9, (1, 0.0))))
     assert repr(pairs(changes)) == "[((1, 0.0), -1), ((1, -0.0), 1)]"
 
 
@@ -188,9 +188,9 @@ PUTS = some.lists(
 def test_the_cache_never_gives_an_old_row(steps: list[Any], kept: int) -> None:
     """Whatever it has, is what was put last; it never holds more than it may."""
     cache = RowCache(kept)
-    model: dict[int, dict[Row, Found]] = {1: {}, 2: {}}
+    model: dict[int, dict[Row, FoundRow]] = {1: {}, 2: {}}
     for kind, table, rows in steps:
-        found = {(k,): Found(k, (k, v) if v else None) for k, v in rows.items()}
+        found = {(k,): FoundRow(k, (k, v) if v else None) for k, v in rows.items()}
         if kind == "put":
             cache.put(table, found)
             model[table] |= found

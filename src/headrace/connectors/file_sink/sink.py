@@ -11,26 +11,23 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
-from headrace.common.columns import Column, arrow_schema, arrow_type
-from headrace.connectors import json_out
+from headrace.common.columns import Column
 from headrace.connectors.declared import Declared, Option
+from headrace.connectors.file_options import spelled
+from headrace.connectors.file_out import COMPRESSIONS, FORMATS, check_format, file_writer
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition
 from headrace.errors import DiskFull, InvalidParameter, NotSupported, SinkError
 
-FORMATS = ("parquet", "json", "csv")
 SINK = Declared(
     (
         Option("path", "The directory that the files go to. It is made where there is none.", required=True),
         Option("format", "What the files are; `FORMAT PLAIN ENCODE PARQUET` says it, too.", default="parquet",
                choices=FORMATS),
-        Option("compression", "Of Parquet's columns.", default="zstd", choices=("zstd", "snappy", "gzip", "none")),
+        Option("compression", "Of Parquet's columns.", default="zstd", choices=COMPRESSIONS),
     )
 )  # fmt: skip
 
@@ -41,7 +38,7 @@ class FileSink(Sink):
     declared = SINK
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
-        options = _spelled(options)
+        options = spelled(options)
         super().__init__(options, columns)
         values = SINK.read(options, SINK_OPTIONS)
         if options.get("type") != "append-only":
@@ -51,9 +48,7 @@ class FileSink(Sink):
         self._compression: str = values["compression"]
         if not self._directory.is_absolute():
             raise InvalidParameter("option path must be an absolute path", hint="workers have directories of their own")
-        nested = next((c for c in self.columns if pa.types.is_nested(arrow_type(c.type))), None)
-        if nested is not None and self._format == "csv":
-            raise NotSupported(f'the column "{nested.name}" of type {nested.type} in CSV', hint="write Parquet or JSON")
+        check_format(self.columns, self._format)
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -88,52 +83,13 @@ class FileSink(Sink):
     def _write(self, path: Path, batches: Iterable[pa.RecordBatch]) -> int:
         rows = 0
         with open(path, "wb") as file:
-            with closing(self._writer(file)) as writer:
+            with closing(file_writer(file, self.columns, self._format, self._compression)) as writer:
                 for batch in batches:
                     writer.write(batch)
                     rows += batch.num_rows
             file.flush()
             os.fsync(file.fileno())
         return rows
-
-    def _writer(self, file: IO[bytes]) -> Any:
-        schema = arrow_schema(self.columns)
-        if self._format == "parquet":
-            compression = self._compression if self._compression != "none" else None
-            return _Fitted(pyarrow.parquet.ParquetWriter(file, schema, compression=compression), schema)
-        if self._format == "csv":
-            return _Fitted(pyarrow.csv.CSVWriter(file, schema), schema)
-        return _JsonLines(file)
-
-
-class _Fitted:
-    """A writer of Arrow's, for batches whose columns may differ from the schema in whether they can be NULL."""
-
-    def __init__(self, writer: Any, schema: pa.Schema) -> None:
-        self._writer, self._schema = writer, schema
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows."""
-        arrays = [c.cast(f.type) for c, f in zip(batch.columns, self._schema, strict=True)]
-        self._writer.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-
-    def close(self) -> None:
-        """End the file."""
-        self._writer.close()
-
-
-class _JsonLines:
-    """Writes an object a line."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows."""
-        self._file.write(b"".join(json_out.text(row) + b"\n" for row in json_out.objects(batch)))
-
-    def close(self) -> None:
-        """There is nothing at the end of such a file."""
 
 
 def _rows(batches: Iterable[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
@@ -142,16 +98,6 @@ def _rows(batches: Iterable[pa.RecordBatch], width: int) -> Iterator[pa.RecordBa
         weights = np.asarray(batch.column(WEIGHT_COLUMN))
         rows = batch.select(range(width))
         yield rows if (weights == 1).all() else rows.take(np.repeat(np.arange(len(weights)), weights))
-
-
-def _spelled(options: Mapping[str, str]) -> dict[str, str]:
-    """`FORMAT PLAIN ENCODE x` as the option `format`."""
-    found = dict(options)
-    if "encode" in found:
-        if found.get("format", "plain") != "plain":
-            raise NotSupported(f"FORMAT {found['format'].upper()} of a files sink", hint="write FORMAT PLAIN")
-        found["format"] = found.pop("encode")
-    return found
 
 
 def _sync(directory: Path) -> None:

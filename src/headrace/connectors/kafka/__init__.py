@@ -1,1 +1,20 @@
-"""Apache Kafka, and what speaks its protocol."""
+"""Apache Kafka, and what speaks its protocol.
+
+Both ways:
+
+options.py    the options of the connector, and its clients' configuration
+avro.py       records in Avro, with Confluent's framing
+registry.py   a schema registry: schemas by id, and the newest of a subject
+
+Reading:
+
+source.py     the source: a partition is a split, an offset a position
+reading.py    reads ranges of offsets in Spark's workers, one consumer for each process
+records.py    records as rows, and the columns that `INCLUDE` adds
+changes.py    records that are changes of a table: `FORMAT UPSERT` and `FORMAT DEBEZIUM`
+
+Writing:
+
+sink.py       the sink: an epoch is one transaction of a producer
+envelopes.py  changes as records of a topic
+"""

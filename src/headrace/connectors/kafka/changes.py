@@ -26,16 +26,21 @@ def debezium(value: bytes) -> tuple[Row, str, tuple[str, str]]:
     """The row that a change is about, what it does to it, and what is wrong: (value, message), empty if nothing is."""
     try:
         found = json.loads(value, parse_float=Decimal)
-        payload = found["payload"] if isinstance(found, dict) and "payload" in found else found
-        if not isinstance(payload, dict) or "op" not in payload:
-            raise ValueError("not a change of Debezium's: it has no op")
-        operation = payload["op"]
-        if operation not in ("c", "r", "u", "d"):
-            raise ValueError(f"the operation {operation!r} is not supported")
-        row = payload.get("before" if operation == "d" else "after")
-        if not isinstance(row, dict):
-            missing = "before" if operation == "d" else "after"
-            raise ValueError(f"the operation {operation!r} without the row {missing} it")
+        row, operation = changed(found["payload"] if isinstance(found, dict) and "payload" in found else found)
     except (ValueError, RecursionError) as error:
         return {}, UPSERT, (value.decode(errors="replace"), str(error))
-    return row, DELETE if operation == "d" else UPSERT, ("", "")
+    return row, operation, ("", "")
+
+
+def changed(payload: Any) -> tuple[Row, str]:
+    """The row that a change of Debezium's is about, and what it does to it. Raises `ValueError`."""
+    if not isinstance(payload, dict) or "op" not in payload:
+        raise ValueError("not a change of Debezium's: it has no op")
+    operation = payload["op"]
+    if operation not in ("c", "r", "u", "d"):
+        raise ValueError(f"the operation {operation!r} is not supported")
+    row = payload.get("before" if operation == "d" else "after")
+    if not isinstance(row, dict):
+        missing = "before" if operation == "d" else "after"
+        raise ValueError(f"the operation {operation!r} without the row {missing} it")
+    return row, DELETE if operation == "d" else UPSERT

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option, needed_module
+from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter
 
 ANSWER_S = 10.0
@@ -28,7 +29,9 @@ SOURCE = Declared(
         *_BROKER,
         Option("format", "Of records: `FORMAT PLAIN`, `UPSERT` or `DEBEZIUM`.", default="plain",
                choices=("plain", "upsert", "debezium")),
-        Option("encode", "Of values: `ENCODE JSON`, `ENCODE BYTES`.", default="json", choices=("json", "bytes")),
+        Option("encode", "Of values, and of keys that are read: `ENCODE JSON`, `AVRO` or `BYTES`.", default="json",
+               choices=("json", "avro", "bytes")),
+        *REGISTRY_OPTIONS,
         Option("scan.startup.mode", "Where a partition begins that is there when the source is first read.",
                default=EARLIEST, choices=(EARLIEST, LATEST, TIMESTAMP, OFFSETS)),
         Option("scan.startup.timestamp.millis", "Of the mode `timestamp`: milliseconds since 1970.", "number"),
@@ -42,7 +45,8 @@ SINK = Declared(
         *_BROKER,
         Option("format", "`FORMAT PLAIN` (rows that are added), `UPSERT` (no value is a deletion) or `DEBEZIUM`.",
                default="plain", choices=("plain", "upsert", "debezium")),
-        Option("encode", "Of keys and values: `ENCODE JSON`.", default="json", choices=("json",)),
+        Option("encode", "Of keys and values: `ENCODE JSON` or `AVRO`.", default="json", choices=("json", "avro")),
+        *REGISTRY_OPTIONS,
     ),
     "properties.", _PROPERTIES, secret_prefix=True,
 )  # fmt: skip

@@ -12,7 +12,9 @@ import pyarrow as pa
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import ReadBatch, RowError
 from headrace.connectors.file_formats import json_rows, object_rows
-from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, debezium, upserted
+from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
+from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
+from headrace.connectors.kafka.registry import Registry
 from headrace.connectors.policy import Parsed, apply_policy, sample
 from headrace.errors import InvalidParameter, NotSupported
 
@@ -66,6 +68,8 @@ class Shape:
     parts: tuple[Part, ...]
     operation: str | None
     """The column that says what a record does to its key."""
+    avro: AvroReader | None = None
+    """What decodes records in Avro."""
 
     @classmethod
     def of(cls, topic: str, format: str, encode: str, columns: Sequence[Column], options: Mapping[str, str]) -> Shape:
@@ -75,7 +79,8 @@ class Shape:
         own = [c for c in columns if c.name not in by_name]
         if encode == "bytes" and ([c.type for c in own] != ["binary"] or format != "plain"):
             raise NotSupported("ENCODE BYTES into any columns but one of type bytea, with FORMAT PLAIN")
-        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION))
+        avro = AvroReader(Registry(options)) if encode == "avro" else None
+        return cls(topic, format, encode, tuple(columns), parts, options.get(_PREFIX + OPERATION), avro)
 
     def rows(self, messages: Sequence[Any], partition: int, on_error: str) -> ReadBatch:
         """The rows of records of one partition. Raises `SourceError` as `on_error` says."""
@@ -106,6 +111,8 @@ class Shape:
             array = pa.array([m.value() for m in messages], pa.binary())
             batch = pa.RecordBatch.from_arrays([array], names=[own[0].name])
             return messages, batch, [], [UPSERT] * len(messages)
+        if self.avro is not None:
+            return self._from_avro(self.avro, messages, own)
         if self.format != "debezium":
             values = [upserted(m) if self.format == "upsert" else m.value() or b"{}" for m in messages]
             batch, faults = json_rows(values, own)
@@ -120,3 +127,36 @@ class Shape:
         batch, faults = object_rows(rows, own)
         faults += [(i, None, value, wrong) for i, (_, _, (value, wrong)) in enumerate(changes) if wrong]
         return kept, batch, faults, [operation for _, operation, _ in changes]
+
+    def _from_avro(
+        self, reader: AvroReader, messages: Sequence[Any], own: Sequence[Column]
+    ) -> tuple[Sequence[Any], pa.RecordBatch, list[Fault], list[str]]:
+        """The same of records in Avro."""
+        kept = [m for m in messages if m.value() is not None] if self.format == "debezium" else messages
+        rows: list[Row] = []
+        operations: list[str] = []
+        faults: list[Fault] = []
+        for i, message in enumerate(kept):
+            row, operation = dict[str, Any](), UPSERT
+            try:
+                row, operation = self._change(reader, message)
+            except ValueError as error:
+                faults.append((i, None, (message.value() or b"").hex(), str(error)))
+            rows.append({c.name: as_json(row.get(c.name), c) for c in own})
+            operations.append(operation)
+        batch, more = object_rows(rows, own)
+        return kept, batch, faults + more, operations
+
+    def _change(self, reader: AvroReader, message: Any) -> tuple[Row, str]:
+        """The row of a record, and what that does to its key. Raises `ValueError`."""
+        value, key = message.value(), message.key()
+        if value is not None:
+            found = reader.record(value)
+            return changed(found) if self.format == "debezium" else (found, UPSERT)
+        if self.format != "upsert":
+            raise ValueError(_NO_VALUE)
+        try:
+            found = reader.value(key or b"")
+        except Unreadable:  # a key that is taken as it is
+            found = {}
+        return found if isinstance(found, dict) else {}, DELETE

@@ -17,8 +17,10 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
 from headrace.connectors.declared import needed_module
-from headrace.connectors.kafka.envelopes import Record, debezium, plain, upserts
+from headrace.connectors.kafka.avro import AvroForm
+from headrace.connectors.kafka.envelopes import Form, Json, Record, debezium, plain, upserts
 from headrace.connectors.kafka.options import ANSWER_S, SINK, asked, properties, told
+from headrace.connectors.kafka.registry import Registry, check_encode
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, already_delivered, key_of
 from headrace.errors import InvalidParameter, NotSupported, SinkError
 
@@ -48,6 +50,14 @@ class KafkaSink(Sink):
         self._key = key_of(options, columns)
         self._config = properties(SINK, options)
         self._name = f"Kafka at {self._config['bootstrap.servers']}"
+        check_encode(options, values["encode"])
+        self._form: Form = Json(self._key)
+        if values["encode"] == "avro":
+            self._form = AvroForm(Registry(options, SinkError), self._topic, columns, self._key)
+
+    def _register(self) -> None:
+        if isinstance(self._form, AvroForm):
+            self._form.register(self._format)
 
     def reach(self) -> None:
         """See `Sink`."""
@@ -57,9 +67,11 @@ class KafkaSink(Sink):
         error = found.topics[self._topic].error
         if error is not None:
             raise InvalidParameter(f"topic {self._topic} of {self._name}: {error.str()}", hint="create it there first")
+        self._register()
 
     def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
         """See `Sink`."""
+        self._register()
         producer, notes = self._clients(position)
         try:
             asked(self._name, SinkError, lambda: producer.init_transactions(3 * ANSWER_S))
@@ -116,8 +128,8 @@ class KafkaSink(Sink):
     def _records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Record]:
         names = [c.name for c in self.columns]
         if self._format == "plain":
-            return plain(batches, names, self._key)
-        return (upserts if self._format == "upsert" else debezium)(batches, names, self._key)
+            return plain(batches, names, self._key, self._form)
+        return (upserts if self._format == "upsert" else debezium)(batches, names, self._key, self._form)
 
     def _produce_all(self, producer: Any, batches: Iterator[pa.RecordBatch]) -> int:
         count = 0

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.common.columns import Column
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, range_tasks
 from headrace.connectors.declared import needed_module
+from headrace.connectors.kafka.avro import columns_of, row_of_change
 from headrace.connectors.kafka.options import (
     ANSWER_S,
     LATEST,
@@ -27,6 +28,7 @@ from headrace.connectors.kafka.options import (
 )
 from headrace.connectors.kafka.reading import Reading, read_range
 from headrace.connectors.kafka.records import Shape, included
+from headrace.connectors.kafka.registry import NoSchema, Registry, check_encode
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.errors import InvalidParameter, SourceError
 
@@ -43,9 +45,17 @@ class KafkaSource(Source):
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
-        """Bytes are one column; nobody knows those of JSON."""
+        """Bytes are one column, those of Avro are in the registry; nobody knows those of JSON."""
         if options.get("encode") == "bytes":
             return [Column("data", "binary")]
+        if options.get("encode") == "avro":
+            subject = f"{OptionReader(options).required('topic')}-value"
+            try:
+                schema = Registry(options).newest(subject)
+            except NoSchema as error:
+                hint = "declare the columns: CREATE SOURCE s (a int, ...)"
+                raise InvalidParameter(f"the schema registry has no subject {subject}", hint=hint) from error
+            return columns_of(row_of_change(schema) if options.get("format") == "debezium" else schema)
         raise InvalidParameter(
             "a kafka source of JSON needs its columns", hint="declare them: CREATE SOURCE s (a int, ...)"
         )
@@ -70,6 +80,7 @@ class KafkaSource(Source):
         if (self._mode == OFFSETS) != bool(self._at):
             raise InvalidParameter(f"scan.startup.mode '{OFFSETS}' and scan.startup.offsets go together")
         self._config = properties(SOURCE, options)
+        check_encode(options, values["encode"])
         self._shape = Shape.of(self._topic, values["format"], values["encode"], columns, options)
         self._on_error = self._reader.on_error()
         self._by_key = {"include.operation", "include.position"} <= set(options)  # as a table by key asks for them

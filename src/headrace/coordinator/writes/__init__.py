@@ -5,7 +5,27 @@ rows.py         net changes of rows by key, and the operations on single rows th
 history.py      which keys changed when: what a transaction's reads are checked against
 transaction.py  what one transaction has read and wants to write, statement by statement
 requests.py     what writers hand over to be committed
+outcome.py      what becomes of a request: a result or an error, told to whoever asked
+holds.py        what a transaction holds until its end
 group.py        what one group commit makes of the tables that it touches. Pure, apart from look-ups
+stored.py       rows as they were before a group: newest runs, pinned, and look-ups in them
+row_cache.py    the newest rows by primary key, as far as they were looked up or written lately
 gates.py        tables that a statement keeps for itself until it has committed
 writer.py       takes what waits, plans it, writes one run for each table and commits it at one epoch
+small_runs.py   one growing object for many small runs of a table
+settling.py     forces small runs to the disk after the commit, and lets the catalog go of its copies
+
+All rows come in through one place, the `Writer`. What a statement or transaction wants to change is a *request*. All
+requests that wait are committed as one *group*: planned one after another in memory, written as one run for each
+table, put into the catalog by one transaction, at one epoch. A change that leaves all rows as they are makes no
+epoch.
+
+- `RowWrite`: an operation on single rows: a function of the rows that it looks up by key, run when its turn comes;
+  the group looks up the keys of all its operations in one go, or has them in `row_cache.py`. Read set: none: it sees
+  the newest rows.
+- `TableWrite`: inserts and deletes, planned against what is there then (`state/changes.py`). Read set: none.
+- `TransactionCommit`: what the statements of a transaction come to, as parts: rows by key, rows with weights, runs
+  that Spark's tasks wrote, changes to be planned at the commit. Read set: whole tables, and keys.
+
+docs/design/0008 says why, and what that costs and saves.
 """

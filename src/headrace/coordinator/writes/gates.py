@@ -15,7 +15,7 @@ class Gate:
 
 @dataclass
 class Gates:
-    """The gates that are closed now. Not thread-safe.
+    """The gates that are closed: tables that nobody but their holder writes. Not thread-safe.
 
     A gate is taken as a whole or not at all, and nobody who waits for one holds another, so there is no deadlock.
     """

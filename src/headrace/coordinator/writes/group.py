@@ -12,7 +12,7 @@ from headrace.coordinator.core import Relation
 from headrace.coordinator.watermarks import declared, in_time, raised
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, hashes_of
-from headrace.coordinator.writes.rows import Effect, Found, RowChanges
+from headrace.coordinator.writes.rows import Effect, FoundRow, RowChanges
 from headrace.state.arrangement import Arrangement
 from headrace.state.changes import Delta, Fetch, TableChange, plan_change
 from headrace.state.kernels import concat, consolidate
@@ -23,7 +23,7 @@ from headrace.state.stores import Root
 
 @dataclass
 class Late:
-    """A change without the rows that the watermark has passed."""
+    """A change and the number of its rows that the watermark has passed, which are left out."""
 
     change: TableChange
     rows: int = 0
@@ -32,7 +32,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a group had changed of a table at some moment."""
+    """A savepoint of a group within one table: what it had changed up to there."""
 
     rows: RowChanges
     batches: int
@@ -50,7 +50,7 @@ class TableGroup:
     root: Root
     watermark_us: int | None = None
     watermark_before_us: int | None = None
-    base: dict[Key, Found] = field(default_factory=dict)
+    base: dict[Key, FoundRow] = field(default_factory=dict)
     """Rows that were looked up beforehand, as they were before the group."""
     rows: RowChanges = field(default_factory=RowChanges)
     """What single-row operations have changed since the last batch."""
@@ -85,16 +85,16 @@ class TableGroup:
             return stored
         return consolidate(concat([stored, *own], self.schema.arrow()), self.schema)
 
-    def lookup(self, key: Key) -> Found:
+    def lookup(self, key: Key) -> FoundRow:
         """The row of a primary key, as it is after the group's changes so far."""
         net = self.rows.changed.get(key)
         if net is not None:
-            return Found(net.k, net.new)
+            return FoundRow(net.k, net.new)
         if self.batches or self.runs:
             return self.found([key])[key]
         return self.base[key]
 
-    def found(self, keys: Sequence[Key]) -> dict[Key, Found]:
+    def found(self, keys: Sequence[Key]) -> dict[Key, FoundRow]:
         """The rows of these primary keys."""
         return find_rows(self.layout, self.fetch, keys)
 
@@ -167,11 +167,11 @@ class TableGroup:
             return batches[0]
         return consolidate(concat(batches, self.schema.arrow()), self.schema)
 
-    def newest_rows(self) -> dict[Key, Found] | None:
+    def newest_rows(self) -> dict[Key, FoundRow] | None:
         """The rows that were looked up or changed, as they are after the group; None where that is not known."""
         if self.batches or self.runs:
             return None
-        return self.base | {key: Found(net.k, net.new) for key, net in self.rows.changed.items()}
+        return self.base | {key: FoundRow(net.k, net.new) for key, net in self.rows.changed.items()}
 
     def hashes(self, delta: pa.RecordBatch) -> Collection[int] | None:
         """The `__k` of what has changed, and maybe of what was as before in the end; None where they are too many."""
@@ -197,7 +197,7 @@ def with_hashes(batch: pa.RecordBatch, keys: Ints) -> pa.RecordBatch:
     return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def find_rows(layout: RowLayout, fetch: Fetch, keys: Sequence[Key]) -> dict[Key, Found]:
+def find_rows(layout: RowLayout, fetch: Fetch, keys: Sequence[Key]) -> dict[Key, FoundRow]:
     """Look primary keys up through what fetches stored rows by their `__k`."""
     hashes = layout.hashes(keys)
     stored = fetch(np.unique(hashes))
@@ -206,4 +206,4 @@ def find_rows(layout: RowLayout, fetch: Fetch, keys: Sequence[Key]) -> dict[Key,
         weights = np.asarray(stored.column(stored.num_columns - 1))
         live = stored if (weights > 0).all() else stored.filter(pa.array(weights > 0))
         there = {layout.key_of(row): row for row in layout.rows(live)}
-    return {key: Found(int(k), there.get(key)) for key, k in zip(keys, hashes)}
+    return {key: FoundRow(int(k), there.get(key)) for key, k in zip(keys, hashes)}

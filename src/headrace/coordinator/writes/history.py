@@ -3,6 +3,12 @@
 Optimistic concurrency control with backward validation (Kung and Robinson, "On Optimistic Methods for Concurrency
 Control", 1981): a transaction may commit if nothing that it has read has changed since its snapshot. Then it is as if
 it had run as a whole at the moment of its commit, so the order of commits is a serial order.
+
+It remembers the newest keys one by one, and of larger changes only that there were some: it errs towards refusing. It
+also knows the runs that hold nothing but changes of keys that it remembers, also through merges: a key that it does
+not know is looked up without them, which with many small runs a second is nearly all of them (`stored.py`). A single
+statement that was refused is run again behind a gate (`gates.py`): others' writes to its tables wait until it has
+committed.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ class ReadSet:
 
 
 class WriteHistory:
-    """The newest changes of all tables. Not thread-safe.
+    """The newest changes of all tables, by key as far as they are remembered so. Not thread-safe.
 
     It may say that a key has changed which has not, where too much has changed to know; never the other way round.
     """
@@ -80,7 +86,7 @@ class WriteHistory:
         self._unknown[table_id] = max(epoch, self._unknown.get(table_id, 0))
 
     def forget(self, table_id: int) -> None:
-        """A table is dropped."""
+        """Forgets a table that was dropped."""
         for of in (self._last, self._unknown, self._keys, self._fresh, self._older):
             of.pop(table_id, None)  # type: ignore[attr-defined]
 

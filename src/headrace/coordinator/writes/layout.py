@@ -47,7 +47,7 @@ class FarTime(int):
 
 
 class RowLayout:
-    """Converts between tuples and the layout of a table's state."""
+    """Converts a table's rows between tuples and the layout of its state."""
 
     def __init__(self, record: ObjectRecord, schema: TableSchema) -> None:
         self.schema = schema
@@ -81,7 +81,7 @@ class RowLayout:
         return hash_columns(columns)
 
     def hash_list(self, keys: Sequence[Key]) -> list[int]:
-        """The same as Python's numbers."""
+        """The `__k` of keys as a list of Python's integers."""
         masks = self._masks
         if masks is not None and len(keys) <= _ONE_BY_ONE:
             return [hash_key(key, masks) for key in keys]

@@ -57,7 +57,7 @@ Part: TypeAlias = RowChanges | pa.RecordBatch | Deferred | Written
 
 
 class Tables(Protocol):
-    """The tables of a group."""
+    """The tables of a group, as requests see them."""
 
     def __call__(self, table_id: int) -> TableGroup:
         """The table. Raises `UndefinedTable`, `WrongObjectType`."""
@@ -66,7 +66,7 @@ class Tables(Protocol):
 
 @dataclass
 class Context:
-    """What a request is applied to."""
+    """What a request may ask when it is applied: the tables, their history, and what its group has looked at."""
 
     table: Tables
     history: WriteHistory
@@ -75,7 +75,7 @@ class Context:
 
 
 class Request(Protocol):
-    """Something to commit."""
+    """A change that a writer hands over to be committed. Applied as a whole, or failed by itself."""
 
     done: Outcome[WriteResult]
     gate: Gate | None
@@ -124,7 +124,7 @@ class TableWrite:
 
 @dataclass(eq=False, slots=True)
 class RowWrite:
-    """An operation on single rows of one table."""
+    """A request: an operation on single rows of one table."""
 
     operation: RowOperation
     gate: Gate | None = None
@@ -161,7 +161,7 @@ class TransactionCommit:
 
     @property
     def tables(self) -> frozenset[int]:
-        """All that it changes."""
+        """All tables that the transaction changes."""
         return frozenset(self.parts)
 
     @property

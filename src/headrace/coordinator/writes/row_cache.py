@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.coordinator.writes.layout import Key
-from headrace.coordinator.writes.rows import Found
+from headrace.coordinator.writes.rows import FoundRow
 
 ROWS_KEPT = 100_000
 """Rows that are kept, of all tables together."""
@@ -20,15 +20,15 @@ class RowCache:
 
     def __init__(self, rows_kept: int = ROWS_KEPT) -> None:
         self._rows_kept = rows_kept
-        self._rows: dict[int, OrderedDict[Key, Found]] = {}
+        self._rows: dict[int, OrderedDict[Key, FoundRow]] = {}
         self._count = 0
 
-    def get(self, table_id: int, keys: Sequence[Key]) -> tuple[dict[Key, Found], list[Key]]:
+    def get(self, table_id: int, keys: Sequence[Key]) -> tuple[dict[Key, FoundRow], list[Key]]:
         """What is known of these keys, and the keys of which nothing is."""
         known = self._rows.get(table_id)
         if known is None:
             return {}, list(keys)
-        found: dict[Key, Found] = {}
+        found: dict[Key, FoundRow] = {}
         missing: list[Key] = []
         for key in keys:
             row = known.get(key)
@@ -38,7 +38,7 @@ class RowCache:
                 found[key] = row
         return found, missing
 
-    def put(self, table_id: int, rows: Mapping[Key, Found]) -> None:
+    def put(self, table_id: int, rows: Mapping[Key, FoundRow]) -> None:
         """Keep rows, in place of what was known of their keys; those that were put first go when there are too many."""
         known = self._rows.setdefault(table_id, OrderedDict())
         before = len(known)

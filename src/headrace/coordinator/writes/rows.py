@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 from headrace.coordinator.writes.layout import Key, Row
 
 
-class Found(NamedTuple):
-    """What a look-up of a key finds."""
+class FoundRow(NamedTuple):
+    """The outcome of looking a key up: its `__k`, and its row if there is one."""
 
     k: int
     """The key's `__k`."""
@@ -19,7 +19,7 @@ class Found(NamedTuple):
 
 
 class Net(NamedTuple):
-    """A row before and after: None where there is none."""
+    """The net change of one row: before and after, None where there is none."""
 
     k: int
     old: Row | None
@@ -27,7 +27,7 @@ class Net(NamedTuple):
 
 
 _K = operator.itemgetter(0)
-Lookup: TypeAlias = Callable[[Key], "Found"]
+Lookup: TypeAlias = Callable[[Key], "FoundRow"]
 """The row of a key as the operation finds it. Raises `KeyError` for a key that was not announced."""
 
 
@@ -156,11 +156,11 @@ def change_row(
 def chained(layers: Sequence[Mapping[Key, Net]], base: Lookup) -> Lookup:
     """Look a key up in the newest of several layers of changes that has it, or else in what they are made to."""
 
-    def lookup(key: Key) -> Found:
+    def lookup(key: Key) -> FoundRow:
         for layer in reversed(layers):
             net = layer.get(key)
             if net is not None:
-                return Found(net.k, net.new)
+                return FoundRow(net.k, net.new)
         return base(key)
 
     return lookup

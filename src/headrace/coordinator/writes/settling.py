@@ -4,6 +4,9 @@ A write then forces the disk once: with the catalog's transaction. The run is wr
 read runs, but left to the operating system (`small_runs.py`). After a power failure that may be missing or damaged, and
 is made again from the catalog before anything is read; in the meantime it is forced to the disk, many runs at a time,
 and the catalog lets go of its copies. Most are merged before that.
+
+The catalog's copy of the bytes is `RunRecord.content_b64`. A start compares such runs with their records before it
+reads anything, and writes again, at their places, what a power failure has taken (event `objects_restored`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A file system takes a quarter of a millisecond to make a file where many others are being deleted, and each has to be
 synced, opened and deleted in its turn. So each table has an object of this process's own that takes what comes until it
 is large or old. What has been written never changes, as in any object; only its end moves.
+
+An object gets its name at once, not by a link (`append_unsynced`): what a file system has to say about names would be
+forced to the disk together with the commit. It goes when none of its runs is left and no more come.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.writes.group import find_rows
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader
-from headrace.coordinator.writes.rows import Found
+from headrace.coordinator.writes.rows import FoundRow
 from headrace.errors import CorruptObject
 from headrace.state.arrangement import Arrangement
 from headrace.state.run import OPEN_RUNS, Run
@@ -136,9 +136,9 @@ class Points:
             found = self._readers[run, i] = self.layout.reader(batch), weight, epoch
         return found
 
-    def find(self, key: Key, k: int, as_of: int | None) -> Found | None:
+    def find(self, key: Key, k: int, as_of: int | None) -> FoundRow | None:
         """The row of a key with its `__k`; None where that takes more than a look."""
-        found: Found | None = None
+        found: FoundRow | None = None
         for run, ref, has_epochs in self._runs:
             if (as_of is not None and ref.epoch_lo > as_of) or not ref.k_min <= k <= ref.k_max:
                 continue
@@ -151,11 +151,11 @@ class Points:
                 found = self._newest(run, key, k, places, as_of if has_epochs else None, has_epochs)
                 if found is None:
                     return None
-        return Found(k, None) if found is None else found
+        return FoundRow(k, None) if found is None else found
 
     def _newest(
         self, run: Run, key: Key, k: int, places: Sequence[tuple[int, int]], as_of: int | None, has_epochs: bool
-    ) -> Found | None:
+    ) -> FoundRow | None:
         """The row that the only run with rows of a key has of it."""
         stored: list[tuple[Row, int, int]] = []
         for i, at in places:
@@ -168,7 +168,7 @@ class Points:
             newest = max((e for _, _, e in stored if as_of is None or e <= as_of), default=None)
             stored = [one for one in stored if one[2] == newest]
         live = [row for row, weight, _ in stored if weight > 0]
-        return None if len(live) > 1 else Found(k, live[0] if live else None)
+        return None if len(live) > 1 else FoundRow(k, live[0] if live else None)
 
 
 class StoredRows:
@@ -181,14 +181,14 @@ class StoredRows:
     def find(
         self, table_id: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[tuple[Key, int]],
         as_of: int | None,
-    ) -> dict[Key, Found]:  # fmt: skip
+    ) -> dict[Key, FoundRow]:  # fmt: skip
         """The rows of keys, given with their `__k`, in these runs, as of an epoch or all that they hold.
 
         Raises `CorruptObject`.
         """
         if not refs:
-            return {key: Found(k, None) for key, k in keys}
-        found: dict[Key, Found] = {}
+            return {key: FoundRow(k, None) for key, k in keys}
+        found: dict[Key, FoundRow] = {}
         if len(keys) * len(refs) <= LOOKS:
             try:
                 points = self._points_of(table_id, layout, refs)
@@ -213,7 +213,7 @@ class StoredRows:
         return points
 
     def forget(self, table_id: int) -> None:
-        """A table is dropped."""
+        """Forgets a table that was dropped."""
         self._points.pop(table_id, None)
 
     def tidy(self) -> None:

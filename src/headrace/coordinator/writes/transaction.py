@@ -1,4 +1,8 @@
-"""What one transaction has read and wants to write: on one snapshot, statement by statement."""
+"""What one transaction has read and wants to write: on one snapshot, statement by statement.
+
+A transaction reads as of its epoch, and its own parts on top of it. For reads these become runs of that very epoch,
+which nobody else knows; what has changed since the last read is a further run, and small ones are put together.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
 from headrace.coordinator.writes.requests import Deferred, Part, TransactionCommit, WriteResult, Written
-from headrace.coordinator.writes.rows import Effect, Found, Net, RowChanges, RowOperation, chained
+from headrace.coordinator.writes.rows import Effect, FoundRow, Net, RowChanges, RowOperation, chained
 from headrace.coordinator.writes.writer import Writer
 from headrace.state.arrangement import Arrangement
 from headrace.state.changes import Delta, TableChange, plan_change
@@ -276,7 +280,7 @@ class WriteTransaction:
         refs = (*own.refs, *self.own_runs(table_id))
         return TableView(own.relation.state_table, own.schema, refs, self.fix(), self._prefix(table_id))
 
-    def _base(self, own: _Own, layers: Sequence[Mapping[Key, Net]], keys: Sequence[Key]) -> dict[Key, Found]:
+    def _base(self, own: _Own, layers: Sequence[Mapping[Key, Net]], keys: Sequence[Key]) -> dict[Key, FoundRow]:
         """The rows of keys as they are below the layers of changes by key."""
         epoch, table_id = self.fix(), own.relation.id
         if not keys:

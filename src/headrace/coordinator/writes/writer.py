@@ -3,6 +3,10 @@
 There is no thread of its own: whoever waits for its request may find itself leading, and commits the next group for
 all that are in it (group commit: DeWitt et al., "Implementation Techniques for Main Memory Database Systems", 1984).
 Who cannot wait asks for a thread that leads as long as there is anything to do.
+
+Where several clients write, a group waits a fraction of a millisecond (`GATHER_S`) for those that the last one has
+just answered; the last of them to come wakes it. Python's lock bounds all of this, so each request costs as little as
+possible (`outcome.py` instead of a future with its condition), and a group wakes no thread that it does not concern.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from headrace.coordinator.writes.requests import (
     serialization_failure,
 )
 from headrace.coordinator.writes.row_cache import RowCache
-from headrace.coordinator.writes.rows import Found
+from headrace.coordinator.writes.rows import FoundRow
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
 from headrace.coordinator.writes.small_runs import SmallRuns
 from headrace.coordinator.writes.stored import StoredRows, Versions
@@ -69,7 +73,7 @@ MANY = 4
 
 
 class Writer:
-    """The way of all changes into tables. Thread-safe."""
+    """The one way of changes into tables: forms groups, runs and commits them. Thread-safe."""
 
     def __init__(self, core: Core, compact: Callable[[], None] = lambda: None) -> None:
         """`compact` is called when a table has many runs."""
@@ -266,7 +270,7 @@ class Writer:
             self._wake()
 
     def forget(self, table_id: int) -> None:
-        """A table is dropped."""
+        """Forgets a table that was dropped."""
         with self._lock:
             self._history.forget(table_id)
             self._rows.forget(table_id)
@@ -318,7 +322,7 @@ class Writer:
 
     def rows_unchanged(
         self, relation: Relation, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], since: int
-    ) -> dict[Key, Found]:
+    ) -> dict[Key, FoundRow]:
         """The newest rows of these primary keys, which a snapshot of an epoch that is pinned has, too.
 
         `refs` are the table's runs at that snapshot, or newer ones; also pinned.
@@ -338,7 +342,7 @@ class Writer:
             self._rows.put(table_id, looked_up)
         return found
 
-    def row_now(self, relation: Relation, key: Key) -> tuple[Found, int] | None:
+    def row_now(self, relation: Relation, key: Key) -> tuple[FoundRow, int] | None:
         """The row with a primary key as of the newest complete epoch, and that epoch. Waits for nobody.
 
         None where that cannot be had at once, or keys are not found as Python objects.
@@ -357,7 +361,7 @@ class Writer:
                 found = self.looked_up(relation.id, layout, refs, [key], epoch)
             return found[key], epoch
 
-    def _require_unchanged(self, relation: Relation, found: Mapping[Key, Found], since: int) -> None:
+    def _require_unchanged(self, relation: Relation, found: Mapping[Key, FoundRow], since: int) -> None:
         """Raise `SerializationFailure` if one of these rows has changed after an epoch. The caller holds the lock."""
         if not self._history.changed(relation.id, since):
             return
@@ -367,7 +371,7 @@ class Writer:
 
     def looked_up(
         self, i: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[Key], as_of: int | None = None
-    ) -> dict[Key, Found]:
+    ) -> dict[Key, FoundRow]:
         """The rows of primary keys in a table's runs, which are not older than the epoch."""
         hashes = layout.hash_list(keys)
         with self._lock:

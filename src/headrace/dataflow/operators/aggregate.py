@@ -1,4 +1,12 @@
-"""Grouping with accumulable aggregates: one look-up for each changed group, out come the old and the new row."""
+"""Grouping with accumulable aggregates: one look-up for each changed group, out come the old and the new row.
+
+The old row goes out with -1, the new one with +1. A global aggregate always has its one row. The view's old row needs
+no copy to be taken back: exact sums give the same bits again.
+
+Variance, `corr` and the like keep no sums; they are group recompute. Spark's batch answer rounds after each addition
+of doubles, in an order that it does not promise, and may overflow on the way: tests compare with exact fractions
+where that shows, else to ten digits. docs/design/0002 says how sums are kept.
+"""
 
 from __future__ import annotations
 

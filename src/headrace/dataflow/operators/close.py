@@ -1,4 +1,10 @@
-"""EMIT ON WINDOW CLOSE: rows wait until the watermark has passed them."""
+"""EMIT ON WINDOW CLOSE: rows wait until the watermark has passed them.
+
+The stage stands at the top of a view with `EMIT ON WINDOW CLOSE`. Rows wait in its table `open`, and retractions
+cancel there. In the last step of an epoch every task puts out what of its slice lies below the mark; runs whose times
+all lie above are not read. When a watermark rises without any row, the job has a step without input
+(`commit._closes`), and what it has closed counts as a change for views above it.
+"""
 
 from __future__ import annotations
 

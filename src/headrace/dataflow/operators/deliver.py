@@ -1,4 +1,10 @@
-"""The last operator of a sink's job: hands the changes of the epoch to the sink."""
+"""The last operator of a sink's job: hands the changes of the epoch to the sink.
+
+A sink's job is a view's plan with this end in place of the stage that writes the view's rows. There is no
+`view/rows`, so nothing can read a sink; state, checkpoints, retries and recovery are those of a view. A sink that
+wants nothing but the number of rows (`Sink.only_counts`) has no such stage where Spark computes the rows last: it
+counts them.
+"""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ _TABLE_AT_MOST = 100_000
 """Different texts of times that are made for one batch."""
 
 
-class Doubt(Exception):
-    """A value of which it is not sure what Spark makes of it."""
+class UncertainValue(Exception):
+    """Raised for a value of which a kernel does not know what Spark makes of it: Spark is to compute the step."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Rows:
         return pa.repeat(value, self.length) if isinstance(value, pa.Scalar) else value
 
     def value(self, expression: Expression) -> Value:
-        """An expression's value. Raises `Doubt`, and what Arrow raises for values that a function refuses."""
+        """An expression's value. Raises `UncertainValue`, and what Arrow raises for values that a function refuses."""
         if isinstance(expression, Column):
             return self.column(expression.index)
         if isinstance(expression, Literal):
@@ -181,13 +181,13 @@ def _narrowed(a: Value, kind: pa.DataType) -> Value:
 
 def _finite(a: Value) -> Value:
     if not pc.all(pc.is_finite(a)).as_py():
-        raise Doubt("a result that is no finite number")
+        raise UncertainValue("a result that is no finite number")
     return a
 
 
 def _ratio(a: Value, b: Value) -> Value:
     if pc.any(pc.equal(b, 0.0)).as_py():
-        raise Doubt("a division by zero")
+        raise UncertainValue("a division by zero")
     return pc.divide(a, b)
 
 
@@ -201,7 +201,7 @@ def _ratio_or_null(a: Value, b: Value) -> Value:
 def _ascii(a: Value) -> Value:
     """The strings, which have only ASCII characters: with others, letters' cases depend on Unicode's version."""
     if isinstance(a, pa.Array) and string_bytes(a)[1].max(initial=0) > 127:
-        raise Doubt("letters beyond ASCII")
+        raise UncertainValue("letters beyond ASCII")
     return a
 
 
@@ -222,7 +222,7 @@ def _split(a: Value, delimiter: str) -> Value:
 def _element(lists: Value, n: int) -> Value:
     """The n-th string of each list, from 1; an empty one where there are not as many."""
     if not isinstance(lists, pa.Array):
-        raise Doubt("a constant list")
+        raise UncertainValue("a constant list")
     offsets = np.asarray(lists.offsets)
     at = offsets[:-1].astype(np.int64) + (n - 1)
     missing = at >= offsets[1:]
@@ -246,7 +246,7 @@ def _joined(*parts: Value) -> Value:
 def _of_ints(a: Value, function: Callable[[Ints], Any]) -> pa.Array:
     """What a function makes of integers, or of the integers that stand for times; null for null."""
     if not isinstance(a, pa.Array):
-        raise Doubt("a constant time")
+        raise UncertainValue("a constant time")
     if pa.types.is_date32(a.type):
         a = a.cast(pa.int32())
     numbers = pc.fill_null(a.cast(pa.int64()), 0)
@@ -261,7 +261,7 @@ def _part_of_day(a: Value, unit_us: int, units: int) -> pa.Array:
 def _truncated(a: Value, unit_us: int) -> pa.Array:
     def begun(us: Ints) -> Ints:
         if us.min(initial=0) < _FIRST_US + unit_us:
-            raise Doubt("a unit that begins before all times")
+            raise UncertainValue("a unit that begins before all times")
         return us - us % unit_us
 
     return _of_ints(a, begun).cast(a.type)
@@ -280,7 +280,7 @@ def _of_calendar(a: Value, kernel: str) -> Value:
     if len(days) - days.null_count:
         bounds = pc.min_max(days).as_py()
         if bounds["min"] < _FIRST_DAY or bounds["max"] > _LAST_DAY:
-            raise Doubt("a date beyond the calendar")
+            raise UncertainValue("a date beyond the calendar")
     return getattr(pc, kernel)(a)
 
 
@@ -293,14 +293,14 @@ def _formatted(a: Value, fmt: str, unit_us: int) -> pa.Array:
     low, high = (int(v) for v in pc.min_max(valid).as_py().values())
     per_day = DAY_US // unit_us
     if low < _FIRST_DAY * per_day or high >= (_LAST_DAY + 1) * per_day:
-        raise Doubt("a year that has not four digits")
+        raise UncertainValue("a year that has not four digits")
     if high - low < min(_TABLE_AT_MOST, 4 * len(times) + 16):
         found = np.arange(low, high + 1)
         codes = pc.subtract(times, low)
     else:
         found = np.unique(np.asarray(valid))
         if len(found) > _TABLE_AT_MOST:
-            raise Doubt("very many different texts of times")
+            raise UncertainValue("very many different texts of times")
         codes = pa.array(np.searchsorted(found, np.asarray(pc.fill_null(times, low))), mask=np.asarray(times.is_null()))
     return pa.array([_text(int(v), unit_us, fmt) for v in found], pa.string()).take(codes)
 
@@ -316,14 +316,14 @@ def _text(units: int, unit_us: int, fmt: str) -> str:
 
 def _hash(*columns: Value) -> pa.Array:
     if any(isinstance(c, pa.Scalar) for c in columns):
-        raise Doubt("a constant in a hash")
+        raise UncertainValue("a constant in a hash")
     return pa.array(spark_hash(columns))
 
 
 def _unscaled(a: Value) -> Value:
     """The digits of decimals of at most 18, as int64."""
     if not isinstance(a, pa.Array):
-        raise Doubt("a constant decimal")
+        raise UncertainValue("a constant decimal")
     low = np.ascontiguousarray(fixed_width(a)[:, 0]).view(np.int64)
     return pa.array(low, mask=np.asarray(a.is_null()) if a.null_count else None)
 

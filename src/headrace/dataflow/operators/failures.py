@@ -1,4 +1,10 @@
-"""Notes the rows on which an expression fails that gives NULL there, or leaves the row out: `on_error` of a view."""
+"""Notes the rows on which an expression fails that gives NULL there, or leaves the row out: `on_error` of a view.
+
+The stage stands before the operator that computes the guarded expressions (`Builder.noted`), gets a flag for each,
+counts inserted rows and keeps samples, which travel in the acknowledgement. Without a guard in a plan there is no
+such stage. It is also what keeps an aggregate's result from coming into a guard: a sum that does not fit is no
+failure of a row.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from headrace.dataflow.operators.task import Task, Unkeyed, int64
 from headrace.state.kernels import checked
 
 VALUE_CHARS = 1000
-"""Of each value of a sample."""
+"""Characters that are kept of each value of a sample."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class FailureStage(Unkeyed):
     """How many of the first columns are those of samples."""
 
     def run(self, task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows as they come."""
+        """Passes rows on as they come, and counts and samples failures."""
         for batch in batches:
             self._note(task, batch)
             yield pa.RecordBatch.from_arrays(batch.columns[: len(self.output)], schema=self.output)

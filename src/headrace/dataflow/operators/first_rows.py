@@ -1,4 +1,9 @@
-"""The first rows of every group that changed, before and after: as much as its minimum or its top N needs."""
+"""The first rows of every group that changed, before and after: as much as its minimum or its top N needs.
+
+Groups that happen to share a `__k` are read whole. So a minimum after a delete, or the first N rows of a partition,
+cost what is read and not what the group holds; rows that were taken back in front of the first live one are read over
+until a merge drops them, and rows that share a code are read together.
+"""
 
 from __future__ import annotations
 

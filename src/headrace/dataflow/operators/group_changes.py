@@ -1,4 +1,10 @@
-"""What rows come to by group: the change of the sums that `AggregateStage` keeps, with values that count once."""
+"""What rows come to by group: the change of the sums that `AggregateStage` keeps, with values that count once.
+
+A row is sent once for each kind of values (`Expand`), the first time with what it adds to the plain sums; Spark
+combines such rows by group and value, this stage looks the values up and puts out by how much groups change, and a
+second one adds that to the groups. So one group has as many tasks as there are. Only where minima or maxima may be
+taken back, all rows of a group come to one task, which does both.
+"""
 
 from __future__ import annotations
 

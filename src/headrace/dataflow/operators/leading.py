@@ -1,6 +1,10 @@
 """The first rows of every partition of an input that only grows: nothing else has to be kept.
 
 A row that has once fallen behind the first rows of its partition never comes back, because no row in front of it goes.
+
+So the state gets what has come among the first rows and loses what has fallen behind; `EXPLAIN` says `keeps the first
+N rows`, and so does the fingerprint. Where such an input is a leaf, its tasks pass on only their own first rows of
+each partition. Partitions that share a `__k` are kept whole.
 """
 
 from __future__ import annotations
@@ -112,7 +116,7 @@ class FirstOfInputStage(Unkeyed, Labelled):
 
 
 @dataclass(frozen=True)
-class Moved:
+class FirstRowsChange:
     """What a delta makes of the first rows of its partitions."""
 
     rows: pa.RecordBatch
@@ -120,7 +124,7 @@ class Moved:
     old: Ints
     """Places of the first rows of all partitions that change, as they were."""
     new: Ints
-    """The same, as they are now."""
+    """Places of the first rows of these partitions as they are now."""
     left: Ints
     """Places of the rows that are not among the first any more."""
     entered: Ints
@@ -133,7 +137,7 @@ class Moved:
         return consolidate(concat([negated(gone, self.schema), come], self.rows.schema), self.schema)
 
 
-def advance(table: Arrangement, delta: pa.RecordBatch, need: int, *, by_code: bool = False) -> Moved:
+def advance(table: Arrangement, delta: pa.RecordBatch, need: int, *, by_code: bool = False) -> FirstRowsChange:
     """The first `need` rows of every partition in `delta` before and after it, with those that tie with the last.
 
     Or those of the first `need` values, `by_code`. The delta is sorted, and none of its weights is negative.
@@ -160,7 +164,7 @@ def advance(table: Arrangement, delta: pa.RecordBatch, need: int, *, by_code: bo
     changed[key[stays & fresh]] = True
     changes = changed[key]
     old, new = (in_row_order(rows, order[which & changes], schema) for which in (~fresh, stays))
-    return Moved(rows, old, new, order[~stays & ~fresh], order[stays & fresh], schema)
+    return FirstRowsChange(rows, old, new, order[~stays & ~fresh], order[stays & fresh], schema)
 
 
 def first_of(k: Ints, weights: Ints, code: Ints, keys: Sequence[pa.Array], first: FirstRows) -> tuple[Bools, Ints]:
@@ -202,4 +206,4 @@ def _filtered(batches: Sequence[pa.RecordBatch], keep: Bools) -> Iterator[pa.Rec
             yield batch if part.all() else batch.filter(pa.array(part))
 
 
-__all__ = ["FirstOfInputStage", "LeadingStage", "Moved", "advance", "first_of"]
+__all__ = ["FirstOfInputStage", "LeadingStage", "FirstRowsChange", "advance", "first_of"]

@@ -1,4 +1,9 @@
-"""Temporal joins: each row finds the rows of another relation with its key, as that relation is at the epoch."""
+"""Temporal joins: each row finds the rows of another relation with its key, as that relation is at the epoch.
+
+No state and no shuffle: each row looks up its key in the relation's own runs. The job takes in no changes of that
+relation (`JobState.lookups`), so these give it no work and end no exact range; it needs the relation readable from
+its own frontier on, above which its next epoch lies (`Graph.needs`).
+"""
 
 from __future__ import annotations
 

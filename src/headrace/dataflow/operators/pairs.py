@@ -1,4 +1,7 @@
-"""Matching of rows by key: hashes first, then the real columns."""
+"""Matching of rows by key: hashes first, then the real columns.
+
+Hashes only propose pairs; the key columns decide.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ One connection for each worker process, opened when there is first something to 
 lives; lines of JSON, the first of them the token that the coordinator has given out. Nothing here ever waits, and a
 listener that is slow or gone costs the task nothing but what it had to say: that an epoch may be committed is told by
 other means.
+
+A running task reports at most every `INTERVAL_S`. The listener's address travels with the epoch's parameters, with a
+token that is new for each process. A report that a slow listener does not take is left out; a listener that is gone
+is tried again after some seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _WORDS = 500
 
 
 class Reporting(Protocol):
-    """What a report says of a task."""
+    """What a report needs of a task: who it is, and how far."""
 
     label: str
     partition: int
@@ -128,7 +132,7 @@ class Reports:
             self._say("progress")
 
     def acknowledged(self) -> None:
-        """All is written and acknowledged."""
+        """Reports that the task has written and acknowledged everything."""
         self._say("ack")
 
     def __exit__(

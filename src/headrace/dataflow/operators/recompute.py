@@ -1,4 +1,11 @@
-"""Group recompute: the old and the new rows of every partition that changed, for Spark's own operator to work on."""
+"""Group recompute: the old and the new rows of every partition that changed, for Spark's own operator to work on.
+
+The stage puts the rows of changed partitions out twice: as they were (`__side` 0) and as they are now (1). Spark's
+own operator then runs over both at once, with the side as one more grouping or partitioning key, and the side becomes
+the weight. So whatever Spark can compute over a group can be kept up to date. Rows come out in the order of their
+hash: an operator that is sensitive to order gives the same answer for the same rows in every epoch, and ties of a
+top-N are broken the same way each time.
+"""
 
 from __future__ import annotations
 

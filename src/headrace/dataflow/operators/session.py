@@ -2,6 +2,14 @@
 
 Rows lie in the order of their times (`__h` is the time itself), so of a key only the sessions are read that the new and
 the removed rows can touch. A change puts out the rows of a session whose start or end it has moved, and itself.
+
+The stage reads of each changed key a stretch of time around the change (`Arrangement.between`), wider as long as the
+session goes on at its ends, and finds start and end of each row before and after. Rows whose session has moved come
+out twice, all others not at all.
+
+With a watermark, rows of a session that goes on may be as old as they like. They expire by a column of their own,
+`until`, the same in all rows of a session and never before its end. It is put off by the length of the session at a
+time, so rows are written again when their session has doubled.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ of the change since. A change is taken in by ranges of `__k`, and the relation's
 key either all of its change has been taken in, then its rows are those of the epoch under way, or nothing of it. Before
 its first checkpoint a job reads nothing of such a relation: it is as if all of it had come before any row of the other
 side.
+
+The relation's hash is not that of the wire, so the stage computes it from the key columns, for both deltas, and finds
+the pairs by it. docs/design/0009 says why sides are shared and what keeps the history readable.
 """
 
 from __future__ import annotations

@@ -6,6 +6,13 @@ range of keys after another does the same as running it over all of them, and wh
 
 Each share of the input is sorted by key and written once, in whatever order the keys come. Where to cut is decided when
 all is there, and a slice is read out of all shares.
+
+`memory_budget_mb` divided by the tasks that run side by side is the share of a task. A stage takes in its whole input
+before it starts; input that outgrows the share, at `WORKING_FACTOR` bytes of work for one of input, goes to the spool
+sorted by `__k`, and is cut at quantiles of a sample of all keys once all is there. A range that is still too large is
+cut again. Rows of one key cannot be cut: they may use the whole budget, and beyond that the epoch is declined with
+53200. Grouped sums need no such bound, since they reduce their input as it comes. What an operator fetches of its
+state is not bounded: a recomputed partition has to fit.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ WORKING_FACTOR = 3
 
 
 class Account:
-    """What one stage holds of its task's memory."""
+    """The memory that one stage has taken of its task's share."""
 
     def __init__(self, memory: MemoryController, make_room: Callable[[int], bool] = lambda nbytes: False) -> None:
         self._memory = memory

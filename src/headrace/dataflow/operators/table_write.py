@@ -45,8 +45,8 @@ def null_in(relation: str, column: str, row: Sequence[object]) -> NotNullViolati
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A run that a task has written, and how many rows it inserts and deletes."""
+class WrittenRuns:
+    """The runs that a task has written, and how many rows they insert and delete."""
 
     runs: tuple[RunRef, ...]
     inserted: int
@@ -58,7 +58,7 @@ class Outcome:
         return json.dumps({"runs": refs, "inserted": self.inserted, "deleted": self.deleted})
 
     @classmethod
-    def from_json(cls, text: str) -> Outcome:
+    def from_json(cls, text: str) -> WrittenRuns:
         """The inverse of `to_json`."""
         data = json.loads(text)
         return cls(tuple(RunRef.from_json(r) for r in data["runs"]), data["inserted"], data["deleted"])
@@ -87,7 +87,7 @@ class ToChanges:
                 yield self.converted(batch)
 
     def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """One batch. Raises `NotNullViolation`."""
+        """One batch of rows as rows with weights. Raises `NotNullViolation`."""
         weights = batch.column(0).cast(pa.int64())
         count = batch.num_rows
         added = [pa.repeat(value[0], count) for value in self.defaults.values()]
@@ -165,7 +165,7 @@ class WriteChanges:
         if held:
             yield concat(held, stored)
 
-    def _write(self, path: str, chunk: pa.RecordBatch, written: Sequence[RunRef]) -> Outcome:
+    def _write(self, path: str, chunk: pa.RecordBatch, written: Sequence[RunRef]) -> WrittenRuns:
         adds = _adds(chunk)
         if adds and self.looks_up:
             delta = self._planned(chunk, written)
@@ -176,7 +176,7 @@ class WriteChanges:
             inserted, deleted = (chunk.num_rows, 0) if adds else (0, chunk.num_rows)
         section = Section(self.table_id, self.schema, [rows], self.as_of)
         refs = write_run(self.root, path, [section], fsync=self.fsync) if rows.num_rows else []
-        return Outcome(tuple(refs), inserted, deleted)
+        return WrittenRuns(tuple(refs), inserted, deleted)
 
     def _planned(self, chunk: pa.RecordBatch, written: Sequence[RunRef]) -> Delta:
         there = Arrangement(self.schema, [*self.refs, *written], self.root, as_of=self.as_of)

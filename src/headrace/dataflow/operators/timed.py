@@ -3,6 +3,11 @@
 A row passes from `enters` on until before `leaves`, both known when it comes. A row that has left is nowhere; one
 that has entered and will leave is kept under the time of leaving; one that is still to enter under that of entering.
 So where a row is depends on the time alone, and one that is taken back is found there.
+
+`now()` of an epoch is the epoch's time. The row's `__k` is the next of its two times, in microseconds and not a hash,
+so each epoch scans the keys that have become due since the last one. Every step tells in its acknowledgement when
+something is next due; with the commit that becomes the job's `due_epoch`. To the coordinator it is one more change at
+that epoch: before it the view is exact and costs nothing, from then on it has work.
 """
 
 from __future__ import annotations

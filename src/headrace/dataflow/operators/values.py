@@ -1,6 +1,11 @@
 """What an aggregate keeps of the values themselves: those it counts once, and those of which it wants the first.
 
 Both are state tables beside the sums of `AggregateStage`, and cost a look-up for each value or group that changes.
+
+A minimum or maximum over input that can change looks up the first code of each changed group before and after, and
+chooses among the few values that share it. A DISTINCT aggregate looks up each changed value: where its weight for an
+aggregate's filter passes between zero and more, the value goes into or out of the sums. All aggregates over the same
+values share a table, which has one weight for each different filter.
 """
 
 from __future__ import annotations

@@ -1,1 +1,45 @@
-"""How each kind of statement is carried out."""
+"""How each kind of statement is carried out.
+
+Queries:
+
+select.py         SELECT: from a resolved query to a result
+as_of.py          FOR SYSTEM_TIME AS OF: which epoch a query asks for
+points.py         rows by a key, through a primary key or an index
+kernels.py        queries that Spark plans and Arrow's kernels compute here
+simple.py         queries of literals, and defaults of columns
+cursors.py        DECLARE, FETCH, MOVE, CLOSE
+show.py           SHOW, DESCRIBE, EXPLAIN
+kill.py           KILL: cancels what another session runs
+
+Changes of rows:
+
+dml.py            INSERT, UPDATE, DELETE
+targets.py        the table that a statement writes to, and the rules of its rows
+assignment.py     casts of values on their way into columns
+row_writes.py     single rows by primary key: no Spark, no scan
+large_writes.py   writes of any size, computed by Spark's tasks
+copying.py        COPY, both ways
+
+Definitions:
+
+ddl.py            CREATE, DROP, ALTER
+fed.py            tables that a connector feeds
+sharing.py        what the joins of a new view look up instead of keeping
+unaligned.py      views whose joins are jobs of their own
+subscriptions.py  subscriptions, their cursors, COPY (SUBSCRIBE ...)
+routines.py       functions and aggregates of users
+secrets.py        secrets, and the options that name them
+roles.py          roles
+grants.py         rights: GRANT, REVOKE, ownership, SET ROLE
+
+*UPDATE, DELETE and the values of an INSERT* that are more than row operations are queries, which `kernels.py` tries
+first: Catalyst analyses and optimizes the query over an empty leaf, `dataflow/queries.py` makes kernels of the plan
+(projections and filters over the table or one row, and their UNION ALL), and these compute over the table's rows in
+the transaction's snapshot. If anything has no exact twin, or a kernel is in doubt about a value, Spark runs the same
+query. Plans are kept by their Spark SQL and the table's columns, unless the current time has become a constant in
+them. A condition that gives the primary key looks its row up, and only the key is noted as read.
+
+*COPY* stands in three rooms: `sql/copying.py` reads the statement and its options, `copying.py` here has the rows as
+Arrow batches (a sink that sets them aside, and writes them when it is finished), the server's `copy_*.py` have the
+formats.
+"""

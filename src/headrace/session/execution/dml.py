@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace.session.engine import columns_of, stream
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.kernels import ROWS_AT_MOST, Wanted, rows_by_kernels, rows_of
+from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
 from headrace.session.execution.row_writes import key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
@@ -151,7 +151,7 @@ def default_value(session: Session, record: ObjectRecord, column: Column) -> obj
         return value
     query = session.localized(parse_query(f"SELECT {text}"))
     bound = Bound(query, session.names())
-    table = rows_of(session, Wanted(bound, [column], lambda found, inner: assigned(found, inner, [column])))
+    table = rows_of(session, AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column])))
     return table.column(0)[0].as_py()
 
 
@@ -164,7 +164,7 @@ def _from_query(
         _check_width(len(found), len(targets), exact)
         return assigned(found, text, targets)
 
-    computed = rows_of(session, Wanted(bound, targets, wrap, exact=exact))
+    computed = rows_of(session, AssignedQuery(bound, targets, wrap, exact=exact))
     at = {c.name: i for i, c in enumerate(targets[: computed.num_columns])}
     arrays = []
     for column in record.columns:
@@ -272,12 +272,13 @@ def _bound(session: Session, record: ObjectRecord, query: Query, joined: bool) -
     return bound
 
 
-def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> Wanted:
-    return Wanted(bound, targets, lambda columns, text: assigned(columns, text, targets), key)
+def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> AssignedQuery:
+    return AssignedQuery(bound, targets, lambda columns, text: assigned(columns, text, targets), key)
 
 
 def _affected(
-    session: Session, transaction: Transaction, record: ObjectRecord, wanted: Wanted, statement: st.Update | st.Delete
+    session: Session, transaction: Transaction, record: ObjectRecord, wanted: AssignedQuery,
+    statement: st.Update | st.Delete,
 ) -> pa.Table | None:  # fmt: skip
     """The rows that a statement changes; None where they are so many that they are left to Spark's tasks."""
     large = _is_large(transaction, record, statement.returning)

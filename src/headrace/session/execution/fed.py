@@ -2,6 +2,8 @@
 
 The source puts out every record as a row, with what it does to its key and where it stands. Since it only grows, a row
 that is not the newest of its key any more never comes back, so the view's state is one row for each key.
+
+A table with a connector is a hidden source of changes and this view of it.
 """
 
 from __future__ import annotations

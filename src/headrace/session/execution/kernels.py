@@ -113,8 +113,8 @@ def leaf_name(table_id: int) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A query whose rows go into columns of a table: its values are cast to their types, as an assignment does."""
+class AssignedQuery:
+    """A query whose rows are assigned to columns of a table: its values are cast to their types."""
 
     bound: Bound
     targets: Sequence[Column]
@@ -128,13 +128,13 @@ class Wanted:
     """Whether the wrap puts a weight in front of the columns."""
 
 
-def rows_of(session: Session, wanted: Wanted) -> pa.Table:
+def rows_of(session: Session, wanted: AssignedQuery) -> pa.Table:
     """All rows of a query: by kernels where they do what Spark does, else by Spark."""
     found = rows_by_kernels(session, wanted)
     return compute(session, wanted.bound, wanted.wrap) if found is None else found
 
 
-def rows_by_kernels(session: Session, wanted: Wanted) -> pa.Table | None:
+def rows_by_kernels(session: Session, wanted: AssignedQuery) -> pa.Table | None:
     """All rows of a query as kernels compute them; None where Spark is to do it, or to say what is wrong.
 
     What is read is noted in the transaction, whatever comes of it.
@@ -157,7 +157,9 @@ def rows_by_kernels(session: Session, wanted: Wanted) -> pa.Table | None:
         return _run(plan, batches)
 
 
-def kernels_over_table(session: Session, wanted: Wanted, snapshot: Snapshot) -> tuple[KernelQuery, SnapshotScan] | None:
+def kernels_over_table(
+    session: Session, wanted: AssignedQuery, snapshot: Snapshot
+) -> tuple[KernelQuery, SnapshotScan] | None:
     """The plan of a query that reads one table and nothing else, and what reads it; None where it is for Spark."""
     table, _ = _only_table(wanted.bound)
     plan = None if table is None else _planned(session, wanted, table)
@@ -197,7 +199,7 @@ def _only_table(bound: Bound) -> tuple[ObjectRecord | None, bool]:
     return (only, True) if plain and isinstance(only, ObjectRecord) else (None, False)
 
 
-def _planned(session: Session, wanted: Wanted, table: ObjectRecord | None) -> KernelQuery | None:
+def _planned(session: Session, wanted: AssignedQuery, table: ObjectRecord | None) -> KernelQuery | None:
     text = wanted.bound.spark(lambda target: leaf_name(target.id) if isinstance(target, ObjectRecord) else "")
     if len(text) > _TEXT_CHARS_AT_MOST:
         return None

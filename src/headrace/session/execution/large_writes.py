@@ -1,4 +1,12 @@
-"""Writes of any size: computed and written by Spark's tasks, committed by the server once."""
+"""Writes of any size: computed and written by Spark's tasks, committed by the server once.
+
+Tasks turn rows into runs (`dataflow/operators/table_write.py`), after a shuffle by `__k` where rows may meet others
+with their primary key, and the transaction gets the runs as parts. Their epoch is that of the catalog's record, so
+the commit writes none of them again. An `INSERT` into a table without a primary key, of what kernels compute over one
+table, is read, computed and written in one task each (`ReadComputeWrite`): no row goes through Java, and rows whose
+columns stay are in order already. If a kernel is in doubt the job fails, what it has written belongs to nobody, and
+Spark computes it.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +25,13 @@ from headrace.dataflow.operators.table_write import (
     CHUNK_BYTES,
     CHUNK_ROWS,
     OUTCOME,
-    Outcome,
     ReadComputeWrite,
     ToChanges,
     WriteChanges,
+    WrittenRuns,
 )
 from headrace.session.execution.assignment import assigned
-from headrace.session.execution.kernels import Wanted, kernels_over_table
+from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
 from headrace.session.execution.select import describe, frame_of, open_snapshot
 from headrace.session.execution.targets import is_required
 from headrace.session.names import Bound, label, quoted
@@ -55,7 +63,7 @@ def insert_large(
     names = tuple(c.name for c in targets)
     convert = _convert(transaction, record, names, defaults)
     conflict = "ignore" if ignore else "overwrite"
-    wanted = None if keyed else Wanted(bound, targets, wrap, weighted=True)
+    wanted = None if keyed else AssignedQuery(bound, targets, wrap, weighted=True)
     return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
 
 
@@ -76,7 +84,7 @@ def insert_here(
     written = Written(())
     for outcome in write.run(view.prefix, map(_added, batches)):
         session.check()
-        found = Outcome.from_json(outcome.column(0)[0].as_py())
+        found = WrittenRuns.from_json(outcome.column(0)[0].as_py())
         written = Written(written.runs + found.runs, written.inserted + found.inserted, 0)
     if isinstance(root, StoreRoot) and root.proof:
         confirm(root, written.runs)
@@ -152,7 +160,7 @@ def _convert(
 
 def _write(
     session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
-    on_conflict: str, *, looks_up: bool, wanted: Wanted | None = None,
+    on_conflict: str, *, looks_up: bool, wanted: AssignedQuery | None = None,
 ) -> Written:  # fmt: skip
     """Write what a query says to a table, as part of a transaction.
 
@@ -173,7 +181,7 @@ def _write(
                 transaction.work.note_tables([record.id])
             with session.jobs.running(bound.query.text):
                 rows = _writing(session, frame, record, view, convert, write).collect()
-    outcomes = [Outcome.from_json(row[0]) for row in rows]
+    outcomes = [WrittenRuns.from_json(row[0]) for row in rows]
     runs = tuple(run for o in outcomes for run in o.runs)
     root = session.database.engine.root
     if isinstance(root, StoreRoot) and root.proof:
@@ -194,7 +202,7 @@ def _writer(
 
 
 def _written_by_kernels(
-    session: Session, wanted: Wanted, snapshot: Snapshot, write: WriteChanges
+    session: Session, wanted: AssignedQuery, snapshot: Snapshot, write: WriteChanges
 ) -> list[Row] | None:  # fmt: skip
     """What tasks have written that read one table and compute by kernels; None where Spark is to compute it.
 

@@ -1,4 +1,8 @@
-"""Reads of the rows that have a key: looked up by a primary key or an index, without Spark and without a scan."""
+"""Reads of the rows that have a key: looked up by a primary key or an index, without Spark and without a scan.
+
+An index is read at the newest epoch at which it is exact, and the relation's changes since then are added: so a point
+read shows what a scan would.
+"""
 
 from __future__ import annotations
 

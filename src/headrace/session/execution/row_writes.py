@@ -1,4 +1,8 @@
-"""INSERT of values, and UPDATE and DELETE by primary key, as operations on single rows: no Spark, no scan."""
+"""INSERT of values, and UPDATE and DELETE by primary key, as operations on single rows: no Spark, no scan.
+
+An operation is made once for a prepared statement; `sql/scalar.py` has the expressions that Python computes exactly
+as Spark does. A group of writers runs it when its turn comes.
+"""
 
 from __future__ import annotations
 

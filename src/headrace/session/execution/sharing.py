@@ -2,6 +2,12 @@
 
 That may take an index that the system makes first (`coordinator/automatic.py` says when). If then the view is not
 created after all, because its statement fails, is cancelled or the process ends, the index goes again.
+
+An automatic index is an index like any other but for its schema (`headrace_internal`, where no user can make
+anything) and a mark in its payload. The statement makes it, waits for it, plans the view again and creates the view
+under the lock of DDL, so that no drop comes between. These are two transactions: after a crash between them nobody
+uses the index, and `Lifecycle.recover` deletes it before anything else. `Lifecycle.drop` adds the automatic indexes
+that nothing uses any more to the very transaction that drops their last user.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator import automatic
-from headrace.coordinator.automatic import Wanted, is_automatic
+from headrace.coordinator.automatic import WantedIndex, is_automatic
 from headrace.coordinator.options import GROUP
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
@@ -81,7 +87,7 @@ def _is_systems(state: CatalogState, index: int) -> bool:
     return record is None or is_automatic(record)
 
 
-def wanted(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[Wanted]:
+def wanted(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[WantedIndex]:
     """The automatic indexes that a new view of this plan is to use beside those that it uses already."""
     coordinator, group = session.database.coordinator, _group(session, options)
     if group == "own" or not session.variables.is_on(SETTING):
@@ -102,7 +108,7 @@ def _group(session: Session, options: Mapping[str, str]) -> str:
     return session.database.coordinator.group_named(asked)
 
 
-def _provided(session: Session, want: Wanted, options: Mapping[str, str], made: list[int]) -> int | None:
+def _provided(session: Session, want: WantedIndex, options: Mapping[str, str], made: list[int]) -> int | None:
     """The id of an index, filled if need be; None where there is none in the end: the view keeps the rows itself."""
     coordinator, index = session.database.coordinator, want.index
     try:

@@ -26,7 +26,7 @@ from headrace.session.parts import is_part
 from headrace.session.reading.explaining import explained
 from headrace.session.reading.planning import plan_read
 from headrace.session.result import Result, ResultColumn
-from headrace.session.system.headrace import shown_error
+from headrace.session.system.headrace import sessions_shown, shown_error
 from headrace.sql import statements as st
 from headrace.sql.types import pg_type_text
 
@@ -139,6 +139,11 @@ def _subscription_cursors(session: Session, statement: st.Show) -> Rows:
     return [[c.name, label(c.subscription), str(c.reader.position)] for c in open_now]
 
 
+def _processes(session: Session, statement: st.Show) -> Rows:
+    names = ("id", "user_name", "application_name", "connected", "transaction")
+    return [[row.get(n) for n in names] for row in sessions_shown(session)]
+
+
 def _nothing(session: Session, statement: st.Show) -> Rows:
     return []
 
@@ -248,7 +253,7 @@ _PROGRESS_HEADS: Heads = (
 CANCELLED_HEADS: Heads = (("Id", "bigint"),)
 PROMOTED_HEADS: Heads = (("pg_promote", "boolean"),)
 """What CANCEL JOBS returns."""
-_EMPTY = ("cursors", "processlist", "cluster")
+_EMPTY = ("cursors", "cluster")
 _LISTINGS: dict[str, Listing] = {
     "setting": Listing((), _setting),
     "all": Listing(_texts("name", "setting", "description"), _all),
@@ -260,6 +265,7 @@ _LISTINGS: dict[str, Listing] = {
     "jobs": Listing(_JOB_HEADS, _jobs),
     "checkpoints": Listing(_CHECKPOINT_HEADS, _checkpoints),
     "progress": Listing(_PROGRESS_HEADS, _progress),
+    "processlist": Listing((("Id", "bigint"), *_texts("User", "Application", "Connected", "Transaction")), _processes),
     "databases": Listing(_texts("Name"), lambda session, statement: [["dev"]]),
     "schemas": Listing(_texts("Name"), _schemas),
     "tables": Listing(_texts("Name"), _relations("table")),

@@ -80,7 +80,7 @@ def check_not_null(record: ObjectRecord, rows: pa.Table) -> None:
 
 
 def check_row(record: ObjectRecord, row: Sequence[Any]) -> None:
-    """The same for one row."""
+    """Raise `NotNullViolation` for a null in a row where none may be."""
     for column, value in zip(record.columns, row):
         if value is None and is_required(record, column):
             raise null_in(label(record), column.name, row)

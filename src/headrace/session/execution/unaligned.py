@@ -3,6 +3,10 @@
 With `streaming_enable_unaligned_join` a view is cut behind its joins. Each becomes a materialized view that is not
 listed, with a checkpoint group and a log of its own, and the rest reads it like any other view: at its own pace, from a
 durable position, and never more than `max_rows_per_epoch` at once.
+
+A join whose rows the view only picks and computes with is the view, and is not cut. A part's payload says of which
+view it is a part (`session/parts.py`); what is left of the view is stored as a plan, like the parts. Parts are shown
+as jobs, not listed as relations, and paused and dropped with their view.
 """
 
 from __future__ import annotations

@@ -50,14 +50,14 @@ _RESULT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class CatalogAnswer:
     """The answer to a query over the system catalogs."""
 
     columns: list[ResultColumn]
     rows: pa.Table
 
 
-def asked(session: Session, query: Query, *, described: bool = False) -> Asked | None:
+def asked(session: Session, query: Query, *, described: bool = False) -> CatalogAnswer | None:
     """The answer to a query that reads system catalogs and nothing else; None for any other.
 
     One that is only to be `described` has no rows.
@@ -237,7 +237,7 @@ def _value(session: Session, name: str, *given: str | int | bool) -> str | int |
 # ---- types
 
 
-def _typed(found: pa.Table) -> Asked:
+def _typed(found: pa.Table) -> CatalogAnswer:
     """The rows with the types that results have."""
     columns = [ResultColumn(f.name, _type(f.type)) for f in found.schema]
     try:
@@ -245,7 +245,7 @@ def _typed(found: pa.Table) -> Asked:
     except pa.ArrowException as error:
         raise NotSupported(f"a result of this type over the system catalogs is not supported: {error}") from error
     schema = pa.schema([pa.field(c.name, arrow_type(c.type)) for c in columns])
-    return Asked(columns, pa.Table.from_arrays(arrays, schema=schema))
+    return CatalogAnswer(columns, pa.Table.from_arrays(arrays, schema=schema))
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:

@@ -63,7 +63,7 @@ _RIGHTS: Final = {
 
 @dataclass
 class Rewriter:
-    """One query; what it needs is gathered while it is rewritten."""
+    """Rewrites one query, and gathers the relations, macros and values that it needs."""
 
     parsed: Parsed
     value_of: Callable[..., str | int | bool | list[str] | None]

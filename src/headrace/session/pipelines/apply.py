@@ -36,7 +36,7 @@ LABEL = "pipeline"
 
 @dataclass
 class Step:
-    """What becomes of one node."""
+    """What `apply` does with one definition: create, leave alone or replace it."""
 
     node: Node
     state: State

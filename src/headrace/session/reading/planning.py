@@ -28,7 +28,7 @@ SETTING = "enable_quick_reads"
 
 @dataclass(frozen=True, eq=False)
 class PlannedRead:
-    """A query with its plan."""
+    """A query that is answered here, with its plan."""
 
     bound: Bound
     plan: ReadPlan

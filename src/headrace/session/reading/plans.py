@@ -28,7 +28,7 @@ _BITS: Final = {"smallint": 15, "int": 31, "bigint": 63}
 
 @dataclass(frozen=True)
 class SortKey:
-    """What rows are sorted by."""
+    """A key that rows are sorted by, with its direction."""
 
     value: Expression
     descending: bool

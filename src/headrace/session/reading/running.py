@@ -33,7 +33,7 @@ _OUTPUT_ROWS: Final = 65_536
 
 
 class TooMuch(Exception):
-    """More is to be read than is read here."""
+    """Raised where more would have to be read than is read here: Spark is to do it."""
 
 
 def constant_rows(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
@@ -51,8 +51,8 @@ def snapshot_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a plan over its relation as a snapshot has it.
 
-    Raises `TooMuch`, `NoTwin`, `Doubt`, or what Arrow raises, before the first of them is handed out: then it is for
-    Spark to compute, or to tell what is wrong. The stack holds what is read.
+    Raises `TooMuch`, `NoTwin`, `UncertainValue`, or what Arrow raises, before the first of them is handed out: then it
+    is for Spark to compute, or to tell what is wrong. The stack holds what is read.
     """
     steps = plan.steps(values)
     stored, looked_up = _chosen(session, plan, values, snapshot, stack)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.dataflow.operators.exactness import ORDERED
-from headrace.dataflow.operators.expressions import Doubt, Expression, Rows
+from headrace.dataflow.operators.expressions import Expression, Rows, UncertainValue
 from headrace.session.reading.twins import NoTwin, Twins
 from headrace.sql.binder import tree as bt
 from headrace.state.kernels import checked
@@ -37,7 +37,7 @@ def total(at: Twins, found: bt.Aggregate) -> Expression | None:
 def totals(
     aggregates: Sequence[bt.Aggregate], over: Sequence[Expression | None], rows: Iterable[Rows], weight: Expression
 ) -> list[Any]:
-    """The value of each aggregate. Raises `Doubt` for sums that may be too large, and what kernels raise."""
+    """The value of each aggregate. Raises `UncertainValue` for sums that may be too large, and what kernels raise."""
     kept: list[list[tuple[pa.Array | None, Ints]]] = [[] for _ in aggregates]
     for part in rows:
         weights = np.asarray(part.array(weight))
@@ -66,7 +66,7 @@ def _sum(parts: _Parts) -> int | None:
         largest = max(abs(int(values.min())), abs(int(values.max())))
         bound += largest * checked.count(times)
         if bound >= _LARGE:
-            raise Doubt("a large sum")
+            raise UncertainValue("a large sum")
         found += int(np.dot(values, times))
     return found if any_value else None
 

@@ -25,7 +25,7 @@ Values: TypeAlias = Sequence[Any] | None
 
 
 class NoTwin(Exception):
-    """An expression that only Spark computes."""
+    """Raised for an expression that only Spark computes."""
 
 
 class Twins:

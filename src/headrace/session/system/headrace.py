@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-EVENTS_SHOWN = 1000
-"""Newest events that are shown."""
 
 
 def moment(unix_ms: int) -> str | None:
@@ -180,13 +178,30 @@ def _state_tables(session: Session) -> Rows:
 
 
 def _events(session: Session) -> Rows:
-    for e in session.database.catalog.state.newest_events(EVENTS_SHOWN):
+    for e in session.database.catalog.state.newest_events(session.database.settings.events_shown):
         yield {"sequence": e.sequence, "at": moment(e.at_ms), "kind": e.kind, "object_id": e.object_id,
                "message": e.message, "detail": e.detail}  # fmt: skip
 
 
 def _metrics(session: Session) -> Rows:
     return [_fields(metric) for metric in session.database.coordinator.metrics()]
+
+
+def sessions_shown(session: Session) -> Rows:
+    """What each session is; what it does is for its own user and for those who may monitor."""
+    sees_all = session.rights.is_member("pg_monitor")
+    for other in session.database.sessions():
+        user, transaction = other.variables.look("session_authorization"), other.transaction
+        head = {"id": other.number, "user_name": user, "connected": moment(other.began_ms)}
+        if not (sees_all or user == session.user):
+            yield head
+            continue
+        yield head | {
+            "application_name": other.variables.look("application_name") or None,
+            "transaction": None if transaction is None else "failed" if transaction.failed else "open",
+            "snapshot_epoch": None if transaction is None else transaction.work.epoch,
+            "cursors": len(other.cursors), "prepared_statements": len(other.statements),
+        }  # fmt: skip
 
 
 def _server(session: Session) -> Rows:
@@ -205,6 +220,10 @@ def _server(session: Session) -> Rows:
 _COLUMNS = {
     "server": (
         "role, owner, address, epoch bigint, staleness_ms bigint, lease_ms bigint, silent_ms bigint, error", _server,
+    ),
+    "sessions": (
+        "id bigint, user_name, application_name, connected timestamp, transaction, snapshot_epoch bigint, cursors int, "
+        "prepared_statements int", sessions_shown,
     ),
     "jobs": (
         "id bigint, name, kind, checkpoint_group, status, committed_epoch bigint, frontier bigint, lag_ms bigint, "

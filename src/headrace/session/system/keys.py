@@ -18,7 +18,7 @@ _KEY_INDEXES: Final = 2_000_000
 
 @dataclass(frozen=True)
 class Index:
-    """An index, or what a primary key has for one."""
+    """An index as PostgreSQL's catalogs show it; a primary key shows one, too."""
 
     oid: int
     name: str

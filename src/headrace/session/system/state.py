@@ -1,4 +1,7 @@
-"""`headrace_internal`: the state tables that operators keep, as relations."""
+"""`headrace_internal`: the state tables that operators keep, as relations.
+
+Each is shown as of its committed epoch.
+"""
 
 from __future__ import annotations
 

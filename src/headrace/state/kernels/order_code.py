@@ -3,6 +3,11 @@
 A smaller code means an earlier row; rows that tie in the order have equal codes; rows that do not may share one,
 because 64 bits hold only so much. So whoever needs the exact order compares the values of rows that share a code, and
 only of these. (An abbreviated sort key: Graefe, "Implementing sorting in database systems", 2006.)
+
+`__h` of a state table that is kept in order is this code instead of a hash, so the rows of one key lie in order in
+every run. Strings give their first eight bytes. `Arrangement.first_rows` reads the first rows of each key from every
+run, up to a horizon: the lowest code at which some run has more. What lies below it is complete; keys for which that
+is not enough are read further.
 """
 
 from __future__ import annotations

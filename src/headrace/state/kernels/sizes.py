@@ -1,6 +1,10 @@
 """How many bytes rows take, and pieces of bounded size: what is held together is bounded by bytes as well as by rows.
 
 Arrow counts the bytes of a column of texts, and the elements of a column of lists, in 32 bits.
+
+Batches of a run are bounded (`RUN_BATCH_BYTES`; they have fewer rows then, and the run another magic number), and so
+are chunks of scans and merges, cut in the middle of their keys until they fit, and what a stage gathers, joins and
+puts out. What cannot be cut, such as rows of one key, is declined with 53200 and says what it was.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.state.stores import StoreRoot
-from object_server import call, environment, serve, served
+from object_server import CREDENTIALS, call, environment, serve, served
 
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64encode(hashlib.sha512(b"headrace").digest()).decode()
@@ -111,14 +111,11 @@ def _create_container(server: subprocess.Popen[bytes], url: str) -> None:
             time.sleep(0.1)
 
 
-_S3_CREDENTIALS = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-
-
 def _translated(app: Callable[..., Any]) -> Callable[..., Any]:
     """Google's headers as those of S3."""
 
     def translate(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        environ["HTTP_AUTHORIZATION"] = _S3_CREDENTIALS
+        environ["HTTP_AUTHORIZATION"] = CREDENTIALS
         if environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None) == "0":
             environ["HTTP_IF_NONE_MATCH"] = "*"
         return app(environ, start_response)

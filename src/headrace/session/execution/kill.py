@@ -1,0 +1,26 @@
+"""KILL: cancels what another session runs; that session goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import InsufficientPrivilege
+from headrace.session.result import Notice, Result
+from headrace.sql import statements as st
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def kill(session: Session, statement: st.Kill) -> Result:
+    """KILL a session's statement. A session that is gone is a notice: it may have ended just now."""
+    found = next((s for s in session.database.sessions() if s.number == statement.session), None)
+    if found is None:
+        return Result("KILL", notices=[Notice(f"there is no session {statement.session}", "WARNING", "01000")])
+    if not session.rights.superuser and found.variables.look("session_authorization") != session.user:
+        raise InsufficientPrivilege(
+            f"permission denied to cancel what session {statement.session} runs",
+            hint="Only its own user and superusers may.",
+        )
+    found.cancel()
+    return Result("KILL")

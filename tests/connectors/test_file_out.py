@@ -1,0 +1,27 @@
+"""What files that are written say, where Arrow's own writers would fail or say something else."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pytest
+
+from headrace.common.columns import Column
+from headrace.connectors.file_out import check_format, file_writer
+from headrace.errors import NotSupported
+
+
+def test_bytes_in_csv_need_not_be_text() -> None:
+    out, columns = io.BytesIO(), [Column("id", "int"), Column("raw", "binary")]
+    writer = file_writer(out, columns, "csv")
+    rows = [pa.array([1, 2], pa.int32()), pa.array([b"\xff\x00", None], pa.binary())]
+    writer.write(pa.RecordBatch.from_arrays(rows, names=["id", "raw"]))
+    writer.close()
+    assert out.getvalue() == b'"id","raw"\n1,"\\xff00"\n2,\n'
+
+
+def test_csv_has_no_nested_values() -> None:
+    check_format([Column("a", "array<int>")], "json")
+    with pytest.raises(NotSupported, match='"a" of type array<int> in CSV'):
+        check_format([Column("a", "array<int>")], "csv")
