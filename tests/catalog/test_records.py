@@ -67,7 +67,7 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(
         ObjectRecord,
         id=i64,
-        kind=st.sampled_from(["table", "materialized_view", "index", "secret", "role", "subscription"]),
+        kind=st.sampled_from(["table", "materialized_view", "index", "secret", "role", "subscription", "connection"]),
         schema=texts,
         name=texts,
         columns=tuples(st.builds(Column, texts, texts, st.booleans())),
@@ -104,7 +104,7 @@ def test_every_record_round_trips(record: Record) -> None:
     text = encode(record)
     version = record.VERSION
     if isinstance(record, ObjectRecord):
-        by_kind = {"role": 3, "subscription": 5}
+        by_kind = {"role": 3, "subscription": 5, "connection": 6}
         version = by_kind.get(record.kind, 2 if record.secrets or record.kind == "secret" else 1)
     if isinstance(record, RunRecord):
         version = 4 if record.content_b64 is not None and record.ref.offset else 3
@@ -142,3 +142,10 @@ def test_newer_and_broken_records_are_refused_by_name() -> None:
             decode("setting", "x", broken)
     with pytest.raises(CorruptObject, match="nonsense"):
         decode("nonsense", "x", "{}")
+
+
+def test_a_sink_into_a_table_is_refused_by_programs_that_know_of_none() -> None:
+    """They would take it for one of a connector."""
+    plain = ObjectRecord(1, "sink", "public", "s", options={"connector": "blackhole"})
+    assert json.loads(encode(plain))["v"] == 1
+    assert json.loads(encode(replace(plain, payload={"into": 7})))["v"] == 6

@@ -9,6 +9,7 @@ import pytest
 from headrace.connectors import copy_out, file_options
 from headrace.connectors.declared import Declared
 from headrace.connectors.file_sink import sink as file_sink
+from headrace.connectors.http import sink as http
 from headrace.connectors.kafka import options as kafka
 from headrace.connectors.lake import delta, iceberg
 from headrace.connectors.postgres import options as postgres
@@ -24,6 +25,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("files", "source options", file_options.SOURCE),
         ("files", "options", file_sink.SINK),
         ("files", "copy options", copy_out.OPTIONS),
+        ("http", "options", http.SINK),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
         ("kafka", "source options", kafka.SOURCE),

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import INTO, ObjectRecord
 from headrace.common.clock import ManualClock
 from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
@@ -63,13 +63,17 @@ class FakePlan:
     arrangements: frozenset[int] = frozenset()
     sharable: tuple[Sharable, ...] = ()
     changes_only: frozenset[int] = frozenset()
+    hands_over: bool = False
+
+    def into_table(self, width: int) -> FakePlan:
+        return replace(self, hands_over=True)
 
     @property
     def fingerprint(self) -> str:
         return f"{self.name}{self.upstreams}"
 
     def state_tables(self) -> dict[str, TableSchema]:
-        return {"view/rows": SCHEMA, "0/state": SCHEMA}
+        return {"into/rows" if self.hands_over else "view/rows": SCHEMA, "0/state": SCHEMA}
 
 
 @dataclass
@@ -213,6 +217,16 @@ class Database:
         sql = ",".join(map(str, inputs))
         record = ObjectRecord(0, "materialized_view", "public", name, payload={"spark_sql": sql})
         made = self.c.create_view(record, self.planner.plan(sql))  # type: ignore[arg-type]
+        if wait:
+            self.c.wait_created(made, WAIT_S)
+        return made
+
+    def sink_into(self, name: str, table: int, *inputs: int, wait: bool = True, **options: str) -> int:
+        sql = ",".join(map(str, inputs))
+        payload = {"spark_sql": sql, INTO: table}
+        given = {"type": "upsert", "checkpoint_group": "own", **options}
+        record = ObjectRecord(0, "sink", "public", name, options=given, depends_on=(*inputs, table), payload=payload)
+        made = self.c.create_view(record, self.planner.plan(sql).into_table(1))  # type: ignore[arg-type]
         if wait:
             self.c.wait_created(made, WAIT_S)
         return made

@@ -13,11 +13,12 @@ SETUP = """
     CREATE INDEX kinds_i ON kinds_t (b);
     CREATE SINK kinds_s FROM kinds_t WITH (connector = 'blackhole');
     CREATE SOURCE kinds_d (k int) WITH (connector = 'datagen', rows_per_second = '1');
+    CREATE CONNECTION kinds_k WITH (type = 's3', s3.region = 'eu');
     CREATE SUBSCRIPTION kinds_u FROM kinds_t WITH (retention = '1h');
     CREATE FUNCTION kinds_f(x int) RETURNS int LANGUAGE python AS 'return x + 1';
 """
 DROP = """
-    DROP SUBSCRIPTION kinds_u;
+    DROP SUBSCRIPTION kinds_u; DROP CONNECTION kinds_k;
     DROP SINK kinds_s; DROP MATERIALIZED VIEW kinds_v; DROP VIEW kinds_w; DROP INDEX kinds_i; DROP SOURCE kinds_d;
     DROP FUNCTION kinds_f; DROP TABLE kinds_log; DROP TABLE kinds_t
 """
@@ -28,7 +29,10 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.Empty: (),
     st.CreateTable: ("CREATE TABLE new (a int)", "CREATE TABLE new AS SELECT a FROM kinds_t"),
     st.CreateSource: ("CREATE SOURCE new (k int) WITH (connector = 'datagen', rows_per_second = '1')",),
-    st.CreateSink: ("CREATE SINK new FROM kinds_t WITH (connector = 'blackhole')",),
+    st.CreateSink: (
+        "CREATE SINK new FROM kinds_t WITH (connector = 'blackhole')",
+        "CREATE SINK new INTO kinds_log AS SELECT k FROM kinds_d",
+    ),
     st.CreateMaterializedView: ("CREATE MATERIALIZED VIEW new AS SELECT a FROM kinds_t",),
     st.CreateView: ("CREATE VIEW new AS SELECT a FROM kinds_t",),
     st.CreateIndex: ("CREATE INDEX new ON kinds_t (b)",),
@@ -36,6 +40,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.CreateFunction: ("CREATE FUNCTION new(x int) RETURNS int LANGUAGE python AS 'return x'",),
     st.CreateSchema: ("CREATE SCHEMA new",),
     st.CreateSecret: ("CREATE SECRET new WITH (backend = 'meta') AS 'x'",),
+    st.CreateConnection: ("CREATE CONNECTION new WITH (type = 's3')",),
     st.AlterSecret: ("ALTER SECRET kinds_x AS 'x'",),
     st.CreateRole: ("CREATE ROLE new LOGIN SUPERUSER",),
     st.AlterRole: ("ALTER ROLE root PASSWORD NULL",),
@@ -65,7 +70,7 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
         "SHOW FUNCTIONS", "SHOW INDEXES", "SHOW INDEXES FROM kinds_t", "SHOW ALL", "SHOW DATABASES", "SHOW search_path",
         "SHOW PARAMETERS LIKE 'max_%'", "SHOW TIME ZONE", "SHOW PARAMETERS",
         "SHOW TRANSACTION ISOLATION LEVEL", "SHOW CONNECTIONS", "SHOW SECRETS", "SHOW SUBSCRIPTIONS",
-        "SHOW SUBSCRIPTION CURSORS", "SHOW CREATE SUBSCRIPTION kinds_u",
+        "SHOW SUBSCRIPTION CURSORS", "SHOW CREATE SUBSCRIPTION kinds_u", "SHOW CREATE CONNECTION kinds_k",
         "SHOW CURSORS", "SHOW PROCESSLIST", "SHOW CLUSTER",
     ),
     st.Describe: ("DESCRIBE kinds_t", "DESCRIBE FUNCTION kinds_f", "DESCRIBE kinds_s"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -18,9 +19,11 @@ from headrace.session.database import Database
 from kafka import Kafka
 from object_server import S3Server
 from postgres import HOST, Postgres
+from receiver import receiving
 from schema_registry import framed, schema_registry
 from support import eventually
 
+AT = "2024-05-01T12:00:00.000000Z"
 PAGES = Path(__file__).parents[2] / "docs" / "connectors"
 
 
@@ -224,6 +227,35 @@ def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
     eventually(lambda: database.sql("SELECT a FROM appended").rows() == [(1,), (1,)])
     with pytest.raises(HeadraceError):
         database.sql("INSERT INTO appended VALUES (1)")
+
+
+def test_http(database: Database) -> None:
+    """Without the secret, for which this database has no key."""
+    with receiving() as receiver:
+        text = example("http", 0, {"'http://localhost:8080/alarms'": f"'{receiver.url}'"})
+        text = text.replace(re.findall(r"CREATE SECRET.*?;\n", text)[0], "").replace(
+            "header.authorization = SECRET pager,", ""
+        )
+        database.sql(text)
+        database.flush()
+        assert receiver.upserted("id") == Counter([(1, "high", AT), (2, "low", AT.replace("00.0", "01.0"))])
+        database.sql("UPDATE alarms SET level = 'low' WHERE id = 1; DELETE FROM alarms WHERE id = 2")
+        eventually(lambda: receiver.upserted("id") == Counter([(1, "low", AT)]))
+        receiver.answers = [(400, {})]
+        database.sql("INSERT INTO alarms VALUES (3, 'high', NULL)")
+        eventually(lambda: len(receiver.upserted("id")) == 2)  # it is tried again
+        database.sql("DROP SINK alarms_out")
+
+
+def test_tables(database: Database) -> None:
+    """The example's tables have names of this page's own here."""
+    names = {"orders": "into_orders", "refunds": "into_refunds"}
+    database.sql(re.sub(r"\b(orders|refunds)\b(?!')", lambda m: names[m[1]], example("tables", 0, {})))
+    eventually(lambda: sorted(database.sql("SELECT * FROM debts").rows()) == [("ann", 6), ("bob", 3)])
+    assert database.sql("SELECT total FROM balances WHERE origin = 'refunds'").rows() == [(-4,)]
+    database.sql("DELETE FROM into_orders WHERE id = 2")
+    eventually(lambda: database.sql("SELECT * FROM debts").rows() == [("ann", 6)])
+    database.sql("DROP TABLE balances CASCADE; DROP TABLE into_orders; DROP TABLE into_refunds")
 
 
 def test_iceberg(database: Database, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ Collection = Literal["object", "job", "state_table", "run", "remap", "position",
 """The names of the collections; `config` is apart."""
 ObjectKind = Literal[
     "schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret", "role",
-    "subscription",
+    "subscription", "connection",
 ]  # fmt: skip
 """The kinds of objects that SQL can create."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
@@ -53,21 +53,24 @@ class _Record:
         return cls(**data)
 
 
+INTO: Final = "into"
+"""Of a sink's payload: the id of the table that gets its changes."""
 _RARE: Final = ("secrets", "owner")
 """Fields that are stored only where they say something; so are `grants`, also where they are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
-    """A schema, table, source, view, index, sink, function, secret, role or subscription. A schema has its name in
-    `name`, "" in `schema`.
+    """A schema, table, source, view, index, sink, function, secret, role, subscription or connection. A schema has its
+    name in `name`, "" in `schema`.
 
     What has to do with secrets is of schema version 2, a role of version 3, and what has to do with rights of version
-    4, and a subscription of version 5: programs that know of none refuse it.
+    4, a subscription of version 5, and a connection, or a sink into a table, of version 6: programs that know of none
+    refuse it.
     """
 
     COLLECTION: ClassVar[Collection] = "object"
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
 
     id: int
     kind: ObjectKind
@@ -104,6 +107,8 @@ class ObjectRecord(_Record):
 
     def _version(self) -> int:
         """The first schema version that can say what the record says."""
+        if self.kind == "connection" or (self.kind == "sink" and INTO in self.payload):
+            return 6
         if self.kind == "subscription":
             return 5
         if self.owner or self.grants is not None or (self.kind == "role" and "superuser" in self.payload):

@@ -13,12 +13,14 @@ declared.py        options declared once: checks, error texts and manual tables 
 options.py         reads and checks the WITH options of a source
 policy.py          `on_error`: what becomes of a row that could not be understood
 confidential.py    a connector whose options hold secrets: no error shows their values
+connections.py     what a connection has, and what may stand beside it
 
 Values:
 
 values.py          text and JSON to Arrow columns, one verdict for each value
 json_out.py        rows as JSON objects, as sinks write them
 leaving.py         values of types that only headrace has, written as text
+netting.py         what an epoch's changes come to: rows added, keys gone or replaced
 pacing.py          when the rows of a source that follows the wall clock become due
 
 Sources made by headrace:
@@ -49,6 +51,7 @@ Other systems:
 kafka/             Kafka: source and sink
 postgres/          PostgreSQL: change source and sink
 lake/              Iceberg and Delta tables: sinks
+http/              the `http` sink
 blackhole.py       the `blackhole` sink, which drops all rows
 
 What must hold. A connector imports a package that it alone needs where it uses it: every Python worker loads this

@@ -17,7 +17,9 @@ _TRUE = frozenset(("true", "t", "yes", "on", "1"))
 _FALSE = frozenset(("false", "f", "no", "off", "0"))
 
 
-_CONFIDENTIAL = (".client.secret", ".key.pem", ".secret.key", ".credential", ".token")
+_CONFIDENTIAL = (
+    ".client.secret", ".key.pem", ".secret.key", ".credential", ".token", ".authorization", ".cookie", "-key",
+)  # fmt: skip
 """How the names of options end, besides passwords, whose values nobody is to read."""
 
 

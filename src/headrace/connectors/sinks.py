@@ -7,6 +7,7 @@ then it may run again. One that *delivers*, to a target outside, has more to hol
   changes are delivered under the same number, and the next number comes only once this one has been.
 - One task writes all of an epoch, and makes it visible at once, together with its number. It looks at the newest number
   first: an epoch that is there already, because an answer was lost or somebody who should be dead was faster, is done.
+  Where a target keeps no such number (`http`), the epoch comes again as it was, with what tells the target so.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _SINKS: dict[str, tuple[str, str]] = {
     "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
     "deltalake": ("headrace.connectors.lake.delta", "DeltaSink"),
     "files": ("headrace.connectors.file_sink.sink", "FileSink"),
+    "http": ("headrace.connectors.http.sink", "HttpSink"),
     "iceberg": ("headrace.connectors.lake.iceberg", "IcebergSink"),
     "kafka": ("headrace.connectors.kafka.sink", "KafkaSink"),
     "postgres": ("headrace.connectors.postgres.sink", "PostgresSink"),

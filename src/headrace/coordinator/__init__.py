@@ -7,6 +7,7 @@ model.
 Decide: pure functions:
 
 graph.py            relations, jobs, what depends on what, how far each is
+into.py             sinks into tables: what feeds what
 machine.py          what a lane does next: which epoch, who joins, who is created
 targets.py          epochs, parallelism, admission and retries of a group
 steps.py            how a large epoch is cut into bounded steps

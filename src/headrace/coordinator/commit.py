@@ -35,7 +35,7 @@ from headrace.coordinator.targets import UNKNOWN_ROWS
 from headrace.coordinator.watermarks import Cut, cuts, mark_at
 from headrace.dataflow.params import END_OF_KEYS, ReadPart
 from headrace.errors import LogLost
-from headrace.state.schema import ROWS, RunRef
+from headrace.state.schema import HANDED, ROWS, RunRef
 
 
 class SourceRanges(Protocol):
@@ -434,7 +434,10 @@ def _add_runs(
     graph: Graph[R, J], state: CatalogState, found: Commit, part: Part[J], epoch: int, *, first: bool, now_ms: int
 ) -> None:  # fmt: skip
     """What a job has written in an epoch. In the first of several it may have committed parts before."""
-    found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs]
+    handed = part.job.tables.get(HANDED)
+    found.edits += [Put(RunRecord(ref, 0, now_ms)) for ref in part.runs if ref.table_id != handed]
+    if handed is not None:  # the table has them now
+        found.edits += [Delete("run", run_id(r.ref)) for r in state.runs_of(handed)]
     own = part.job.tables.get(ROWS)
     rows = sum(r.rows for r in part.runs if r.table_id == own)
     if own is not None and first:
@@ -497,6 +500,12 @@ def _carry_along(graph: Graph[R, J], found: Commit, relation_id: int, target: in
         exact = after_commit(graph.exact(relation_id), target, graph.relation(relation_id).safe)
         found.moves[relation_id] = JobAdvance(target, exact)
     found.edits.append(CarryAlong(relation_id, target, exact))
+
+
+def handed_runs(state: CatalogState, part: Part[J]) -> tuple[RunRef, ...]:
+    """The runs with what a job has for its table in an epoch, those of parts that are durable among them."""
+    table = part.job.tables[HANDED]
+    return (*(r.ref for r in state.runs_of(table)), *(r for r in part.runs if r.table_id == table))
 
 
 def plan_rewind(state: CatalogState, lane: Sequence[J]) -> Commit:

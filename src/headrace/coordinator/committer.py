@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 
 from headrace.catalog.edits import AddEvent, Edit
 from headrace.common.faults import fault_point
+from headrace.connectors.sinks import leaves_out_snapshot
 from headrace.coordinator.attempt import EpochInFlight, configured_rows
-from headrace.coordinator.commit import Commit, Part, note_stored, plan_bound, plan_final, plan_partial
+from headrace.coordinator.commit import Commit, Part, handed_runs, note_stored, plan_bound, plan_final, plan_partial
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.history import Checkpoint, EdgeReads
 from headrace.coordinator.machine import MAX_ROUNDS
 from headrace.coordinator.targets import more_rows
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import Fenced, HeadraceError, JobFailed
+from headrace.state.schema import HANDED
 
 Spawn = Callable[[Callable[[], None]], None]
 """Starts something in a thread of its own."""
@@ -196,13 +198,13 @@ class Committer:
         fault_point("commit.before")
         settings = core.settings
         within_ms = settings.backfill_caught_up_ticks * settings.barrier_interval_ms
-        with core.committing:
+        with self._handed(due) as transact, core.committing:
             with core.catalog.reading() as state, core.lock:
                 if any(now.outdated for now in due):
                     raise EpochAbandoned
                 epochs = [now.epoch for now in due]
                 commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
-            self._transact(due, commit, self._events(due))
+            self._transact(due, commit, self._events(due), transact)
             # At once: who is told that it is committed finds it counted, and nothing held for it any more.
             with core.changed:
                 commit.apply(core)
@@ -227,14 +229,44 @@ class Committer:
         self._count(now)
         self._record(now)
 
-    def _transact(self, due: Sequence[EpochInFlight], commit: Commit, more: Sequence[Edit]) -> None:
+    @contextmanager
+    def _handed(self, due: Sequence[EpochInFlight]) -> Iterator[Callable[[Sequence[Edit]], object]]:
+        """What makes edits durable: with the changes that a sink has for its table, where there are any."""
+        core, part = self._core, due[-1].epoch.parts[0] if due[-1].epoch.parts else None
+        if part is None or HANDED not in part.job.tables:
+            yield core.catalog.transact
+            return
+        assert len(due) == 1 and len(due[0].epoch.parts) == 1, "a sink runs by itself, one epoch after the other"
+
+        def check() -> None:
+            if due[0].outdated:
+                raise EpochAbandoned
+
+        record = core.relation(part.job.id).record
+        with core.catalog.reading() as state:
+            runs = handed_runs(state, part)
+            pin = core.pins.pin((), 0)
+            core.pins.hold(pin, {ref.path for ref in runs})
+        try:
+            if not runs or (leaves_out_snapshot(record.options) and not part.committed):
+                yield core.catalog.transact
+                return
+            with core.hand_over(record, runs, check) as commit:
+                yield commit
+        finally:
+            core.pins.unpin(pin)
+
+    def _transact(
+        self, due: Sequence[EpochInFlight], commit: Commit, more: Sequence[Edit],
+        transact: Callable[[Sequence[Edit]], object] | None = None,
+    ) -> None:  # fmt: skip
         """Make it durable, unless a job has left the lane. The caller holds `committing`."""
         core = self._core
         with core.lock:
             if any(now.outdated for now in due):
                 raise EpochAbandoned
         try:
-            core.catalog.transact([*commit.edits, *more])
+            (transact or core.catalog.transact)([*commit.edits, *more])
             fault_point("commit.after")
         except Fenced:
             raise

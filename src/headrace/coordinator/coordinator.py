@@ -49,6 +49,7 @@ from headrace.coordinator.subscriptions import Feed
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
 from headrace.coordinator.watchdog import Barrier, Watchdog, barriers, waiting_for
+from headrace.coordinator.writes.handing import Handing
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
 from headrace.coordinator.writes.settling import restore
@@ -168,6 +169,7 @@ class Coordinator:
         self._reads = Reads(self._core)
         self._writer = Writer(self._core, self._maintenance.request)
         self._compactor.merged = self._writer.merged
+        self._core.hand_over = Handing(self._core, self._writer).prepared
         self._status_of = Status(self._core, self._core.history, self._reads)
         self._life = Lifecycle(
             self._core, planner, make_runner or self._spark_runner, self._maintenance.request, self._ticker.lock,

@@ -8,11 +8,13 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.edits import Edit
+from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.clock import Clock
 from headrace.common.epoch import epoch_ms
@@ -40,7 +42,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.state.memory import MemoryController, budget_bytes, machine_bytes
-from headrace.state.schema import TableSchema
+from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import StoreRoot, store_of
 
 
@@ -248,13 +250,28 @@ def state_root(settings: Settings) -> StoreRoot:
     )
 
 
+class HandOver(Protocol):
+    """See `Handing.prepared`."""
+
+    def __call__(
+        self, sink: ObjectRecord, runs: Sequence[RunRef], check: Callable[[], None]
+    ) -> AbstractContextManager[Callable[[Sequence[Edit]], None]]: ...
+
+
+def _no_tables(
+    sink: ObjectRecord, runs: Sequence[RunRef], check: Callable[[], None]
+) -> AbstractContextManager[Callable[[Sequence[Edit]], None]]:
+    raise NotImplementedError("nobody writes to tables here")
+
+
 class Core(Graph[Relation, Job]):
     """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark.
 
     `committing` is held over a commit of jobs from its first look at the catalog to the change of what is in memory, so
     that no two of them move the same job. `raising` is held by who raises safe epochs, from working one out until what
     is built on it is durable or given up: so none goes back behind what somebody else relies on. They are taken in the
-    order `raising`, `committing`, `catalog.reading()`, `lock`.
+    order `raising`, `committing`, `catalog.reading()`, `lock`; a gate of the writer before all of them, and its lead
+    behind `committing`.
     """
 
     def __init__(
@@ -299,6 +316,8 @@ class Core(Graph[Relation, Job]):
         """Why no epoch runs at present: Spark is starting, or has ended and is being started again."""
         self.spark_is_lost: Callable[[], bool] = lambda: False
         """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
+        self.hand_over: HandOver = _no_tables
+        """How what sinks have for tables gets there."""
         self.failure: BaseException | None = None
         self.on_fatal: Callable[[], None] = lambda: None
         """Called once `failure` is set: what still runs is to be cancelled. Must not wait."""

@@ -21,11 +21,23 @@ from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
 from headrace.coordinator.together import next_steps
-from headrace.errors import DiskFull, Fenced, HeadraceError, JobFailed, LogLost, OutOfBudget, SparkLost
+from headrace.errors import (
+    DiskFull,
+    Fenced,
+    HeadraceError,
+    JobFailed,
+    LogLost,
+    NotNullViolation,
+    OutOfBudget,
+    SinkError,
+    SparkLost,
+)
 from headrace.state.merge import levels
+from headrace.state.schema import HANDED
 
 STALL_LOOK_S = 1.0
 """Seconds between two looks whether compaction has caught up with a group that it holds back."""
+ANY_ROWS = 1 << 62
 EXPRESSION_ERRORS = ("21", "22")
 """Classes of SQLSTATEs of expressions that met values they cannot be computed with."""
 
@@ -224,7 +236,7 @@ class Driver:
         if not self._may_open(lane):
             return Decision(0, False)
         waiting = [now.epoch for now in self._commits.waiting]
-        limit_rows = min(max_rows(core, j) for j in lane)
+        limit_rows = min(_most_rows(core, j) for j in lane)
         found = next_epoch(core, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
         if not found.run:
             self._note_wait(lane, found)
@@ -421,7 +433,7 @@ class Driver:
             return
         if core.suspended is not None or (isinstance(error, SparkLost) and core.spark_is_lost()):
             return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark
-        if now is not None and error.sqlstate[:2] in EXPRESSION_ERRORS and self._rewound(now):
+        if now is not None and (error.sqlstate[:2] in EXPRESSION_ERRORS or _refused(job, error)) and self._rewound(now):
             return
         settings = core.settings
         if isinstance(error, LogLost):
@@ -499,3 +511,13 @@ class Driver:
                 core.changed.notify_all()
             return True
         return False
+
+
+def _most_rows(core: Core, job: Job) -> int:
+    """Rows that its next epoch may have: any number where that may be what mends the one before."""
+    return ANY_ROWS if _refused(job, job.error) else max_rows(core, job)
+
+
+def _refused(job: Job, error: HeadraceError | None) -> bool:
+    """Whether a table does not take what a sink has for it: a later epoch, with the rows mended, may be taken."""
+    return HANDED in job.tables and isinstance(error, (NotNullViolation, SinkError))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.catalog.bindings import moves
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
-from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, StateTableRecord
+from headrace.catalog.records import INTO, JobRecord, ObjectRecord, RemapRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source
@@ -20,6 +20,7 @@ from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Known
+from headrace.coordinator.into import refuse_circle
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.options import GROUP, ON_ERROR, checked_options, job_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
@@ -48,7 +49,7 @@ from headrace.plan.planner import Path, Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
 from headrace.plan.stored import ON_WINDOW_CLOSE, stored_query
 from headrace.plan.tree import WEIGHT
-from headrace.state.schema import ROWS, TableSchema
+from headrace.state.schema import HANDED, ROWS, TableSchema
 
 KINDS = ("table", "source", "materialized_view", "sink", "index")
 """The kinds of objects that rows flow through."""
@@ -215,7 +216,10 @@ class Lifecycle:
         plan = self._planner.plan(
             query, on_window_close=closing, arrangements=arrangements, on_error=on_error(job_record.options)
         )
-        plan = plan.into(record.options) if record.kind == "sink" else plan
+        if INTO in record.payload:
+            plan = plan.into_table(len(self._core.catalog.state.objects[record.payload[INTO]].primary_key))
+        elif record.kind == "sink":
+            plan = plan.into(record.options)
         plan = plan.keyed(len(record.payload["key"])) if record.kind == "index" else plan
         if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
             raise JobFailed(
@@ -281,7 +285,7 @@ class Lifecycle:
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
         core = self._core
-        if record.kind not in ("schema", "table", "source", "view", "function", "role"):
+        if record.kind not in ("schema", "table", "source", "view", "function", "role", "connection"):
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
             self._check_new(record)
@@ -313,6 +317,9 @@ class Lifecycle:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
                 core.relation(upstream)
+            if INTO in record.payload:
+                core.relation(record.payload[INTO])
+                refuse_circle(core.catalog.state, record, plan.upstreams)
             layouts = plan.state_tables()
             first, *rest = core.catalog.allocate_ids(1 + len(layouts))
             tables = dict(zip(layouts, rest))
@@ -432,7 +439,7 @@ class Lifecycle:
         if self._core.catalog.state.object_named(record.schema, record.name) is not None:
             if record.kind == "schema":
                 raise DuplicateObject(f'schema "{record.name}" already exists')
-            if record.kind in ("secret", "role"):
+            if record.kind in ("secret", "role", "connection"):
                 raise DuplicateObject(f'"{record.name}" already exists')
             raise DuplicateTable(f'relation "{record.name}" already exists')
 
@@ -498,8 +505,8 @@ class Lifecycle:
                     hint="create another view of the same query with the option, and drop this one when that is filled",
                 )
             wanted = given.pop(GROUP, None)
-            if wanted is not None and core.jobs[job_id].delivers:
-                raise InvalidParameter(f"a sink that writes outside of the database keeps a group of its own: {GROUP}")
+            if wanted is not None and (job.delivers or HANDED in job.tables):
+                raise InvalidParameter(f"this sink keeps a checkpoint group of its own: {GROUP} cannot be set")
             group = job.group if wanted is None else self._group(job_id, job.name, job.upstreams, wanted)
             with core.committing:
                 self._check_move(job, group)
@@ -646,7 +653,7 @@ def recovered_job(
 
 
 def _delivers(record: ObjectRecord) -> bool:
-    return record.kind == "sink" and delivers(record.options)
+    return record.kind == "sink" and INTO not in record.payload and delivers(record.options)
 
 
 def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault | None) -> Relation:

@@ -22,6 +22,7 @@ from headrace.connectors.sinks import delivers, drops_retractions, only_counts
 from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
 from headrace.dataflow.chains import Chains
 from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
+from headrace.dataflow.operators import materialize
 from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.lookup import LookupStage
@@ -83,7 +84,8 @@ class EpochPlan(Builder):
     def _terminal(self, plan: ViewPlan, positions: tuple[int, ...]) -> MaterializeStage | DeliverStage:
         """Where the changes end up."""
         if plan.sink is None:
-            return MaterializeStage(plan.schema, positions, self.weak_hash)
+            operator = materialize.INTO if plan.hands_over else materialize.OPERATOR
+            return MaterializeStage(plan.schema, positions, self.weak_hash, operator)
         return DeliverStage(tuple(plan.sink.items()), plan.columns, positions)
 
     def flow(self, op: Operator) -> Flow:

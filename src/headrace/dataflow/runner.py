@@ -301,7 +301,7 @@ class EpochRunner:
                     result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack["rows_out"]
                     if (newest_us := ack["newest_us"]) is not None:
                         result.newest_us[relation] = max(newest_us, result.newest_us.get(relation, newest_us))
-            if ack["stage"] == materialize.OPERATOR:
+            if ack["stage"] in (materialize.OPERATOR, materialize.INTO):
                 result.rows_out += ack["rows_written"]
             elif ack["stage"] == deliver.OPERATOR:
                 result.rows_out += ack["rows_out"]

@@ -24,7 +24,7 @@ from headrace.plan.temporal import Clock
 from headrace.plan.types import arrow_of, spark_of
 from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
 from headrace.sql.statements import LOOKUP_SUFFIX
-from headrace.state.schema import ROWS, TableSchema
+from headrace.state.schema import HANDED, ROWS, TableSchema
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class ViewPlan:
     fingerprint: str
     sink: Mapping[str, str] | None = None
     """Options of the sink that takes its changes; None for a view, which keeps its rows itself."""
+    hands_over: bool = False
+    """Whether its changes go into a table: they are kept only until that has them."""
     event_time: EventTime = NO_EVENT_TIME
     on_error: str = tolerance.FAIL
     """What becomes of a row on which an expression fails."""
@@ -92,9 +94,13 @@ class ViewPlan:
         fields = self.schema.key
         return replace(self, schema=TableSchema(fields[:width], fields[width:], self.schema.diffs))
 
+    def into_table(self, width: int) -> ViewPlan:
+        """The plan whose changes go into a table with a primary key of so many columns, the first ones; 0 for none."""
+        return replace(self.keyed(width) if width else self, hands_over=True)
+
     def state_tables(self) -> dict[str, TableSchema]:
         """Every state table by name; of a view its own rows (`view/rows`) are one."""
-        own = {ROWS: self.schema} if self.sink is None else {}
+        own = {HANDED if self.hands_over else ROWS: self.schema} if self.sink is None else {}
         return {**tree.state_tables(self.root), **own}
 
     def explain(self) -> list[str]:
@@ -102,6 +108,8 @@ class ViewPlan:
         names = ", ".join(f"{c.name} {c.type}" for c in self.columns)
         if self.sink is not None:
             return [f"sink {self.sink.get('connector')}: [{names}]", *tree.render(self.root)]
+        if self.hands_over:
+            return [f"into table: [{names}]", "    state into/rows: until the table has them", *tree.render(self.root)]
         return [f"materialize: [{names}]", "    state view/rows: all columns by weight", *tree.render(self.root)]
 
 

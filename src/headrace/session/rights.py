@@ -22,11 +22,15 @@ PRIVILEGES: Final[Mapping[str, str]] = {
     "SELECT": "r", "INSERT": "a", "UPDATE": "w", "DELETE": "d", "USAGE": "U", "CREATE": "C", "EXECUTE": "X",
 }  # fmt: skip
 """The letters that PostgreSQL has for them."""
-CLASSES: Final[Mapping[str, str]] = {"relation": "arwd", "schema": "UC", "function": "X", "secret": "U"}
+CLASSES: Final[Mapping[str, str]] = {
+    "relation": "arwd", "schema": "UC", "function": "X", "secret": "U",
+    "connection": "U",
+}  # fmt: skip
 """The privileges that there are on each class of objects."""
 _CLASS_OF: Final = {
     "table": "relation", "source": "relation", "materialized_view": "relation", "view": "relation",
     "schema": "schema", "function": "function", "secret": "secret",
+    "connection": "connection",
 }  # fmt: skip
 
 

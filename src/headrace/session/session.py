@@ -38,6 +38,7 @@ from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
 from headrace.session.execution import (
+    connections,
     copying,
     copying_files,
     cursors,
@@ -857,6 +858,7 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.CreateSubscription: ddl.create_subscription,
     st.CreateFunction: routines.create_function,
     st.CreateSecret: secrets.create_secret,
+    st.CreateConnection: connections.create_connection,
     st.AlterSecret: secrets.alter_secret,
     st.CreateRole: roles.create_role,
     st.AlterRole: roles.alter_role,

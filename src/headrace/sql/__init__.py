@@ -16,6 +16,7 @@ ddl.py            CREATE, DROP, ALTER
 dml.py            INSERT, UPDATE, DELETE
 copying.py        COPY and its options
 copying_files.py  COPY's own options for files
+connections.py    CREATE CONNECTION
 cursors.py        DECLARE, FETCH, MOVE
 subscriptions.py  subscriptions, and where a reader of changes begins
 routines.py       CREATE FUNCTION and CREATE AGGREGATE

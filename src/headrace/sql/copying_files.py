@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.errors import NotSupported
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
-from headrace.sql.ddl import options
+from headrace.sql.ddl import Named, options
 
 _RENAMED: Final = {"null": "null_string"}
 _WORDS: Final = ("format", "compression")
@@ -49,15 +49,17 @@ def copy_files(
     out = at.match("TO")
     if not out:
         at.expect("FROM")
-    place, secrets = at.string(), dict[str, st.TableName]()
+    place, named = at.string(), Named()
     at.match("WITH")
-    given = options(at, secrets, signs=False) if at.is_symbol("(") else {}
+    given = options(at, named, signs=False) if at.is_symbol("(") else {}
+    if named.connection is not None:
+        at.refuse("a connection in COPY", "Give the options of the store, and its keys as secrets.")
     if at.peek("WHERE"):
         raise NotSupported("WHERE in COPY FROM is not supported", hint="Copy to another table, and INSERT from that.")
     at.expect_end()
-    named = {_RENAMED.get(name, name): v.lower() if name in _WORDS else v for name, v in given.items()}
+    renamed = {_RENAMED.get(name, name): v.lower() if name in _WORDS else v for name, v in given.items()}
     if out:
-        return st.CopyToFiles(table, columns, query, place, named, secrets)
+        return st.CopyToFiles(table, columns, query, place, renamed, named.secrets)
     if table is None:
         raise NotSupported("COPY of a query's rows goes TO a place, not FROM one")
-    return st.CopyFromFiles(table, columns, place, named, secrets)
+    return st.CopyFromFiles(table, columns, place, renamed, named.secrets)

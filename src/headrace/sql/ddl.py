@@ -40,6 +40,14 @@ class _Body:
     watermark: st.Watermark | None = None
 
 
+@dataclass
+class Named:
+    """What options name: secrets that are the values of some, and the connection that has others."""
+
+    secrets: dict[str, st.TableName] = field(default_factory=dict)
+    connection: st.TableName | None = None
+
+
 def if_not_exists(cursor: Cursor) -> bool:
     """Read `IF NOT EXISTS`."""
     return cursor.match("IF", "NOT", "EXISTS")
@@ -58,15 +66,13 @@ def read_query(cursor: Cursor) -> Query:
     return Query(tree, cursor.text_of(kept), start.start, refused)
 
 
-def options(
-    cursor: Cursor, secrets: dict[str, st.TableName] | None = None, *, signs: bool = True
-) -> dict[str, str]:  # fmt: skip
-    """Read `(name = value, a.b = 'c', ...)`; what is `SECRET x` goes to `secrets`, and is refused without.
+def options(cursor: Cursor, named: Named | None = None, *, signs: bool = True) -> dict[str, str]:
+    """Read `(name = value, a.b = 'c', ...)`; what names an object goes to `named`, and is no such name without.
 
     Without `signs` the equals sign may be left out, and so may the value of an option that is to be true.
     """
     found: dict[str, str] = {}
-    named: set[str] = set()
+    seen: set[str] = set()
     cursor.expect("(")
     while not cursor.match(")"):
         key = cursor.string() if cursor.is_string() else _option_name(cursor)
@@ -75,19 +81,19 @@ def options(
         if not cursor.match("=") and signs:
             cursor.fail()
         key = key.lower()
-        if not signs and key in named:
+        if key in seen or (named is not None and key in named.secrets):
             cursor.refuse(f"a second value for the option {key}")
         if not signs and (cursor.is_symbol(",") or cursor.is_symbol(")")):
             found[key] = "true"
-        elif cursor.peek("SECRET") and secrets is not None:
-            if key in named:
-                cursor.refuse(f"a second value for the option {key}")
-            secrets[key] = _secret(cursor)
+        elif key == "connection" and named is not None:
+            if named.connection is not None:
+                cursor.refuse("a second connection")
+            named.connection = cursor.table_name()
+        elif cursor.peek("SECRET") and named is not None:
+            named.secrets[key] = _secret(cursor)
         else:
-            if secrets is not None and key in secrets:
-                cursor.refuse(f"a second value for the option {key}")
             found[key] = option_value(cursor)
-        named.add(key)
+        seen.add(key)
         if not cursor.match(","):
             cursor.expect(")")
             break
@@ -256,7 +262,7 @@ def _at_start(cursor: Cursor, message: str, state: str) -> StatementError:
     return (DuplicateColumn if state == "42701" else UndefinedColumn)(message, position=position)
 
 
-def _format(cursor: Cursor, found: dict[str, str], secrets: dict[str, st.TableName] | None = None) -> None:
+def _format(cursor: Cursor, found: dict[str, str], named: Named) -> None:
     """Read `INCLUDE ...`, `FORMAT x ENCODE y (...)` into the options `include.*`, `format`, `encode`, `encode.*`."""
     while cursor.match("INCLUDE"):
         part = cursor.identifier()
@@ -268,10 +274,11 @@ def _format(cursor: Cursor, found: dict[str, str], secrets: dict[str, st.TableNa
         cursor.expect("ENCODE")
         found["encode"] = cursor.word().lower()
         if cursor.is_symbol("("):
-            own: dict[str, st.TableName] | None = None if secrets is None else {}
+            own = Named()
             found.update({f"encode.{key}": value for key, value in options(cursor, own).items()})
-            if secrets is not None and own is not None:
-                secrets.update({f"encode.{key}": name for key, name in own.items()})
+            named.secrets.update({f"encode.{key}": name for key, name in own.secrets.items()})
+            if own.connection is not None:
+                cursor.refuse("a connection in FORMAT ... ENCODE", "A connection stands in WITH (...).")
 
 
 def _on_conflict(cursor: Cursor) -> str:
@@ -287,7 +294,7 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
     exists, name, body = if_not_exists(cursor), cursor.table_name(), _body(cursor)
     append_only, conflict, version, query = False, None, None, None
     found: dict[str, str] = {}
-    secrets: dict[str, st.TableName] = {}
+    named = Named()
     while cursor.token is not None and query is None:
         if cursor.match("APPEND", "ONLY"):
             append_only = True
@@ -296,16 +303,16 @@ def _create_table(cursor: Cursor, temporary: bool) -> st.Statement:
         elif cursor.match("WITH", "VERSION", "COLUMN"):
             version = cursor.names()[0] if cursor.is_symbol("(") else cursor.identifier()
         elif cursor.match("WITH"):
-            found.update(options(cursor, secrets))
+            found.update(options(cursor, named))
         elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
-            _format(cursor, found, secrets)
+            _format(cursor, found, named)
         elif cursor.match("AS"):
             query = read_query(cursor)
         else:
             cursor.fail()
     return st.CreateTable(
         name, tuple(body.columns), body.primary_key, append_only, conflict, version, exists, found, body.watermark,
-        query, temporary, secrets,
+        query, temporary, named.secrets, named.connection,
     )  # fmt: skip
 
 
@@ -314,21 +321,24 @@ def _create_source(cursor: Cursor) -> st.Statement:
     if body.primary_key:
         cursor.refuse("PRIMARY KEY in CREATE SOURCE", "A source keeps no rows: use CREATE TABLE with a connector.")
     found: dict[str, str] = {}
-    secrets: dict[str, st.TableName] = {}
+    named = Named()
     while cursor.token is not None:
         if cursor.match("WITH"):
-            found.update(options(cursor, secrets))
+            found.update(options(cursor, named))
         elif cursor.peek("INCLUDE") or cursor.peek("FORMAT"):
-            _format(cursor, found, secrets)
+            _format(cursor, found, named)
         else:
             cursor.fail()
     columns = tuple(replace(c, type="string") if c.type == JSONB else c for c in body.columns)  # as the text that comes
-    return st.CreateSource(name, columns, found, body.watermark, body.primary_key, exists, secrets)
+    return st.CreateSource(name, columns, found, body.watermark, body.primary_key, exists, named.secrets,
+                           named.connection)  # fmt: skip
 
 
 def _create_sink(cursor: Cursor) -> st.Statement:
     exists, name = if_not_exists(cursor), cursor.table_name()
     source, query, emit = None, None, False
+    into = cursor.table_name() if cursor.match("INTO") else None
+    columns = cursor.names() if into is not None and cursor.is_symbol("(") else ()
     if cursor.match("FROM"):
         source = cursor.table_name()
     else:
@@ -336,12 +346,12 @@ def _create_sink(cursor: Cursor) -> st.Statement:
         tokens = cursor.until("WITH (", "FORMAT")
         query, emit = _closing_query(cursor.sql, tokens)
     found: dict[str, str] = {}
-    secrets: dict[str, st.TableName] = {}
+    named = Named()
     if cursor.match("WITH"):
-        found = options(cursor, secrets)
-    _format(cursor, found, secrets)
+        found = options(cursor, named)
+    _format(cursor, found, named)
     cursor.expect_end()
-    return st.CreateSink(name, source, query, found, exists, emit, secrets)
+    return st.CreateSink(name, source, query, found, exists, emit, named.secrets, named.connection, into, columns)
 
 
 def _closing_query(sql: str, tokens: Sequence[Token]) -> tuple[Query, bool]:

@@ -22,11 +22,12 @@ _REFUSED: Final = (
 _KINDS: Final = {
     "TABLE": "relation", "VIEW": "relation", "MATERIALIZED VIEW": "relation", "SOURCE": "relation",
     "SCHEMA": "schema", "FUNCTION": "function", "ROUTINE": "function", "SECRET": "secret",
+    "CONNECTION": "connection",
 }  # fmt: skip
 _ALL: Final[dict[str, tuple[str, str | None]]] = {
     "TABLES": ("relation", None), "VIEWS": ("relation", "view"), "SOURCES": ("relation", "source"),
     "MATERIALIZED VIEWS": ("relation", "materialized_view"), "FUNCTIONS": ("function", None),
-    "ROUTINES": ("function", None), "SECRETS": ("secret", None),
+    "ROUTINES": ("function", None), "SECRETS": ("secret", None), "CONNECTIONS": ("connection", None),
 }  # fmt: skip
 _DEFAULTS: Final = {"TABLES": "relation", "FUNCTIONS": "function", "ROUTINES": "function", "SCHEMAS": "schema"}
 _HINTS: Final = {
@@ -188,7 +189,7 @@ def _objects(cursor: Cursor) -> tuple[str, str | None, tuple[st.TableName, ...],
     for word, hint in _HINTS.items():
         if cursor.peek(word) and not cursor.is_symbol(",", 1):
             cursor.refuse(f"a privilege on a {word.lower()}", hint)
-    for word in ("SEQUENCE", "TYPE", "DOMAIN", "CONNECTION", "SUBSCRIPTION", "TABLESPACE", "PARAMETER", "PROCEDURE"):
+    for word in ("SEQUENCE", "TYPE", "DOMAIN", "SUBSCRIPTION", "TABLESPACE", "PARAMETER", "PROCEDURE"):
         if cursor.peek(word) and not (cursor.is_symbol(",", 1) or cursor.is_symbol("TO", 1)):
             cursor.refuse(f"a privilege on a {word.lower()}")
     kind = next((found for words, found in _KINDS.items() if cursor.match(*words.split())), "relation")

@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported, StatementError, SyntaxFault
-from headrace.sql import control, copying, cursors, ddl, grants, subscriptions
+from headrace.sql import connections, control, copying, cursors, ddl, grants, subscriptions
 from headrace.sql import statements as st
 from headrace.sql.binder.changes import Change
 from headrace.sql.cursor import Cursor
@@ -98,6 +98,7 @@ def parse_query(text: str) -> Query:
 
 _STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
     ("CREATE SUBSCRIPTION", subscriptions.create_subscription),
+    ("CREATE CONNECTION", connections.create_connection),
     ("CREATE", ddl.create),
     ("DROP OWNED BY", grants.drop_owned),
     ("DROP", ddl.drop),

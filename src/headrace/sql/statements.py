@@ -92,6 +92,7 @@ class CreateTable(Statement, writes=True):
     temporary: bool = False
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """As in `CreateSource`, of a table with a connector."""
+    connection: TableName | None = None
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,13 @@ class CreateSource(Statement, writes=True):
     if_not_exists: bool = False
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """Options of which the value is a secret, and its name; none of them is among `options`."""
+    connection: TableName | None = None
+    """The connection that has the options that are not given here."""
 
 
 @dataclass(frozen=True)
 class CreateSink(Statement, writes=True):
-    """`CREATE SINK name FROM relation | AS query WITH (...)`."""
+    """`CREATE SINK name [INTO table [(columns)]] FROM relation | AS query WITH (...)`."""
 
     name: TableName
     source: TableName | None
@@ -120,6 +123,22 @@ class CreateSink(Statement, writes=True):
     emit_on_window_close: bool = False
     secrets: Mapping[str, TableName] = field(default_factory=dict)
     """As in `CreateSource`."""
+    connection: TableName | None = None
+    into: TableName | None = None
+    """The table that gets the changes."""
+    columns: tuple[str, ...] = ()
+    """The table's columns that the query's go into; without any, the first ones."""
+
+
+@dataclass(frozen=True)
+class CreateConnection(Statement, writes=True):
+    """`CREATE CONNECTION name WITH (type = '...', ...)`."""
+
+    name: TableName
+    options: Mapping[str, str]
+    secrets: Mapping[str, TableName] = field(default_factory=dict)
+    """As in `CreateSource`."""
+    if_not_exists: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,7 +274,8 @@ class GrantRole(Statement, writes=True):
 class Grant(Statement, writes=True):
     """`GRANT` or `REVOKE` privileges (none: all) on objects of a class, by their names or all that are in schemas.
 
-    The class is `relation`, `schema`, `function` or `secret`; `only` restricts all of a schema to a kind of relations.
+    The class is `relation`, `schema`, `function`, `secret` or `connection`; `only` restricts all of a schema to a kind
+    of relations.
     """
 
     privileges: tuple[str, ...]

@@ -108,7 +108,7 @@ def _keyed(
 ) -> Delta:
     """With a primary key: at most one row for each key. Raises `UniqueViolation` where there would be more."""
     given = inserts.num_rows
-    inserts = _one_per_key(schema, inserts, last=on_conflict == "overwrite")
+    inserts = one_per_key(schema, inserts, last=on_conflict == "overwrite")
     keys = np.unique(np.concatenate([int64_values(b.column(0)) for b in (inserts, deletes)]))
     stored = fetch(keys) if len(keys) else inserts.slice(0, 0)
     stored = take(stored, np.flatnonzero(_weights(stored) > 0))
@@ -130,7 +130,8 @@ def _keyed(
     return Delta(rows, inserts.num_rows, deleted)
 
 
-def _one_per_key(schema: TableSchema, rows: pa.RecordBatch, *, last: bool) -> pa.RecordBatch:
+def one_per_key(schema: TableSchema, rows: pa.RecordBatch, *, last: bool) -> pa.RecordBatch:
+    """The first or the last row of each primary key; rows are in the layout of the table's state."""
     if rows.num_rows < 2:
         return rows
     order = stable_order([int64_values(rows.column(0))])

@@ -21,6 +21,8 @@ W = "__w"
 
 ROWS = "view/rows"
 """The state table that holds a relation's rows, of views and tables alike."""
+HANDED = "into/rows"
+"""The state table with what a sink has for a table, until the commit of the epoch."""
 
 Combine = Literal["add", "min", "max", "exact"]
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,6 +19,7 @@ from headrace.common.columns import Column
 from headrace.connectors.sinks import Sink, SinkPosition, open_sink
 from kafka import Kafka
 from postgres import HOST, Postgres
+from receiver import Receiver
 from schema_registry import SchemaRegistry, unframed
 
 COLUMNS = (Column("id", "int"), Column("v", "string"))
@@ -75,6 +76,26 @@ class PostgresTarget(Target):
     def rows(self) -> Counter[Row]:
         with self.server.connect() as connection:
             return Counter(connection.execute(f"SELECT id, v FROM {self.table}").fetchall())
+
+
+class HttpTarget(Target):
+    """A receiver that takes each key of a request once."""
+
+    receivers: ClassVar[dict[int, Receiver]] = {}
+    """By their ports: a target goes to other processes, a receiver does not."""
+
+    def __init__(self, receiver: Receiver, upserts: bool) -> None:
+        super().__init__()
+        self.port, self.url, self.upserts = receiver.port, receiver.url, upserts
+        self.receivers[receiver.port] = receiver
+
+    def options(self) -> Mapping[str, str]:
+        return {"connector": "http", "url": self.url, "batch.rows": "100"}
+
+    def rows(self) -> Counter[Row]:
+        receiver = self.receivers[self.port]
+        assert not receiver.changed, "a request that comes again is the same"
+        return receiver.upserted("id") if self.upserts else receiver.added()
 
 
 class FilesTarget(Target):

@@ -12,15 +12,31 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness import DeltaTarget, FilesTarget, IcebergTarget, KafkaTarget, PostgresTarget, Target, changes
+from harness import (
+    DeltaTarget,
+    FilesTarget,
+    HttpTarget,
+    IcebergTarget,
+    KafkaTarget,
+    PostgresTarget,
+    Target,
+    changes,
+)
 
 from headrace.errors import HeadraceError, SinkError
+from receiver import Receiver, receiving
 from schema_registry import SchemaRegistry, schema_registry
 
 KINDS = (
     "postgres upsert", "postgres append", "files", "kafka plain", "kafka upsert", "kafka debezium", "kafka avro",
-    "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append",
+    "iceberg upsert", "iceberg append", "deltalake upsert", "deltalake append", "http upsert", "http append",
 )  # fmt: skip
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +52,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
         made: Target = FilesTarget(tmp_path)
     elif name in ("iceberg", "deltalake"):
         made = (IcebergTarget if name == "iceberg" else DeltaTarget)(tmp_path, kind == "upsert")
+    elif name == "http":
+        made = HttpTarget(request.getfixturevalue("receiver"), kind == "upsert")
     elif kind == "avro":
         made = KafkaTarget(request.getfixturevalue("kafka"), "upsert", request.getfixturevalue("registry"))
     elif name == "kafka":
@@ -118,7 +136,7 @@ def test_rows_are_replaced_and_deleted(target: Target) -> None:
 
 
 def test_a_target_that_knows_more_than_the_catalog_is_told(target: Target) -> None:
-    if isinstance(target, FilesTarget):
+    if isinstance(target, FilesTarget | HttpTarget):
         pytest.skip("it knows epochs by name alone")
     target.deliver(0, 10, changes((1, "a", 1)))
     target.deliver(10, 20, changes((2, "b", 1)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option, needed_module
 from headrace.connectors.kafka.registry import OPTIONS as REGISTRY_OPTIONS
 from headrace.errors import HeadraceError, InvalidParameter
@@ -55,12 +56,15 @@ _OWN = {
     "enable.partition.eof", "transactional.id", "enable.idempotence", "acks",
 }  # fmt: skip
 """What a user cannot set, since exactly once stands on it."""
-_PASSED = {
-    "bootstrap.servers", "client.id", "client.rack", "client.dns.lookup", "security.protocol", "metadata.max.age.ms",
-    "connections.max.idle.ms", "message.max.bytes", "receive.message.max.bytes", "max.partition.fetch.bytes",
-    "check.crcs", "partitioner", "linger.ms", "message.timeout.ms", "request.timeout.ms", "retry.backoff.ms",
-    "retry.backoff.max.ms", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.method",
-    "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope",
+_TUNING = {
+    "client.id", "client.rack", "metadata.max.age.ms", "connections.max.idle.ms", "message.max.bytes",
+    "receive.message.max.bytes", "max.partition.fetch.bytes", "check.crcs", "partitioner", "linger.ms",
+    "message.timeout.ms", "request.timeout.ms", "retry.backoff.ms", "retry.backoff.max.ms",
+}  # fmt: skip
+"""What says nothing of where a broker is, nor of who comes."""
+_PASSED = _TUNING | {
+    "bootstrap.servers", "client.dns.lookup", "security.protocol", "sasl.mechanisms", "sasl.username", "sasl.password",
+    "sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope",
     "sasl.oauthbearer.extensions", "sasl.oauthbearer.token.endpoint.url", "enable.ssl.certificate.verification",
     "ssl.endpoint.identification.algorithm", "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location",
     "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.location",
@@ -91,6 +95,15 @@ def properties(declared: Declared, options: Mapping[str, str]) -> dict[str, Any]
                 f"option properties.{name} cannot be set: it is none of those that only say where and how to connect"
             )
     return {"client.id": "headrace", "log_level": 0, "socket.timeout.ms": round(ANSWER_S * 1000), **found}
+
+
+_SERVERS = Declared((), "properties.", _PROPERTIES, secret_prefix=True)
+CONNECTION = Connects(
+    _SERVERS,
+    {"kafka": {}},
+    check=lambda options: properties(_SERVERS, options),
+    tunes=lambda name: name.removeprefix("properties.") in _TUNING,
+)
 
 
 def asked(what: str, error: type[HeadraceError], call: Callable[[], T]) -> T:

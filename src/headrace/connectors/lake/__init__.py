@@ -1,7 +1,6 @@
 """Tables of a data lake, Iceberg's and Delta's: an epoch is one commit of the table, which also records its number.
 
 tables.py   what all lake tables share: where they are, which columns they take
-changes.py  what an epoch's changes come to: rows added, keys gone or replaced
 iceberg.py  the `iceberg` sink
 delta.py    the `deltalake` sink
 """

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
+from headrace.connectors import netting
 from headrace.connectors.declared import Declared, Option, needed_module
-from headrace.connectors.lake import changes
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
@@ -84,7 +84,7 @@ class DeltaSink(LakeSink):
     def _schema(table: Any) -> pa.Schema:
         return pa.schema(table.schema().to_arrow())
 
-    def _commit(self, table: Any, position: SinkPosition, found: changes.Changes) -> None:
+    def _commit(self, table: Any, position: SinkPosition, found: netting.Changes) -> None:
         """Commit it, together with its epoch. Who has committed that meanwhile lets it fail."""
         delta = self._package()
         properties = delta.CommitProperties(
@@ -98,7 +98,7 @@ class DeltaSink(LakeSink):
         self._merge(table, rows, found.keys, properties)
 
     def _merge(self, table: Any, rows: pa.Table, keys: pa.Table, properties: Any) -> None:
-        gone = changes.without(keys, rows.select(keys.column_names))
+        gone = netting.without(keys, rows.select(keys.column_names))
         gone = fitted(gone, self._schema(table), self._name)
         source = pa.concat_tables(
             [part.append_column(_GONE, pa.array([mark] * part.num_rows, pa.bool_()))

@@ -15,29 +15,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
+from headrace.connectors import netting
+from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option, needed_module
-from headrace.connectors.lake import changes
 from headrace.connectors.lake.tables import CREATE, STORE, LakeSink, absent, check_columns, fitted, told
 from headrace.connectors.sinks import SinkPosition, already_delivered
 from headrace.errors import InvalidParameter
 
+_CATALOG: Final = (
+    Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
+           required=True, choices=("sql", "rest")),
+    Option("catalog.uri", "Where it is: `postgresql+psycopg://...` (a secret, with a password in it), "
+           "`sqlite:////path` or `https://...`.", required=True, secret=True),
+    Option("catalog.name", "Its name.", default="default"),
+    Option("catalog.credential", "`client:secret`, of a REST catalog.", secret=True),
+    Option("catalog.token", "A bearer token, of a REST catalog.", secret=True),
+    Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
+           "by which a REST catalog knows it."),
+)  # fmt: skip
+CONNECTION: Final = Connects(Declared((*_CATALOG, *STORE)), {"iceberg": {}})
 SINK: Final = Declared(
     (
-        Option("catalog.type", "What the catalog is: a database, or a server of Iceberg's REST protocol.",
-               required=True, choices=("sql", "rest")),
-        Option("catalog.uri", "Where it is: `postgresql+psycopg://...` (a secret, with a password in it), "
-               "`sqlite:////path` or `https://...`.", required=True, secret=True),
-        Option("catalog.name", "Its name.", default="default"),
-        Option("catalog.credential", "`client:secret`, of a REST catalog.", secret=True),
-        Option("catalog.token", "A bearer token, of a REST catalog.", secret=True),
-        Option("warehouse.path", "Where the tables are that are made: `s3://bucket/path`, `file:///path`, or the name "
-               "by which a REST catalog knows it."),
+        *_CATALOG,
         Option("database.name", "The namespace of the table.", required=True),
         Option("table.name", "The table.", required=True),
         CREATE,
         *STORE,
     )
-)  # fmt: skip
+)
 _PROPERTIES: Final = {
     "catalog.type": "type", "catalog.uri": "uri", "catalog.credential": "credential", "catalog.token": "token",
     "warehouse.path": "warehouse", "s3.endpoint": "s3.endpoint", "s3.region": "s3.region",
@@ -89,7 +94,7 @@ class IcebergSink(LakeSink):
         with told(self._name):
             return self._deliver(catalog, table, position, found)
 
-    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: changes.Changes) -> int:
+    def _deliver(self, catalog: Any, table: Any, position: SinkPosition, found: netting.Changes) -> int:
         failed = needed_module("pyiceberg.exceptions", "iceberg").CommitFailedException
         for attempt in range(1, _TRIES + 1):
             try:
@@ -116,7 +121,7 @@ class IcebergSink(LakeSink):
         noted = table.properties.get(_noted(position), "0")
         return already_delivered(position, int(noted), self._name)
 
-    def _commit(self, table: Any, position: SinkPosition, found: changes.Changes) -> None:
+    def _commit(self, table: Any, position: SinkPosition, found: netting.Changes) -> None:
         """Commit it, together with its epoch, on top of the table as it was loaded, or not at all."""
         if found.is_empty:
             return
@@ -147,7 +152,7 @@ class IcebergSink(LakeSink):
         )
         if len(self._key) > 1:
             met = table.scan(row_filter=wanted).to_arrow()
-            kept = changes.without(met, fitted(keys, self._schema(table), self._name))
+            kept = netting.without(met, fitted(keys, self._schema(table), self._name))
             rows = pa.concat_tables([kept, rows], promote_options="default") if kept.num_rows else rows
         transaction.delete(wanted, snapshot_properties=dict(summary))
         return rows

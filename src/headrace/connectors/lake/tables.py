@@ -9,8 +9,9 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type
+from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.lake.changes import Changes, taken
+from headrace.connectors.netting import Changes, taken
 from headrace.connectors.sinks import SINK_OPTIONS, Sink, key_of
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, SinkError
 
@@ -21,6 +22,7 @@ STORE: Final = (
     Option("s3.secret.key", "The secret key.", secret=True),
 )
 """The options of an object store."""
+CONNECTION: Final = Connects(Declared(STORE), {"deltalake": {}, "iceberg": {}})
 CREATE: Final = Option(
     "create_table_if_not_exists", "Make the table, with the sink's columns, where there is none.", "boolean",
     default="false",

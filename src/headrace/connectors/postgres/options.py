@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.connectors.connections import Connects
 from headrace.connectors.declared import Declared, Option, needed_module
 from headrace.errors import HeadraceError, InvalidParameter, SinkError
 
@@ -60,6 +61,7 @@ _CDC_NAMES = {
     "host": "hostname", "port": "port", "user": "username", "password": "password", "database": "database.name",
     "ssl_mode": "ssl.mode", "ssl_root_cert": "ssl.root.cert",
 }  # fmt: skip
+CONNECTION = Connects(Declared(SERVER), {"postgres": {}, "postgres-cdc": _CDC_NAMES})
 
 
 def cdc_server(values: Mapping[str, Any]) -> dict[str, Any]:

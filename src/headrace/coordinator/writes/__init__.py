@@ -4,6 +4,7 @@ layout.py       a table's rows as Python tuples, and in the layout of its state
 rows.py         net changes of rows by key, and the operations on single rows that make them
 history.py      which keys changed when: what a transaction's reads are checked against
 transaction.py  what one transaction has read and wants to write, statement by statement
+handing.py      what sinks have for tables, as changes of the table in the sink's transaction
 requests.py     what writers hand over to be committed
 outcome.py      what becomes of a request: a result or an error, told to whoever asked
 holds.py        what a transaction holds until its end

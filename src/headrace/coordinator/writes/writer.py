@@ -28,11 +28,18 @@ from headrace.coordinator.core import Core, Relation, as_headrace_error
 from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
-from headrace.coordinator.writes.history import KEYS_OF_CHANGE, WriteHistory
+from headrace.coordinator.writes.history import KEYS_OF_CHANGE, ReadSet, WriteHistory
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, RowLayout
 from headrace.coordinator.writes.outcome import Outcome
-from headrace.coordinator.writes.requests import Context, Request, WriteResult, serialization_failure
+from headrace.coordinator.writes.requests import (
+    Context,
+    Part,
+    Request,
+    TransactionCommit,
+    WriteResult,
+    serialization_failure,
+)
 from headrace.coordinator.writes.row_cache import RowCache
 from headrace.coordinator.writes.rows import FoundRow
 from headrace.coordinator.writes.settling import CONTENT_BYTES, Settling
@@ -215,6 +222,20 @@ class Writer:
                     return
                 before = there
                 self._told_in_time(self._expected, GATHER_S)
+
+    def hand_over(self, table_id: int, parts: Sequence[Part], edits: Sequence[Edit]) -> None:
+        """Commit changes of a table and other edits in one transaction: a group by itself, so nobody else fails by it.
+
+        The caller holds the table's gate. Durable on return; raises what `write` does.
+        """
+        request = TransactionCommit(0, ReadSet(), {table_id: parts})
+        try:
+            with self._leading, ExitStack() as held:
+                self._core.check()
+                _GroupCommit(self, self._core, held, edits).run([request])
+        finally:
+            self._wake()
+        request.done.result()
 
     # ---- gates and what others need
 
@@ -420,10 +441,12 @@ class Writer:
 class _GroupCommit:
     """The commit of one group."""
 
-    def __init__(self, writer: Writer, core: Core, held: ExitStack) -> None:
+    def __init__(self, writer: Writer, core: Core, held: ExitStack, also: Sequence[Edit] = ()) -> None:
         self._writer = writer
         self._core = core
         self._held = held
+        self._also = also
+        """What the transaction does beside; of one whose requests have all failed there is none."""
         self._tables: dict[int, TableGroup] = {}
         self._unreadable: dict[int, HeadraceError] = {}
         """Why the rows of a table could not be looked up."""
@@ -449,6 +472,9 @@ class _GroupCommit:
         changed = [self._tables[i] for i, delta in deltas.items() if delta.num_rows or self._tables[i].moved]
         if changed:
             epoch = self._store(changed, deltas)
+        elif self._also and applied:
+            self._core.catalog.transact(self._also)
+            epoch = self._core.epochs.complete
         else:
             self._core.catalog.verify()  # or what was looked at may be what another server has changed since
             epoch = self._core.epochs.complete
@@ -526,8 +552,9 @@ class _GroupCommit:
             fault_point("table.commit.before")
             self._commit(tables, deltas, epoch, refs)
             fault_point("table.commit.after")
-        with core.changed:
-            core.changed.wait_for(lambda: core.epochs.complete >= epoch or core.stopping)
+        if not self._also:  # else nobody waits for it who would read
+            with core.changed:
+                core.changed.wait_for(lambda: core.epochs.complete >= epoch or core.stopping)
         image = core.catalog.image
         if any(image.run_count(t.relation.state_table) >= core.settings.compaction_stall_runs for t in tables):
             self._writer._compact()
@@ -554,7 +581,7 @@ class _GroupCommit:
         refs: Mapping[int, list[RunRef]],
     ) -> None:  # fmt: skip
         core = self._core
-        edits: list[Edit] = []
+        edits: list[Edit] = [*self._also]
         for table in tables:
             edits += _edits(table, epoch, refs[table.relation.id], self._contents, core.clock.now_ms())
         sure = False

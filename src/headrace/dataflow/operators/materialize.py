@@ -14,12 +14,16 @@ from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
 
 OPERATOR = "view"
+INTO = "into"
+"""The operator's name where the rows are those that a table is to get."""
 TABLE = "rows"
 
 
 @dataclass(frozen=True)
 class MaterializeStage(Labelled, Keyed):
-    """State table `view/rows`. Input rows have `__w` and, at the positions `columns`, the view's columns; no output."""
+    """State table `view/rows`, or `into/rows`. Input rows have `__w` and, at the positions `columns`, the columns of
+    the view; no output.
+    """
 
     schema: TableSchema
     columns: tuple[int, ...]

@@ -20,6 +20,8 @@ row_writes.py     single rows by primary key: no Spark, no scan
 large_writes.py   writes of any size, computed by Spark's tasks
 copying.py        COPY, both ways
 copying_files.py  COPY to and from files, on Spark
+connections.py    CREATE CONNECTION, and the options of what names one
+into.py           CREATE SINK ... INTO table: the query as rows of the table
 
 Definitions:
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import INTO, ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
@@ -38,7 +38,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import fed, grants, routines, secrets, sharing, subscriptions, unaligned
+from headrace.session.execution import connections, fed, grants, into, routines, sharing, subscriptions, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
 from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
@@ -98,7 +98,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
 def _refuse_table_features(statement: st.CreateTable) -> None:
     if statement.temporary:
         raise NotSupported("temporary tables", hint="create a table and drop it afterwards")
-    if statement.options:
+    if statement.options or statement.secrets or statement.connection is not None:
         raise NotSupported("options of a table without a connector")
     if statement.version_column is not None or statement.on_conflict == "do update if not null":
         raise NotSupported("this ON CONFLICT behaviour", hint="use ON CONFLICT OVERWRITE or ON CONFLICT IGNORE")
@@ -148,17 +148,18 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     found = taken(session, statement.name, statement.if_not_exists, "CREATE SOURCE")
     if found is not None:
         return found
-    _define_source(session, statement, statement.name, statement.columns, dict(statement.options), {})
+    given = connections.resolved(session, statement, statement.options)
+    _define_source(session, statement, statement.name, statement.columns, given, {})
     return Result("CREATE SOURCE")
 
 
 def _define_source(
     session: Session, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
-    options: dict[str, str], payload: Mapping[str, object],
+    given: connections.Resolved, payload: Mapping[str, object],
 ) -> ObjectRecord:  # fmt: skip
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
-    named = secrets.named(session, statement)
+    options, named = given.options, given.secrets
     _check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = session.database.coordinator.secrets(named)
@@ -169,8 +170,7 @@ def _define_source(
     source.start_offsets()
     source.claim()
     payload = {**payload, **_watermark(statement.watermark, columns)}
-    needed = secrets.dependencies(named)
-    record = _record(session, "source", name, columns, statement.text, (), options, needed, payload)
+    record = _record(session, "source", name, columns, statement.text, (), options, given.needed, payload)
     record = replace(record, secrets=named)
     return replace(record, id=session.database.coordinator.create_relation(record))
 
@@ -183,7 +183,8 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         raise NotSupported("DEFAULT in a table with a connector", hint="compute it in a view")
     if statement.watermark is not None:
         raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
-    options, key = dict(statement.options), statement.primary_key
+    given = connections.resolved(session, statement, statement.options)
+    options, key = given.options, statement.primary_key
     of_job = {name: value for name, value in options.items() if name in ("checkpoint_group", "parallelism")}
     options = {name: value for name, value in options.items() if name not in of_job}
     declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
@@ -201,7 +202,8 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
     options = settled(options)
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
     part = {PART: statement.name.name}
-    source = _define_source(session, statement, hidden, declared or statement.columns, options, part)
+    given = replace(given, options=options)
+    source = _define_source(session, statement, hidden, declared or statement.columns, given, part)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
@@ -304,12 +306,27 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
     if found is not None:
         return found
     bound = sink_query(session, statement)
-    text, options = planned_text(bound, None), sinks.spelled(statement.options)
-    _check_reach(session, options, "pg_write_server_files", "create a sink that writes outside of the database")
+    if statement.into is not None:
+        return _create_sink_into(session, statement, bound)
+    text, given = planned_text(bound, None), connections.resolved(session, statement, sinks.spelled(statement.options))
+    _check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
     payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
-    named = secrets.named(session, statement)
-    needed = (*bound.dependencies(), *secrets.dependencies(named))
-    create_planned(session, statement.name, text, payload, statement.text, options, needed, "sink", named)
+    create_planned(
+        session, statement.name, text, payload, statement.text, given.options,
+        (*bound.dependencies(), *given.needed), "sink", given.secrets,
+    )  # fmt: skip
+    return Result("CREATE SINK")
+
+
+def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) -> Result:
+    """CREATE SINK ... INTO a table."""
+    wanted = into.into_table(session, statement)
+    text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
+    payload = {"spark_sql": text, INTO: wanted.target.id, **closing_payload(statement.emit_on_window_close)}
+    needed = (*bound.dependencies(), wanted.target.id)
+    create_planned(
+        session, statement.name, text, payload, statement.text, wanted.options, needed, "sink", planned=wanted.planned
+    )
     return Result("CREATE SINK")
 
 
@@ -397,17 +414,22 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 def create_planned(
     session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
     options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
-    named: Mapping[str, int] | None = None,
+    named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
-    """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id."""
+    """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id.
+
+    `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
+    """
     database = session.database
     closing = bool(payload.get(ON_WINDOW_CLOSE))
     confidential = dict(named or {})
 
-    def planned(arrangements: frozenset[int]) -> ViewPlan:
+    def made(arrangements: frozenset[int]) -> ViewPlan:
         plan = session.planner.plan(
             query, on_window_close=closing, arrangements=arrangements, on_error=on_error(options)
         )
+        if planned is not None:
+            return planned(plan)
         if kind == "index":
             return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
         if kind == "sink":
@@ -418,10 +440,10 @@ def create_planned(
         return plan
 
     group = session.variables.get("default_checkpoint_group")
-    if kind == "sink" and sinks.delivers(options):
+    if kind == "sink" and (planned is not None or sinks.delivers(options)):
         group = "own"
     own = {"checkpoint_group": group, **options} if group else options
-    with sharing.arranged(session, planned, options) as plan:
+    with sharing.arranged(session, made, options) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = {**payload, "append_only": plan.append_only}
         record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
@@ -489,7 +511,8 @@ def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Resul
     session.rights.require_new(schema)
     if state.object_named(schema, name.name) is None:
         return None
-    what, error = ("secret", DuplicateObject) if tag == "CREATE SECRET" else ("relation", DuplicateTable)
+    apart = {"CREATE SECRET": "secret", "CREATE CONNECTION": "connection"}
+    what, error = (apart[tag], DuplicateObject) if tag in apart else ("relation", DuplicateTable)
     if tolerated:
         text = f'{what} "{name.name}" already exists, skipping'
         return Result(tag, notices=[Notice(text, "NOTICE", error.sqlstate)])
@@ -548,7 +571,7 @@ def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | Non
         return session.database.catalog.state.object_named("", name.name)
     if kind == "aggregate":
         kind = "function"
-    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret", "subscription"):
+    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret", "subscription", "connection"):
         raise NotSupported(f"DROP {kind.upper()}")
     found = session.names().find(name)
     if found is not None and kind_name(found) != kind:
@@ -577,7 +600,7 @@ def _missing(kind: str, name: TableName) -> HeadraceError:
         return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
     if kind in ("function", "aggregate"):
         return UndefinedFunction(f'{kind} "{name}" does not exist')
-    if kind in ("secret", "subscription"):
+    if kind in ("secret", "subscription", "connection"):
         return UndefinedObject(f'{kind} "{name}" does not exist')
     return UndefinedTable(f'{kind} "{name}" does not exist')
 

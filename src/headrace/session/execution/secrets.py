@@ -16,6 +16,9 @@ from headrace.sql.statements import TableName
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
+Naming = st.CreateSource | st.CreateSink | st.CreateTable | st.CreateConnection | st.CopyFromFiles | st.CopyToFiles
+"""The statements with options that may have the value of a secret."""
+
 
 def create_secret(session: Session, statement: st.CreateSecret) -> Result:
     """CREATE SECRET."""
@@ -41,11 +44,7 @@ def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
     return Result("ALTER SECRET")
 
 
-Confidential = st.CreateSource | st.CreateSink | st.CreateTable | st.CopyFromFiles | st.CopyToFiles
-"""The statements whose options may be secrets."""
-
-
-def named(session: Session, statement: Confidential) -> dict[str, int]:
+def named(session: Session, statement: Naming) -> dict[str, int]:
     """Option -> the id of the secret that the statement names. Raises `UndefinedObject`, `WrongObjectType`."""
     both = sorted(set(statement.secrets) & set(statement.options))
     if both:

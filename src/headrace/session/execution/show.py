@@ -18,7 +18,7 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
-from headrace.session.execution import routines, sharing, unaligned
+from headrace.session.execution import connections, into, routines, sharing, unaligned
 from headrace.session.execution.ddl import planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
@@ -124,6 +124,13 @@ def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
         return [[n] for n in sorted(o.name for o in found if o.schema in schemas and fits(o.name) and not is_part(o))]
 
     return rows
+
+
+def _connections(session: Session, statement: st.Show) -> Rows:
+    fits, schemas = _matcher(statement.pattern), _searched(session, statement)
+    found = [o for o in session.database.catalog.state.objects_of("connection") if o.schema in schemas and fits(o.name)]
+    ordered = sorted(found, key=lambda o: o.name)
+    return [[o.name, o.payload[connections.TYPE], connections.shown(session, o)] for o in ordered]
 
 
 def _subscription_cursors(session: Session, statement: st.Show) -> Rows:
@@ -246,7 +253,7 @@ _PROGRESS_HEADS: Heads = (
 CANCELLED_HEADS: Heads = (("Id", "bigint"),)
 PROMOTED_HEADS: Heads = (("pg_promote", "boolean"),)
 """What CANCEL JOBS returns."""
-_EMPTY = ("connections", "cursors", "cluster")
+_EMPTY = ("cursors", "cluster")
 _LISTINGS: dict[str, Listing] = {
     "setting": Listing((), _setting),
     "all": Listing(_texts("name", "setting", "description"), _all),
@@ -267,6 +274,7 @@ _LISTINGS: dict[str, Listing] = {
     "views": Listing(_texts("Name"), _relations("view")),
     "sinks": Listing(_texts("Name"), _relations("sink")),
     "secrets": Listing(_texts("Name"), _relations("secret")),
+    "connections": Listing(_texts("Name", "Type", "Properties"), _connections),
     "subscriptions": Listing(_texts("Name"), _relations("subscription")),
     "subscription cursors": Listing(_texts("Name", "SubscriptionName", "Position"), _subscription_cursors),
     **{what: Listing(_texts("Name"), _nothing) for what in _EMPTY},
@@ -313,11 +321,18 @@ def incremental_plan(
 
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
-    text = planned_text(sink_query(session, statement), None)
+    bound = sink_query(session, statement)
+    text = planned_text(bound, None)
+    wanted = None if statement.into is None else into.into_table(session, statement)
+    if wanted is not None:
+        text = into.rows_text(session, statement, bound, wanted.target, text)
     shared, options = sharing.usable(session, statement.options), statement.options
     closing, tolerated = statement.emit_on_window_close, on_error(options)
     plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
-    return [*plan.into(options).explain(), *sharing.explained(session, plan, options)]
+    return [
+        *(plan.into(options) if wanted is None else wanted.planned(plan)).explain(),
+        *sharing.explained(session, plan, options),
+    ]
 
 
 def query_plan(session: Session, bound: Bound) -> list[str]:

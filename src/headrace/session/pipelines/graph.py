@@ -19,7 +19,7 @@ from headrace.plan.failures import translate
 from headrace.plan.python import CALLS
 from headrace.plan.tree import canonical
 from headrace.plan.types import spark_of
-from headrace.session.execution import secrets
+from headrace.session.execution import connections
 from headrace.session.execution.select import describe
 from headrace.session.names import TYPED, Bound, Names
 from headrace.session.pipelines.definitions import Definition, Pipeline
@@ -148,9 +148,9 @@ class Graph:
         columns = tuple(Column(c.name, c.type, not c.not_null) for c in made.columns)
         if columns:
             return columns
-        named = secrets.named(self._session, made) if isinstance(made, st.CreateSource) else {}
-        values = self._session.database.coordinator.secrets(named)
-        return tuple(infer_columns(dict(made.options), values))
+        given = connections.resolved(self._session, made, made.options)
+        values = self._session.database.coordinator.secrets(given.secrets)
+        return tuple(infer_columns(given.options, values))
 
     def _query(self, node: Node) -> Any:
         """Evaluate the function of a view; what its digest is made of."""

@@ -141,6 +141,17 @@ def _secrets(session: Session) -> Rows:
         }  # fmt: skip
 
 
+def _connections(session: Session) -> Rows:
+    state = session.database.catalog.state
+    for o in state.objects_of("connection"):
+        users = (state.objects[i].name for i in state.dependents(o.id))
+        yield {
+            "id": o.id, "name": o.name, "schema_name": o.schema, "type": o.payload["type"],
+            "options": ", ".join(sorted({*o.options, *o.secrets})), "created": moment(o.created_ms),
+            "used_by": ", ".join(users),
+        }  # fmt: skip
+
+
 def _subscriptions(session: Session) -> Rows:
     state, epochs = session.database.catalog.state, {e.relation_id: e for e in session.database.coordinator.epochs()}
     for o in state.objects_of("subscription"):
@@ -256,6 +267,7 @@ _COLUMNS = {
     "indexes": (
         "id bigint, name, relation, key, include, automatic boolean, checkpoint_group, used_by", _indexes,
     ),
+    "connections": ("id bigint, name, schema_name, type, options, created timestamp, used_by", _connections),
     "secrets": ("id bigint, name, schema_name, created timestamp, key_id, used_by", _secrets),
     "subscriptions": (
         "id bigint, name, schema_name, relation, retention_ms bigint, since_epoch bigint, readable_after bigint, "

@@ -96,6 +96,17 @@ def _secrets(session: Session) -> Rows:
     return [{"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200)} for o in found]
 
 
+def _connections(session: Session) -> Rows:
+    schemas = namespaces(session)
+    return [
+        {
+            "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "type_": o.payload["type"],
+            "definition": o.definition, "created_at": moment(o.created_ms),
+        }
+        for o in session.database.catalog.state.objects_of("connection")
+    ]  # fmt: skip
+
+
 def _subscriptions(session: Session) -> Rows:
     state, schemas = session.database.catalog.state, namespaces(session)
     return [
@@ -153,6 +164,9 @@ def load() -> None:
         "id bigint, name, schema_id bigint, owner bigint, definition, retention_seconds bigint, created_at timestamp",
         _subscriptions, owner=10,
     )  # fmt: skip
+    define("rw_catalog", "rw_connections",
+           "id bigint, name, schema_id bigint, owner bigint, type_, definition, created_at timestamp", _connections,
+           owner=10)  # fmt: skip
     define("rw_catalog", "rw_secrets", "id bigint, name, schema_id bigint, owner bigint", _secrets, owner=10)
     define("rw_catalog", "rw_schemas", "id bigint, name, owner bigint",
            lambda s: [{"id": i, "name": n} for n, i in namespaces(s).items()], owner=10)  # fmt: skip

@@ -59,7 +59,7 @@ def relations(session: Session) -> list[ObjectRecord]:
     return [
         o
         for o in objects
-        if o.kind not in ("schema", "function", "secret", "role", "subscription")
+        if o.kind not in ("schema", "function", "secret", "role", "subscription", "connection")
         and not is_part(o)
         and not is_automatic(o)
     ]

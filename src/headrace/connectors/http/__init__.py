@@ -1,0 +1,5 @@
+"""HTTP: changes of a query as requests.
+
+sink.py    the `http` sink: an epoch is a few requests, each with a key by which the receiver knows one that comes again
+client.py  requests over one connection, which is made again where the receiver has closed it
+"""

@@ -1,0 +1,150 @@
+"""The `http` sink: an epoch is a few requests, each with a key by which the receiver knows one that comes again.
+
+A receiver of requests keeps no epoch for us, so this is the one sink that delivers at least once. What makes a repeated
+request recognizable is that it is the same: the rows of an epoch are put into an order that does not depend on how they
+came, so the n-th request of an epoch has the same rows, and the same key, in every attempt.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.common.columns import Column
+from headrace.connectors.connections import Connects
+from headrace.connectors.declared import Declared, Option
+from headrace.connectors.http.client import Address, Answer, Client, NoAnswer
+from headrace.connectors.json_out import objects, text
+from headrace.connectors.netting import taken, without
+from headrace.connectors.sinks import SINK_OPTIONS, Sink, SinkPosition, key_of
+from headrace.errors import InvalidParameter, SinkError
+
+REQUEST_BYTES: Final = 1 << 20
+"""Bytes of a request's rows, about: what is more goes into the next one."""
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 20.0
+AGAIN: Final = (408, 425, 429)
+"""Answers below 500 upon which a request is sent again."""
+_URL: Final = Option("url", "Where requests go: `https://host/path`, or `http://...`.", required=True, secret=True)
+_CA: Final = Option(
+    "ssl.ca.location", "A file with the certificates that the receiver's is checked by, instead of the system's."
+)
+_HEADER: Final = "A header of every request: `header.authorization = SECRET token`."
+SINK: Final = Declared(
+    (
+        _URL,
+        Option("method", "Of requests.", default="POST", choices=("POST", "PUT", "PATCH")),
+        Option("batch.rows", "Rows of a request, at most.", "number", default="500", least=1),
+        Option("timeout", "How long an answer may take.", "duration", default="10s"),
+        Option("retries", "How often a request is sent again before the epoch counts as failed, and begins anew after "
+               "a pause.", "number", default="5"),
+        _CA,
+    ),
+    "header.", _HEADER, secret_prefix=True,
+)  # fmt: skip
+CONNECTION: Final = Connects(Declared((_URL, _CA), "header.", _HEADER, secret_prefix=True), {"http": {}})
+_OWN: Final = ("content-type", "content-length", "transfer-encoding", "host", "connection", "idempotency-key")
+"""Headers that a user cannot set."""
+
+
+class HttpSink(Sink):
+    """See the module."""
+
+    declared = SINK
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
+        super().__init__(options, columns)
+        values = SINK.read(options, SINK_OPTIONS)
+        self._upserts = options.get("type", "upsert") == "upsert"
+        self._key = key_of(options, columns)
+        self._rows: int = values["batch.rows"]
+        self._retries: int = values["retries"]
+        headers = SINK.passed_on(options)
+        for name, value in headers.items():
+            if name.lower() in _OWN or not name.replace("-", "").isalnum() or not name.isascii():
+                raise InvalidParameter(f"option header.{name} cannot be set")
+            if not value.isprintable() or not value.isascii():
+                raise InvalidParameter(f"option header.{name} has characters that no header can have")
+        address = Address.of(values["url"], values["ssl.ca.location"])
+        self._client = Client(address, values["method"], headers, values["timeout"] / 1000)
+        self._name = f"the receiver at {address}"
+
+    def reach(self) -> None:
+        """See `Sink`. A request would be one too many: it looks whether somebody takes connections."""
+        try:
+            self._client.reach()
+        except NoAnswer as error:
+            raise SinkError(f"{self._name}: {error}") from error
+
+    def write(self, position: SinkPosition, batches: Iterator[pa.RecordBatch]) -> int:
+        """See `Sink`. All of the epoch is taken in before anything leaves."""
+        found = taken(batches, len(self.columns), self._key if self._upserts else None)
+        rows = _texts(found.rows)
+        if found.keys is not None:
+            gone = without(found.keys, found.rows.select(list(self._key)))
+            rows = [b'{"op":"upsert","row":%b}' % row for row in rows]
+            rows += [b'{"op":"delete","key":%b}' % key for key in _texts(gone)]
+        with self._client.connected():
+            for request in requests(sorted(rows), self._rows):
+                self._deliver(request, f"{position.delivery}-{position.epoch}-{request.place}")
+        return found.count
+
+    def _deliver(self, request: Request, key: str) -> None:
+        """Send a request until it is taken. Raises `SinkError` where it is refused, or nobody takes it for long."""
+        for attempt in range(self._retries + 1):
+            answer: Answer | None = None
+            try:
+                answer = self._client.send(request.body, key)
+                if answer.status < 300:
+                    return
+                why = f"it answered {answer.status} {answer.reason}"
+            except NoAnswer as error:
+                why = str(error)
+            if answer is not None and answer.status < 500 and answer.status not in AGAIN:
+                raise SinkError(
+                    f"{self._name} refuses a request: {why}",
+                    detail=answer.excerpt or None,
+                    hint="it is not sent again before the pause of a failed sink is over: have it taken there, or "
+                    "drop the sink",
+                )
+            if attempt < self._retries:
+                time.sleep(pause_s(attempt, answer.retry_after_s if answer is not None else None, random.random))
+        raise SinkError(f"{self._name} did not take a request, sent {self._retries + 1} times: {why}")
+
+
+def _texts(table: pa.Table) -> list[bytes]:
+    return [text(row) for batch in table.to_batches() for row in objects(batch)]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Some rows of an epoch, as a JSON array."""
+
+    place: int
+    """Of the first row among those of the epoch."""
+    body: bytes
+
+
+def requests(rows: Sequence[bytes], most_rows: int, most_bytes: int = REQUEST_BYTES) -> Iterator[Request]:
+    """Rows, in this order, in requests of at most so many rows and about so many bytes."""
+    held: list[bytes] = []
+    size = place = 0
+    for row in rows:
+        if held and (len(held) == most_rows or size + len(row) > most_bytes):
+            yield Request(place, b"[%b]" % b",".join(held))
+            place, held, size = place + len(held), [], 0
+        held.append(row)
+        size += len(row)
+    if held:
+        yield Request(place, b"[%b]" % b",".join(held))
+
+
+def pause_s(attempt: int, asked_s: float | None, chance: Callable[[], float]) -> float:
+    """How long to wait before a request is sent again: twice as long each time, or what the receiver asks for."""
+    backoff_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S) * (0.5 + chance() / 2)
+    return backoff_s if asked_s is None else min(max(asked_s, backoff_s), LONGEST_PAUSE_S)

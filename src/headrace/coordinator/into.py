@@ -1,0 +1,50 @@
+"""Sinks into tables: what feeds what. Pure functions of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.state import CatalogState
+from headrace.errors import StatementError
+
+
+def fed_by(state: CatalogState, record: ObjectRecord) -> Iterator[ObjectRecord]:
+    """What gets the changes of an object directly: what reads it, or the table that a sink goes into."""
+    target = record.payload.get(INTO) if record.kind == "sink" else None
+    if target is not None:
+        if target in state.objects:
+            yield state.objects[target]
+        return
+    for other in (state.objects[i] for i in state.dependents(record.id)):
+        if other.payload.get(INTO) != record.id:  # a sink depends on its table without reading it
+            yield other
+
+
+def circle(state: CatalogState, table_id: int, read: Iterable[int]) -> list[ObjectRecord]:
+    """The way of changes from a table to something out of `read`, both included; empty if there is none."""
+    wanted, start = set(read), state.objects[table_id]
+    ways: dict[int, list[ObjectRecord]] = {table_id: [start]}
+    left = [start]
+    while left:
+        record = left.pop(0)
+        if record.id in wanted:
+            return ways[record.id]
+        for after in fed_by(state, record):
+            if after.id not in ways:
+                ways[after.id] = [*ways[record.id], after]
+                left.append(after)
+    return []
+
+
+def refuse_circle(state: CatalogState, sink: ObjectRecord, read: Iterable[int]) -> None:
+    """Raise `StatementError` (42P17) for a sink into a table that feeds what the sink's query reads."""
+    way = circle(state, sink.payload[INTO], read)
+    if way:
+        shown = " -> ".join(f'"{name}"' for name in [*(o.name for o in way), sink.name, way[0].name])
+        raise StatementError(
+            f'sink "{sink.name}" would feed itself: what it writes to "{way[0].name}" comes back to it',
+            sqlstate="42P17",
+            detail=shown,
+            hint="have it write to a table that its query is not built on",
+        )

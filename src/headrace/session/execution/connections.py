@@ -1,0 +1,95 @@
+"""CREATE CONNECTION, and the options of what names one.
+
+An object takes over what its connection says when it is created, so nothing else asks what a connection is; it depends
+on it all the same, and a connection cannot be changed. Values of secrets are not taken over: they are looked up when
+they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headrace.catalog.records import ObjectRecord
+from headrace.connectors import connections
+from headrace.connectors.confidential import hiding
+from headrace.connectors.connections import Given
+from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
+from headrace.session.execution import secrets
+from headrace.session.execution.grants import owned
+from headrace.session.names import kind_name, label
+from headrace.session.result import Result
+from headrace.sql import statements as st
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+TYPE: Final = "type"
+"""The option, and where the payload has it."""
+
+
+def create_connection(session: Session, statement: st.CreateConnection) -> Result:
+    """CREATE CONNECTION. Nothing is connected to: whoever uses it finds out whether anybody is there."""
+    from headrace.session.execution.ddl import taken
+
+    found = taken(session, statement.name, statement.if_not_exists, "CREATE CONNECTION")
+    if found is not None:
+        return found
+    options, named = dict(statement.options), secrets.named(session, statement)
+    if TYPE not in options:
+        raise InvalidParameter("a connection needs the option type", hint=f"one of {', '.join(connections.TYPES)}")
+    kind, told = options.pop(TYPE), session.database.coordinator.secrets(named)
+    values = {} if told is None else dict(told())
+    with hiding([*values.values()]):
+        connections.check(kind, options, values)
+    schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
+    record = ObjectRecord(
+        0, "connection", schema, statement.name.name, definition=statement.text, options=options,
+        depends_on=secrets.dependencies(named), created_ms=now, payload={TYPE: kind}, secrets=named,
+    )  # fmt: skip
+    session.database.coordinator.create_relation(owned(session, record))
+    return Result("CREATE CONNECTION")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The options of a statement with those of its connection."""
+
+    options: dict[str, str]
+    secrets: dict[str, int]
+    needed: tuple[int, ...]
+    """The secrets and the connection, each once."""
+
+
+def resolved(
+    session: Session, statement: st.CreateSource | st.CreateSink | st.CreateTable, options: Mapping[str, str]
+) -> Resolved:
+    """Those of a statement, whose own are `options`.
+
+    Raises `UndefinedObject`, `WrongObjectType`, `InsufficientPrivilege`, and `InvalidParameter` where they contradict.
+    """
+    given = Given(dict(options), secrets.named(session, statement))
+    if statement.connection is None:
+        return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))
+    record = _connection(session, statement.connection)
+    session.rights.require("U", record)
+    there = Given(dict(record.options), dict(record.secrets))
+    given = connections.joined(label(record), record.payload[TYPE], there, given)
+    return Resolved(given.options, given.secrets, (*secrets.dependencies(given.secrets), record.id))
+
+
+def _connection(session: Session, name: st.TableName) -> ObjectRecord:
+    found = session.names().find(name)
+    if found is None:
+        raise UndefinedObject(f'connection "{name}" does not exist', hint="CREATE CONNECTION makes one")
+    if found.kind != "connection":
+        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a connection')
+    return found
+
+
+def shown(session: Session, record: ObjectRecord) -> str:
+    """A connection's options, with the names of secrets."""
+    objects = session.database.catalog.state.objects
+    both = record.options | {name: f"SECRET {label(objects[i])}" for name, i in record.secrets.items() if i in objects}
+    return ", ".join(f"{name} = {value}" for name, value in sorted(both.items()))
