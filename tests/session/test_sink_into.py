@@ -120,6 +120,22 @@ def test_a_large_change_is_written_piece_by_piece(database: Database, monkeypatc
     eventually(lambda: rows(database, "SELECT count(*) FROM copy WHERE id <= 20000") == [(10_000,)])
 
 
+def test_a_sink_for_itself_shares_no_index_of_the_sessions_group(database: Database) -> None:
+    """It checkpoints alone: an index of another group would have to wait for it, or the other way round."""
+    database.sql("CREATE TABLE l (id int PRIMARY KEY, k int); CREATE TABLE r (id int PRIMARY KEY, k int)")
+    database.sql("CREATE TABLE both_sides (id int PRIMARY KEY, other int)")
+    made = "CREATE SINK s INTO both_sides AS SELECT l.id, r.id AS other FROM l JOIN r ON l.k = r.k"
+    database.sql("SET default_checkpoint_group = 'together'")
+    try:
+        assert "shared once" not in str(database.sql(f"EXPLAIN {made}").rows())
+        database.sql(made)
+        assert not list(database.catalog.state.objects_of("index"))
+        database.sql("INSERT INTO l VALUES (1, 7); INSERT INTO r VALUES (2, 7)")
+        eventually(lambda: rows(database, "SELECT * FROM both_sides") == [(1, 2)])
+    finally:
+        database.sql("RESET default_checkpoint_group")
+
+
 def test_values_of_every_type_arrive(database: Database) -> None:
     kinds = (
         "boolean", "smallint", "bigint", "real", "double precision", "numeric(10,2)", "text", "varchar", "bytea",

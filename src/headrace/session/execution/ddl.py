@@ -439,11 +439,8 @@ def create_planned(
             _try_sink(session, options, plan, confidential)
         return plan
 
-    group = session.variables.get("default_checkpoint_group")
-    if kind == "sink" and (planned is not None or sinks.delivers(options)):
-        group = "own"
-    own = {"checkpoint_group": group, **options} if group else options
-    with sharing.arranged(session, made, options) as plan:
+    own = in_group(session, options, alone=kind == "sink" and (planned is not None or sinks.delivers(options)))
+    with sharing.arranged(session, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = {**payload, "append_only": plan.append_only}
         record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
@@ -451,6 +448,15 @@ def create_planned(
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
     return view_id
+
+
+def in_group(session: Session, options: Mapping[str, str], *, alone: bool) -> dict[str, str]:
+    """The options of a view or sink with its checkpoint group, where they do not say it or the system's default counts.
+
+    `alone`: it delivers by epochs of its own, so it checkpoints for itself unless told otherwise.
+    """
+    group = "own" if alone else session.variables.get("default_checkpoint_group")
+    return {"checkpoint_group": group, **options} if group else dict(options)
 
 
 def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:

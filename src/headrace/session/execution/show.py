@@ -14,12 +14,13 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.config import describe_settings
+from headrace.connectors.sinks import delivers
 from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.execution import connections, into, routines, sharing, unaligned
-from headrace.session.execution.ddl import planned_text, sink_query
+from headrace.session.execution.ddl import in_group, planned_text, sink_query
 from headrace.session.execution.select import frame_of, open_snapshot
 from headrace.session.names import Bound, label
 from headrace.session.parts import is_part
@@ -326,7 +327,8 @@ def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     wanted = None if statement.into is None else into.into_table(session, statement)
     if wanted is not None:
         text = into.rows_text(session, statement, bound, wanted.target, text)
-    shared, options = sharing.usable(session, statement.options), statement.options
+    options = in_group(session, statement.options, alone=wanted is not None or delivers(statement.options))
+    shared = sharing.usable(session, options)
     closing, tolerated = statement.emit_on_window_close, on_error(options)
     plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
     return [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+from structlog import get_logger
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
@@ -15,7 +16,7 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
 from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
-from headrace.session.execution import ddl, routines
+from headrace.session.execution import ddl, fed, routines
 from headrace.session.names import Bound, label
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.pipelines.graph import Graph, Node
@@ -128,7 +129,8 @@ class Plan:
                 hint="the pipeline does not define that: drop it first",
             )
         if order:
-            self._session.database.coordinator.drop([o.id for o in order])
+            for text in fed.drop(self._session, order):
+                get_logger("headrace").warning(text)
         for record in order:
             routines.forget(self._session, record)
             self._by_name[record.name].state = "replace"
