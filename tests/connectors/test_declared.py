@@ -64,5 +64,7 @@ def test_the_clause_of_format_says_what_options_say() -> None:
     assert spelled({**clause, "format": "upsert"})["type"] == "upsert"
     with pytest.raises(InvalidParameter, match="given twice"):
         spelled({**clause, "force_append_only": "false"})
-    with pytest.raises(InvalidParameter, match="must be one of blackhole, deltalake, files, iceberg, kafka, postgres"):
+    with pytest.raises(
+        InvalidParameter, match="must be one of blackhole, deltalake, files, http, iceberg, kafka, postgres"
+    ):
         open_sink({"connector": "pulsar"}, [])

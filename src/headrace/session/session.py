@@ -38,12 +38,14 @@ from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
 from headrace.session.execution import (
+    altering,
     connections,
     copying,
     copying_files,
     cursors,
     ddl,
     dml,
+    dropping,
     fed,
     grants,
     kill,
@@ -869,8 +871,8 @@ _RUN: dict[type[st.Statement], Callable[..., Result]] = {
     st.ReassignOwned: grants.reassign_owned,
     st.DropOwned: grants.drop_owned,
     st.SetRole: grants.set_role,
-    st.Drop: ddl.drop,
-    st.AlterJob: ddl.alter,
+    st.Drop: dropping.drop,
+    st.AlterJob: altering.alter,
     st.Kill: kill.kill,
     st.Show: show.show,
     st.Describe: show.describe,

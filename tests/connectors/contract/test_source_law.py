@@ -34,6 +34,11 @@ def bind(source: Source, after: Offsets | None, rows: int | None = None) -> Bind
     )
 
 
+def positions(offsets: Offsets) -> dict[str, object]:
+    """How far each split is, without what is noted of the binding itself, as its time."""
+    return {split: offset for split, offset in offsets.items() if not split.startswith("@")}
+
+
 def read(source: Source, from_: Offsets, to: Offsets, parts: int = 3) -> Counter[int]:
     tasks = source.plan(from_, to, parts)
     return Counter(n for t in tasks for made in source.read(t) for n in made.batch.column("n").to_pylist())
@@ -54,7 +59,8 @@ def test_every_row_is_read_once(origin: Origin, limit: int | None) -> None:
             if bound.offsets == bounds[-1]:
                 break
             assert limit is None or not origin.limits or (bound.rows or 0) <= limit
-            assert bound.offsets == bind(source, bounds[-1], limit).offsets, "what is not bound yet is not lost"
+            again = bind(source, bounds[-1], limit)
+            assert positions(bound.offsets) == positions(again.offsets), "what is not bound yet is not lost"
             found += read(source, bounds[-1], bound.offsets)
             bounds.append(bound.offsets)
     assert found == Counter(range(300))

@@ -20,12 +20,16 @@ row_writes.py     single rows by primary key: no Spark, no scan
 large_writes.py   writes of any size, computed by Spark's tasks
 copying.py        COPY, both ways
 copying_files.py  COPY to and from files, on Spark
-connections.py    CREATE CONNECTION, and the options of what names one
-into.py           CREATE SINK ... INTO table: the query as rows of the table
 
 Definitions:
 
-ddl.py            CREATE, DROP, ALTER
+ddl.py            CREATE of tables, sources, views, sinks, indexes, schemas
+altering.py       ALTER of what jobs keep up to date
+dropping.py       DROP: what goes together, and what is in its way
+existing.py       what is there already, or is not there
+owning.py         whose a new object is, and what its maker grants by default
+connections.py    CREATE CONNECTION, and the options of what names one
+into.py           CREATE SINK ... INTO table: the query as rows of the table
 fed.py            tables that a connector feeds
 sharing.py        what the joins of a new view look up instead of keeping
 unaligned.py      views whose joins are jobs of their own

@@ -17,7 +17,8 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.connections import Given
 from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
 from headrace.session.execution import secrets
-from headrace.session.execution.grants import owned
+from headrace.session.execution.existing import taken
+from headrace.session.execution.owning import owned
 from headrace.session.names import kind_name, label
 from headrace.session.result import Result
 from headrace.sql import statements as st
@@ -31,8 +32,6 @@ TYPE: Final = "type"
 
 def create_connection(session: Session, statement: st.CreateConnection) -> Result:
     """CREATE CONNECTION. Nothing is connected to: whoever uses it finds out whether anybody is there."""
-    from headrace.session.execution.ddl import taken
-
     found = taken(session, statement.name, statement.if_not_exists, "CREATE CONNECTION")
     if found is not None:
         return found

@@ -15,13 +15,10 @@ from headrace.connectors import sinks
 from headrace.connectors.base import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
 from headrace.connectors.confidential import hiding
 from headrace.connectors.sinks import drops_retractions
-from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import GROUP, on_error
 from headrace.errors import (
     DatatypeMismatch,
-    DependentObjectsExist,
     DuplicateObject,
-    DuplicateTable,
     HeadraceError,
     InsufficientPrivilege,
     InvalidParameter,
@@ -31,18 +28,15 @@ from headrace.errors import (
     StatementError,
     SyntaxFault,
     UndefinedColumn,
-    UndefinedFunction,
-    UndefinedObject,
-    UndefinedTable,
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import connections, fed, grants, into, routines, sharing, subscriptions, unaligned
+from headrace.session.execution import connections, fed, into, sharing, subscriptions, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
-from headrace.session.names import RELATIONS, TYPED, Bound, kind_name, label, quoted
-from headrace.session.parts import PART, is_part, parts_of
+from headrace.session.names import TYPED, Bound, kind_name, quoted
+from headrace.session.parts import PART
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
@@ -51,6 +45,8 @@ from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
+from headrace.session.execution.existing import taken
+from headrace.session.execution.owning import owned
 
 
 def create_table(session: Session, statement: st.CreateTable) -> Result:
@@ -485,7 +481,7 @@ def create_subscription(session: Session, statement: st.CreateSubscription) -> R
         return found
     schema = statement.name.schema or session.names().schema
     record = replace(subscriptions.subscription_of(session, statement), schema=schema)
-    session.database.coordinator.create_subscription(grants.owned(session, record))
+    session.database.coordinator.create_subscription(owned(session, record))
     return Result("CREATE SUBSCRIPTION")
 
 
@@ -504,25 +500,8 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
         raise InsufficientPrivilege(
             "permission denied to create schema", hint="ALTER ROLE ... CREATEDB lets a role make schemas."
         )
-    session.database.coordinator.create_relation(grants.owned(session, ObjectRecord(0, "schema", "", statement.name)))
+    session.database.coordinator.create_relation(owned(session, ObjectRecord(0, "schema", "", statement.name)))
     return Result("CREATE SCHEMA")
-
-
-def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Result | None:
-    """The result of a CREATE of what is there already; None where it is not. Raises `DuplicateTable`."""
-    schema = name.schema or session.names().schema
-    state = session.database.catalog.state
-    if name.schema and schema != "public" and state.object_named("", schema) is None:
-        raise UndefinedObject(f'schema "{schema}" does not exist', sqlstate="3F000")
-    session.rights.require_new(schema)
-    if state.object_named(schema, name.name) is None:
-        return None
-    apart = {"CREATE SECRET": "secret", "CREATE CONNECTION": "connection"}
-    what, error = (apart[tag], DuplicateObject) if tag in apart else ("relation", DuplicateTable)
-    if tolerated:
-        text = f'{what} "{name.name}" already exists, skipping'
-        return Result(tag, notices=[Notice(text, "NOTICE", error.sqlstate)])
-    raise error(f'{what} "{name.name}" already exists')
 
 
 def _record(
@@ -535,179 +514,4 @@ def _record(
         0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
         {**payload, **session.labels},
     )  # fmt: skip
-    return grants.owned(session, made)
-
-
-def drop(session: Session, statement: st.Drop) -> Result:
-    """DROP of relations and schemas."""
-    tag = f"DROP {statement.kind.upper()}"
-    notices: list[Notice] = []
-    wanted: list[ObjectRecord] = []
-    for name in statement.names:
-        found = _to_drop(session, statement.kind, name)
-        if found is None and not statement.if_exists:
-            raise _missing(statement.kind, name)
-        if found is None:
-            notices.append(Notice(f'{statement.kind} "{name}" does not exist, skipping'))
-        else:
-            session.rights.require_owner(found, to_drop=True)
-            wanted.append(found)
-    return Result(tag, notices=[*notices, *drop_records(session, wanted, cascade=statement.cascade)])
-
-
-def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
-    """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`."""
-    order, extra = _drop_order(session, wanted)
-    needed = [o for o in extra if o.kind != "index"]
-    if needed and not cascade:
-        raise _still_needed(session, wanted, needed)
-    shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
-    notices = [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
-    if order:
-        parts = parts_of(session.database.catalog.state, [o.id for o in order])
-        gone = list({o.id: o for o in [*order, *parts]}.values())
-        notices += map(Notice, fed.drop(session, gone))
-    for record in order:
-        routines.forget(session, record)
-    return notices
-
-
-def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | None:
-    if kind == "schema":
-        return session.database.catalog.state.object_named("", name.name)
-    if kind == "aggregate":
-        kind = "function"
-    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret", "subscription", "connection"):
-        raise NotSupported(f"DROP {kind.upper()}")
-    found = session.names().find(name)
-    if found is not None and kind_name(found) != kind:
-        raise WrongObjectType(
-            f'"{name}" is not a {kind}', hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}."
-        )
-    if found is not None:
-        _refuse_automatic(session, found, "dropped")
-    return found
-
-
-def _refuse_automatic(session: Session, record: ObjectRecord, done: str) -> None:
-    """Raises `WrongObjectType` for what the system has made and looks after by itself."""
-    if is_automatic(record):
-        state = session.database.catalog.state
-        users = ", ".join(label(state.objects[i]) for i in state.dependents(record.id))
-        raise WrongObjectType(
-            f'"{record.name}" is an automatic index: it cannot be {done} by hand',
-            detail=f"used by {users}" if users else None,
-            hint=f"it goes with the last view that uses it; SET {sharing.SETTING} = off has new views do without",
-        )
-
-
-def _missing(kind: str, name: TableName) -> HeadraceError:
-    if kind == "schema":
-        return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
-    if kind in ("function", "aggregate"):
-        return UndefinedFunction(f'{kind} "{name}" does not exist')
-    if kind in ("secret", "subscription", "connection"):
-        return UndefinedObject(f'{kind} "{name}" does not exist')
-    return UndefinedTable(f'{kind} "{name}" does not exist')
-
-
-def _drop_order(session: Session, wanted: Sequence[ObjectRecord]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
-    """All objects to drop, dependents first; and those among them that nobody asked for."""
-    state = session.database.catalog.state
-    order: list[ObjectRecord] = []
-    seen: set[int] = set()
-
-    def visit(record: ObjectRecord) -> None:
-        if record.id in seen:
-            return
-        seen.add(record.id)
-        inside = [o for o in state.objects.values() if o.schema == record.name] if record.kind == "schema" else []
-        for above in [*(state.objects[i] for i in state.dependents(record.id)), *inside]:
-            visit(above)
-        order.append(record)
-
-    for record in wanted:
-        visit(record)
-    asked = {record.id for record in wanted}
-    return order, [o for o in order if o.id not in asked]
-
-
-def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
-    objects = session.database.catalog.state.objects
-    lines = []
-    for above in reversed(extra):
-        below = [objects[i] for i in above.depends_on if i in objects]
-        known = [b for b in below if b in wanted or b in extra]
-        owner = known[0] if known else wanted[0]
-        lines.append(f"{kind_name(above)} {label(above)} depends on {kind_name(owner)} {label(owner)}")
-    first = wanted[0]
-    return DependentObjectsExist(
-        f"cannot drop {kind_name(first)} {label(first)} because other objects depend on it",
-        detail="\n".join(lines),
-        hint="Use DROP ... CASCADE to drop the dependent objects too.",
-    )
-
-
-def alter(session: Session, statement: st.AlterJob) -> Result:
-    """ALTER ... PAUSE, RESUME, SET and OWNER TO."""
-    tag = f"ALTER {statement.kind.upper()}"
-    found = _to_alter(session, statement)
-    if found is None and statement.if_exists:
-        return Result(tag, notices=[Notice(f'relation "{statement.name}" does not exist, skipping')])
-    record = found or session.names().get(statement.name)
-    if kind_name(record) != statement.kind:
-        raise WrongObjectType(f'"{statement.name}" is not a {statement.kind}')
-    _refuse_automatic(session, record, "altered")
-    session.rights.require_owner(record)
-    coordinator = session.database.coordinator
-    if statement.action == "owner":
-        assert statement.target is not None
-        grants.give(session, record, statement.target)
-        return Result(tag)
-    if record.kind == "subscription" and statement.action == "set":
-        _keep_for(session, record, statement.options)
-        return Result(tag)
-    if statement.action not in ("pause", "resume", "set"):
-        raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}")
-    if record.id not in session.database.catalog.state.jobs:
-        raise NotSupported(f"ALTER {statement.kind.upper()} ... {statement.action.upper()}", hint="it has no job")
-    if statement.action == "set":
-        coordinator.alter_job(record.id, options=dict(statement.options))
-        return Result(tag, notices=_left_behind(session, record))
-    jobs = session.database.catalog.state.jobs
-    parts = [p for p in parts_of(session.database.catalog.state, [record.id]) if p.id in jobs]
-    for each in [record, *parts]:
-        coordinator.alter_job(each.id, paused=statement.action == "pause")
-    return Result(tag)
-
-
-def _keep_for(session: Session, record: ObjectRecord, options: Mapping[str, str]) -> None:
-    """ALTER SUBSCRIPTION ... SET (retention = ...)."""
-    if set(options) != {"retention"}:
-        raise InvalidParameter("a subscription has one option: retention")
-    relation = session.database.catalog.state.objects[record.depends_on[0]]
-    changed = lambda found: subscriptions.with_retention(found, relation, options["retention"])  # noqa: E731
-    session.database.coordinator.alter_objects([record.id], changed, "keeps changes for another time")
-
-
-def _to_alter(session: Session, statement: st.AlterJob) -> ObjectRecord | None:
-    """What a statement names; of schemas only the owner can be changed."""
-    if statement.kind == "schema" and statement.action == "owner":
-        return grants.schema_record(session, statement.name.name)
-    return session.names().find(statement.name)
-
-
-def _left_behind(session: Session, record: ObjectRecord) -> list[Notice]:
-    """What is said of a view that has been moved away from an automatic index of its former checkpoint group."""
-    state = session.database.catalog.state
-    group = state.jobs[record.id].group
-    used = [o for o in (state.objects[i] for i in record.depends_on) if is_automatic(o)]
-    text = '"{}" goes on reading the {}: to make it independent of that group, create it again'
-    return [Notice(text.format(label(record), o.name)) for o in used if state.jobs[o.id].group != group]
-
-
-__all__ = [
-    "alter", "create_index", "create_materialized_view", "create_planned", "create_schema", "create_sink",
-    "create_source", "create_subscription", "create_table", "create_view", "drop", "planned_text", "sink_query",
-    "taken",
-]  # fmt: skip
+    return owned(session, made)

@@ -17,6 +17,8 @@ from headrace.errors import (
     UndefinedTable,
     WrongObjectType,
 )
+from headrace.session.execution.dropping import drop_records
+from headrace.session.execution.owning import ordered
 from headrace.session.names import kind_name, label
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
@@ -122,12 +124,8 @@ def _changed(grants: Mapping[str, str], grantees: Iterable[str], letters: str, r
         had = set(found.pop(grantee, ""))
         left = had - set(letters) if revoked else had | set(letters)
         if left:
-            found[grantee] = _ordered(left)
+            found[grantee] = ordered(left)
     return found
-
-
-def _ordered(letters: Iterable[str]) -> str:
-    return "".join(sorted(letters, key="arwdXUC".index))
 
 
 def _objects(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
@@ -198,31 +196,12 @@ def alter_default_privileges(session: Session, statement: st.AlterDefaultPrivile
             for grantee in grantees:
                 key = schema, statement.kind, grantee
                 had = set(found.get(key, "" if schema else default_grants(statement.kind, "").get(str(grantee), "")))
-                found[key] = _ordered(had - set(letters) if statement.revoked else had | set(letters))
+                found[key] = ordered(had - set(letters) if statement.revoked else had | set(letters))
         defaults = tuple(DefaultGrant(*key, letters) for key, letters in found.items())
         return replace(record, payload=replace(role, defaults=defaults).payload)
 
     session.database.coordinator.alter_objects([r.id for r in records], change, _said(session, statement))
     return Result("ALTER DEFAULT PRIVILEGES")
-
-
-def owned(session: Session, record: ObjectRecord) -> ObjectRecord:
-    """A new object as its maker's, with what that grants by default."""
-    rights, kind = session.rights, class_of(record)
-    record = replace(record, owner=rights.owner_id)
-    if kind is None:
-        return record
-    own = record_of(rights.state, rights.name)
-    given = [g for g in (Role.of(own).defaults if own is not None else ()) if g.kind == kind]
-    found = default_grants(record.kind, record.name)
-    for grant in given:
-        if not grant.schema:  # which says all that there is, others add to it
-            found[str(grant.grantee)] = grant.letters
-    for grant in given:
-        if grant.schema and grant.schema == record.schema:
-            found[str(grant.grantee)] = _ordered({*found.get(str(grant.grantee), ""), *grant.letters})
-    found = {grantee: letters for grantee, letters in found.items() if letters}
-    return replace(record, grants=found) if given and found != default_grants(record.kind, record.name) else record
 
 
 # ---- memberships
@@ -337,8 +316,6 @@ def reassign_owned(session: Session, statement: st.ReassignOwned) -> Result:
 
 def drop_owned(session: Session, statement: st.DropOwned) -> Result:
     """DROP OWNED: drop what roles own, and take back what has been granted to them."""
-    from headrace.session.execution.ddl import drop_records
-
     roles, records = _owned_by(session, statement.roles)
     notices = drop_records(session, [r for r in records if not is_part(r)], cascade=statement.cascade)
     keys = {str(role.id) for role in roles}

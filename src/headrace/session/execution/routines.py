@@ -16,7 +16,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session import functions
-from headrace.session.execution.grants import owned
+from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label
 from headrace.session.result import Notice, Result

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
-from headrace.session.execution.grants import owned
+from headrace.session.execution.existing import taken
+from headrace.session.execution.owning import owned
 from headrace.session.names import kind_name
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -22,8 +23,6 @@ Naming = st.CreateSource | st.CreateSink | st.CreateTable | st.CreateConnection 
 
 def create_secret(session: Session, statement: st.CreateSecret) -> Result:
     """CREATE SECRET."""
-    from headrace.session.execution.ddl import taken
-
     found = taken(session, statement.name, statement.if_not_exists, "CREATE SECRET")
     if found is not None:
         return found
