@@ -46,7 +46,7 @@ from pyspark.sql import SparkSession
 
 import headrace
 from headrace.common.columns import Column
-from headrace.connectors.base import infer_columns, open_source
+from headrace.connectors.sources import infer_columns, open_source
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from headrace.connectors.base import infer_columns, open_source
+from headrace.connectors.sources import infer_columns, open_source
 
 CASES = (
     ("person", None), ("auction", None), ("bid", None), ("bid", ("auction", "bidder", "price", "date_time")),

@@ -98,7 +98,7 @@ def _free_port() -> int:
 
 def cdc_options(server: Postgres, table: str) -> dict[str, str]:
     """Options of a source that follows a table of a server."""
-    from headrace.connectors.base import settled
+    from headrace.connectors.sources import settled
 
     return settled(
         {"connector": "postgres-cdc", "hostname": HOST, "port": str(server.port), "username": "root",

@@ -135,3 +135,43 @@ def test_what_workers_import_is_light_in_the_end() -> None:
     # Shipped functions arrive through pyspark, so only what comes on top of it counts.
     assert loaded_by(*names) <= {"pyspark", "py4j"}
     assert loaded_by(*(n for n in names if not n.startswith("headrace.dataflow"))) == set()
+
+
+MUTUAL = ("sql",)
+"""Parts of which some modules import each other: expressions hold queries, and queries expressions."""
+
+
+def needed_modules(path: Path) -> set[str]:
+    """The modules of headrace that one imports anywhere, also inside functions, but for types alone."""
+    pending: list[ast.AST] = [parse(path)]
+    found: set[str] = set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.stmt) and is_type_checking(node):
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(imported(node, package_of(path)))
+        pending.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def test_no_modules_import_each_other() -> None:
+    """Nor by way of others: who reads a module needs to know those below it only."""
+    names = {".".join((*package_of(path), path.stem)): path for path in modules() if path.name != "__init__.py"}
+    below = {name: needed_modules(path) & names.keys() - {name} for name, path in names.items()}
+    while ends := {name for name, needed in below.items() if not needed & below.keys()}:
+        for name in ends:
+            del below[name]
+    assert {name for name in below if name.split(".")[1] not in MUTUAL and needs_itself(name, below)} == set()
+
+
+def needs_itself(name: str, below: dict[str, set[str]]) -> bool:
+    """Whether a module imports itself by way of others."""
+    seen: set[str] = set()
+    pending = [*below[name]]
+    while pending:
+        other = pending.pop()
+        if other in below and other not in seen:
+            seen.add(other)
+            pending += below[other]
+    return name in seen

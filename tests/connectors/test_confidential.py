@@ -11,9 +11,10 @@ import pytest
 
 from headrace.common.columns import Column
 from headrace.connectors import base, sinks
-from headrace.connectors.base import Admission, Offsets, ReadBatch, check_secret_options, infer_columns, open_source
+from headrace.connectors.base import Admission, Offsets, ReadBatch
 from headrace.connectors.confidential import hiding
 from headrace.connectors.datagen import DatagenSource
+from headrace.connectors.sources import check_secret_options, infer_columns, open_source
 from headrace.errors import CorruptObject, HeadraceError, InvalidParameter, SourceError
 
 VALUE = "hunter2 'quoted'\n/\"x\""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors.base import connector_names
 from headrace.connectors.connections import TYPES, Given, check, connects, joined
+from headrace.connectors.sources import connector_names
 from headrace.errors import InvalidParameter
 
 PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "connections.md"

@@ -14,8 +14,9 @@ import pytest
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors import copy_out
-from headrace.connectors.base import Admission, open_source
+from headrace.connectors.base import Admission
 from headrace.connectors.copy_out import Directory, Folder, Written, folder_at
+from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.copy_write import WriteFile
 from headrace.errors import DuplicateObject, InvalidParameter, SinkError
 from object_server import S3Server

@@ -16,9 +16,10 @@ import pytest
 
 from headrace.common.columns import Column
 from headrace.connectors import file_lines, files
-from headrace.connectors.base import Admission, Offsets, Source, infer_columns, open_source
+from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.file_listing import FileState
 from headrace.connectors.file_stores import matching
+from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import SourceError
 from support import WAIT_S
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, open_source
+from headrace.connectors.base import Admission
 from headrace.connectors.pacing import MAX_LAG_MS
+from headrace.connectors.sources import open_source
 from headrace.errors import InvalidParameter, SourceError
 
 COLUMNS = [Column("id", "bigint"), Column("at", "timestamp")]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from headrace.common.columns import Column
 from headrace.connectors import file_lines, files, policy
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Source, infer_columns, open_source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Source
 from headrace.connectors.file_formats import Piece, TextOptions, read_piece
 from headrace.connectors.file_listing import list_files
+from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter, SourceError
 
 COLUMNS = [Column("id", "bigint", False), Column("name", "string"), Column("price", "decimal(10,2)")]

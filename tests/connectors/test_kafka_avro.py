@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.base import infer_columns
 from headrace.connectors.kafka.avro import AvroForm, columns_of, record_schema
 from headrace.connectors.kafka.envelopes import Form, debezium, plain, upserts
 from headrace.connectors.kafka.records import Shape
 from headrace.connectors.kafka.registry import Registry
 from headrace.connectors.kafka.source import KafkaSource
 from headrace.connectors.sinks import open_sink
+from headrace.connectors.sources import infer_columns
 from headrace.errors import InvalidParameter, NotSupported, SinkError, SourceError
 from schema_registry import SchemaRegistry, framed, schema_registry, unframed
 

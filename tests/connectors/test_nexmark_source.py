@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, infer_columns, open_source
+from headrace.connectors.base import Admission
 from headrace.connectors.nexmark_events import Events, Shape
+from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter
 
 KINDS = ("person", "auction", "bid")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, Source, open_source
+from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.sources import open_source
 from headrace.errors import NotSupported, SourceError
 from postgres import NoPostgres, Postgres, cdc_options, postgres_server
 

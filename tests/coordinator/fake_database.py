@@ -18,7 +18,7 @@ from headrace.catalog.records import INTO, ObjectRecord
 from headrace.common.clock import ManualClock
 from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
-from headrace.connectors.base import open_source
+from headrace.connectors.sources import open_source
 from headrace.coordinator import Coordinator, TableChange
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult

@@ -18,7 +18,8 @@ from engine import _BATCH_CONF, WEIGHT, Batch, bag
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.base import Offsets, infer_columns, open_source
+from headrace.connectors.base import Offsets
+from headrace.connectors.sources import infer_columns, open_source
 from headrace.dataflow.params import EpochParams, SourceInput, StateInput, TableInput
 from headrace.dataflow.runner import EpochResult, EpochRunner
 from headrace.plan.failures import translated

@@ -85,13 +85,16 @@ def test_files(database: Database, tmp_path: Path) -> None:
 
 
 def test_copy(database: Database, tmp_path: Path) -> None:
-    database.sql(example("files", 2, {"/tmp/fares": str(tmp_path / "fares")}))
+    names = {"TABLE fares": "TABLE copied_fares", "FROM fares": "FROM copied_fares", "INTO fares": "INTO copied_fares"}
+    database.sql(example("files", 2, {"/tmp/fares": str(tmp_path / "fares"), **names}))
     assert database.sql("SELECT count(*), min(fare) FROM high_fares").rows() == [(600, Decimal("100.25"))]
 
 
 def test_objects(database: Database, s3: S3Server) -> None:
     s3.put("visits/2024/a.json", b'{"at": "2024-05-01 12:00:00", "page": "/"}\n{"page": "/cart"}\n')
-    options = "".join(f", {name} = '{value}'" for name, value in {**s3.options, "store.anonymous": "true"}.items())
+    database.sql("CREATE SECRET visits_key AS 'test'")
+    options = "".join(f", {name} = '{value}'" for name, value in {**s3.options, "s3.access.key": "test"}.items())
+    options += ", s3.secret.key = SECRET visits_key"
     place = {"s3://shop": f"s3://{s3.bucket}", ", s3.region = 'eu-central-1'": options, "'5s'": "'100ms'"}
     database.sql(example("files", 0, place))
     eventually(lambda: database.sql("SELECT * FROM per_page ORDER BY 1").rows() == [("/", 1), ("/cart", 1)])

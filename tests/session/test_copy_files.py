@@ -33,9 +33,12 @@ def items(database: Database) -> Iterator[Database]:
 
 
 @pytest.fixture
-def options(s3: S3Server) -> str:
+def options(database: Database, s3: S3Server) -> Iterator[str]:
     """Of the store; Spark's workers were started before there were keys in the environment."""
-    return "".join(f", {name} '{value}'" for name, value in {**s3.options, "store.anonymous": "true"}.items())
+    database.sql("CREATE SECRET store_key AS 'test'")
+    given = "".join(f", {name} '{value}'" for name, value in {**s3.options, "s3.access.key": "test"}.items())
+    yield f"{given}, s3.secret.key SECRET store_key"
+    database.sql("DROP SECRET store_key")
 
 
 def tags(session: Session, sql: str) -> list[str]:

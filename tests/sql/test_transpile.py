@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rendering import SCHEMA, T, rename, rendered
 
+from headrace.sql.dml import delete_query, update_query
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import Delete, Insert, TableName, Update
 
@@ -181,13 +182,13 @@ def test_output_names(sql_spark: Any, ask: Any) -> None:
 def test_update_and_delete(sql_spark: Any, ask: Any) -> None:
     update = parse_one("UPDATE t AS q SET a = q.a + 1, s = DEFAULT FROM u WHERE q.a = u.a AND u.x = 'z'")
     assert isinstance(update, Update)
-    text = update.to_spark_select(rename, ["a", "s"], {"s": "'none'"}, SCHEMA)
+    text = update_query(update, ["a", "s"], {"s": "'none'"}).to_spark(rename, SCHEMA)
     frame = sql_spark.sql(text)
     assert frame.columns == ["a", "s", "__new_a", "__new_s"]
     assert rendered(frame) == [("2", "two", "3", "none")]
     delete = parse_one("DELETE FROM t WHERE b IS NULL RETURNING a, upper(s)")
     assert isinstance(delete, Delete) and delete.returning is not None
-    assert rendered(sql_spark.sql(delete.to_spark_select(rename, ["a"], SCHEMA))) == [("3",)]
+    assert rendered(sql_spark.sql(delete_query(delete, ["a"]).to_spark(rename, SCHEMA))) == [("3",)]
     assert rendered(sql_spark.sql(delete.returning.to_spark(lambda _: "hr_t") + " WHERE a = 2")) == [("2", "TWO")]
 
 

@@ -5,6 +5,7 @@ A connector that needs more than one module has a folder.
 What a connector is:
 
 base.py            what a source is: splits, offsets, admission, tasks, errors by row
+sources.py         the sources that there are, by their connectors' names
 sinks.py           what a sink is: it takes whole epochs of changes
 
 Options:

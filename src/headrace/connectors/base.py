@@ -9,31 +9,21 @@ workers `read`, at any time, in any order, as often as it takes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.declared import Declared
-from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, refuse_open, refuse_secrets
-from headrace.errors import InvalidParameter
+from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR
 
 Offsets = dict[str, Any]
 """JSON: split id -> position (a number, or a small object that holds one). `{}` is before the first row."""
 
 ReadTask = dict[str, Any]
 """JSON: one piece of work of `Source.plan`; only the source that made it looks inside."""
-
-_CONNECTORS: dict[str, tuple[str, str]] = {
-    "postgres-cdc": ("headrace.connectors.postgres.cdc", "PostgresCdcSource"),
-    "kafka": ("headrace.connectors.kafka.source", "KafkaSource"),
-    "datagen": ("headrace.connectors.datagen", "DatagenSource"),
-    "files": ("headrace.connectors.files", "FileSource"),
-    "nexmark": ("headrace.connectors.nexmark", "NexmarkSource"),
-}
 
 
 @dataclass(frozen=True)
@@ -199,77 +189,6 @@ def kept_columns(columns: Sequence[Column], names: Collection[str]) -> list[int]
     return [i for i, column in enumerate(columns) if column.name in names] or [0]
 
 
-Secrets = Callable[[], Mapping[str, str]]
-"""Returns option -> the value of the secret that it was given, as of now."""
-
-
-def open_source(options: Mapping[str, str], columns: Sequence[Column], secrets: Secrets | None = None) -> Source:
-    """The source that `options['connector']` names; what has `secrets` tells them to nobody.
-
-    Raises `InvalidParameter` for an option that is unknown, missing or impossible.
-    """
-    connector = _connector(options)
-    if secrets is None:
-        return connector(options, columns)
-    from headrace.connectors.confidential import ConfidentialSource
-
-    return ConfidentialSource(lambda values: connector({**options, **values}, columns), columns, secrets)
-
-
-def infer_columns(options: Mapping[str, str], secrets: Secrets | None = None) -> list[Column]:
-    """The columns that the source of `options` has by itself; see `Source.infer_columns`."""
-    if secrets is None:
-        return _connector(options).infer_columns(options)
-    from headrace.connectors.confidential import hiding
-
-    values = secrets()
-    with hiding([*values.values()]):
-        return _connector(options).infer_columns({**options, **values})
-
-
-def settled(options: Mapping[str, str]) -> dict[str, str]:
-    """See `Source.settled`."""
-    return _connector(options).settled(options)
-
-
-def feeds(options: Mapping[str, str]) -> bool:
-    """See `Source.feeds`."""
-    return _connector(options).feeds
-
-
-def holds(options: Mapping[str, str]) -> bool:
-    """See `Source.holds`; a connector that this program does not know holds nothing."""
-    return options.get("connector") in _CONNECTORS and _connector(options).holds
-
-
-def added_columns(options: Mapping[str, str]) -> list[Column]:
-    """See `Source.added_columns`."""
-    return _connector(options).added_columns(options)
-
-
-def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way."""
-    connector = _connector(options)
-    refuse_open(name for name in options if connector.takes_secret(name))
-    refuse_secrets(options, [name for name in names if not connector.takes_secret(name)])
-
-
-def connector_names() -> list[str]:
-    """The connectors that can be opened as sources."""
-    return sorted(_CONNECTORS)
-
-
-def _connector(options: Mapping[str, str]) -> type[Source]:
-    name = options.get("connector")
-    if name is None:
-        raise InvalidParameter("a source needs the option connector", hint=f"one of {', '.join(connector_names())}")
-    if name not in _CONNECTORS:
-        raise InvalidParameter(f"option connector must be one of {', '.join(connector_names())}, not {name!r}")
-    module, attribute = _CONNECTORS[name]
-    cls: type[Source] = getattr(import_module(module), attribute)
-    return cls
-
-
 __all__ = [
     "COMMON_OPTIONS",
     "ON_ERROR",
@@ -279,14 +198,5 @@ __all__ = [
     "ReadBatch",
     "ReadTask",
     "RowError",
-    "Secrets",
     "Source",
-    "added_columns",
-    "check_secret_options",
-    "connector_names",
-    "feeds",
-    "holds",
-    "infer_columns",
-    "open_source",
-    "settled",
 ]

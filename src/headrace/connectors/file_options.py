@@ -11,8 +11,8 @@ from headrace.connectors.declared import Declared, Option
 from headrace.connectors.file_formats import TextOptions
 from headrace.connectors.file_listing import FORMATS
 from headrace.connectors.file_replay import Pace
-from headrace.connectors.file_stores import FileStore, file_store
-from headrace.connectors.object_files import LISTS_EVERY
+from headrace.connectors.file_stores import LOCAL, FileStore
+from headrace.connectors.object_files import LISTS_EVERY, opened
 from headrace.connectors.object_store import STORE
 from headrace.connectors.options import OptionReader
 from headrace.errors import InvalidParameter, NotSupported
@@ -58,7 +58,7 @@ def location(options: Mapping[str, str]) -> Location:
     """Where the files of a source are. Raises `InvalidParameter`."""
     options = spelled(options)
     values = SOURCE.read(options)
-    store = file_store(values["path"], options)
+    store: FileStore = opened(values["path"], options) or LOCAL
     paths = store.split(values["path"])
     if not paths:
         raise InvalidParameter("option path must name a directory, glob or file")

@@ -10,7 +10,7 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -133,13 +133,6 @@ class LocalFiles:
 
 
 LOCAL = LocalFiles()
-
-
-def file_store(path: str, options: Mapping[str, str]) -> FileStore:
-    """The store that `path` names by the beginning of its items."""
-    from headrace.connectors import object_files
-
-    return object_files.opened(path, options) or LOCAL
 
 
 def in_order(files: Iterable[tuple[str, Seen]]) -> list[tuple[str, Seen]]:

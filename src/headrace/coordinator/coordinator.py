@@ -24,7 +24,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.common.ownership import Ownership, is_served
 from headrace.config import Settings
-from headrace.connectors.base import Secrets
+from headrace.connectors.sources import Secrets
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.core import SPARK_STARTS, Core, Job, Runner, RunnerFactory, lag_ms
 from headrace.coordinator.exact import newest

@@ -22,7 +22,8 @@ from headrace.catalog.records import ObjectRecord
 from headrace.catalog.sealing import Identity, Keys, resealed, seal, unseal
 from headrace.catalog.state import CatalogState
 from headrace.config import Settings
-from headrace.connectors.base import Secrets, Source, open_source
+from headrace.connectors.base import Source
+from headrace.connectors.sources import Secrets, open_source
 from headrace.errors import UndefinedObject
 
 

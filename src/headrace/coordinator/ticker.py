@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import fault_point
-from headrace.connectors.base import Admission, Binding, Offsets, Source, holds
+from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.sources import holds
 from headrace.coordinator.core import Core, Relation, as_headrace_error
 from headrace.coordinator.targets import retry_delay_ms
 from headrace.coordinator.watermarks import declared, raised

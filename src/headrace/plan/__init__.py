@@ -6,6 +6,7 @@ planner.py     `Planner`: a view's query in, its incremental plan out
 bridge.py      the one place that touches Catalyst's internals
 handles.py     what is asked of Java about plans, as seldom as possible
 derive.py      walks the optimized plan and builds the tree
+recompute.py   operators that compute whole groups anew, or each row by itself
 tree.py        the tree of operators: ids, state tables, fingerprint
 types.py       types at the border between Catalyst and Arrow
 alike.py       which of Catalyst's expressions do the same

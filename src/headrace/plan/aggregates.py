@@ -11,6 +11,7 @@ from headrace.plan.alike import Alike
 from headrace.plan.bridge import Bridge, JExpr, JNode
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.python import check_aggregates
+from headrace.plan.recompute import recompute
 from headrace.plan.tree import Accumulator, Aggregate, Attr, DistinctValues, Operator
 from headrace.plan.types import arrow_of
 
@@ -67,8 +68,6 @@ def _functions(b: Bridge, results: list[JExpr], same: Alike) -> dict[int, JExpr]
 
 
 def _recomputed(d: Derivation, node: JNode, groups: list[JExpr], results: list[JExpr]) -> Operator:
-    from headrace.plan.derive import recompute
-
     results = [revealed(d.bridge, e) for e in results]
     node = d.bridge.aggregate(groups, results, d.bridge.children(node)[0])
     needed = d.references([*groups, *results])

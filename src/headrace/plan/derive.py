@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from headrace.errors import NotSupported
 from headrace.plan import aggregates, joins, lookups, python, sessions, temporal, windows
 from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.recompute import rowwise
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of
 
@@ -222,21 +223,6 @@ def _project(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     return Rowwise(output, child.append_only, [child], node, "Project", text, kept)
 
 
-def rowwise(
-    d: Derivation, node: JNode, needed: set[int], derive_child: Callable[[JNode, set[int]], Operator]
-) -> Operator:
-    """A node that keeps its child's columns, over the operator that the child becomes."""
-    b = d.bridge
-    child_node = b.children(node)[0]
-    below = {b.attribute_id(a) for a in b.output(child_node)}
-    wanted = (needed & below) | d.references(b.expressions_of(node))
-    # Generate names the columns it drops by position, so everything below it is kept.
-    child = derive_child(child_node, below if b.kind(node) == "Generate" else wanted)
-    kept = [a for a in d.attrs(b.output(node)) if a.id in needed]
-    text = str(node.simpleString(1000)).removeprefix(b.kind(node)).strip()
-    return Rowwise(kept, child.append_only, [child], node, b.kind(node), text)
-
-
 def _filter(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     below = d.bridge.children(node)[0]
     if sessions.is_session(d.bridge, below):
@@ -264,17 +250,6 @@ def _union(d: Derivation, node: JNode, needed: set[int]) -> Operator:
         child.output = [by_id[b.attribute_id(h)] for h in handles]
         children.append(child)
     return Union(output, all(c.append_only for c in children), children)
-
-
-def recompute(
-    d: Derivation, node: JNode, label: str, keys: list[JExpr], child_needed: set[int], output: list[Attr]
-) -> Recompute:
-    """Group recompute of a unary node by the given partition keys."""
-    b = d.bridge
-    child = d.derive(b.children(node)[0], child_needed | d.references(keys))
-    normal = [b.normalized(k) for k in keys]
-    text = str(node.simpleString(1000)).removeprefix(b.kind(node)).strip()
-    return Recompute(output, False, [child], node, label, text, normal, [arrow_of(k) for k in normal], child.output)
 
 
 def _limit(d: Derivation, node: JNode, needed: set[int]) -> Operator:

@@ -14,6 +14,7 @@ from pyspark.util import PythonEvalType
 
 from headrace.errors import NotSupported
 from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.recompute import recompute
 from headrace.plan.tree import Operator, Rowwise
 
 if TYPE_CHECKING:
@@ -67,8 +68,6 @@ def derive_table_function(d: Derivation, node: JNode, needed: set[int]) -> Opera
 
 def derive_apply(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """`groupBy(...).applyInPandas` and `applyInArrow`: recomputed by group."""
-    from headrace.plan.derive import recompute
-
     b = d.bridge
     if int(node.functionExpr().evalType()) not in _GROUPED:
         raise NotSupported(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.recompute import recompute, rowwise
 from headrace.plan.tree import First, Operator
 from headrace.plan.types import arrow_of
 from headrace.state.kernels.order_code import useful
@@ -25,8 +26,6 @@ _OF_SIZE = frozenset({"PercentRank", "CumeDist", "NTile"})
 
 def derive_filter(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     """A filter; one that bounds a rank computed right below it tells that node how many rows it wants."""
-    from headrace.plan.derive import rowwise
-
     b = d.bridge
     child = b.children(node)[0]
     if b.kind(child) == "Window" and (first := _bound(b, node.condition(), child)) is not None:
@@ -36,8 +35,6 @@ def derive_filter(d: Derivation, node: JNode, needed: set[int]) -> Operator:
 
 def derive_window(d: Derivation, node: JNode, needed: set[int], first: First | None = None) -> Operator:
     """Window functions: group recompute by partition, of its first rows where no others matter."""
-    from headrace.plan.derive import recompute
-
     b = d.bridge
     below = {b.attribute_id(a) for a in b.output(b.children(node)[0])}
     child_needed = (needed & below) | (d.references(b.expressions_of(node)) & below)

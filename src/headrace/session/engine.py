@@ -19,7 +19,7 @@ from pyspark.util import _local_iterator_from_socket
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors.base import Secrets, open_source
+from headrace.connectors.sources import Secrets, open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.spark import cores_of
 from headrace.errors import SparkLost

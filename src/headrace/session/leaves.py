@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.base import open_source
+from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
 from headrace.dataflow.operators.task import OUTPUT_ROWS
 from headrace.state.arrangement import Arrangement, slice_bounds

@@ -14,7 +14,8 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.errors import HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.functions import routine_of
 from headrace.session.rights import Rights
-from headrace.session.system.relations import SystemRelation, system_relation
+from headrace.session.system.lookup import system_relation
+from headrace.session.system.relations import SystemRelation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
 from headrace.sql.binder.way import parameter_types

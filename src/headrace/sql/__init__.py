@@ -13,6 +13,7 @@ Readers of kinds of statements:
 
 control.py        SHOW, SET, transactions, and other short ones
 ddl.py            CREATE, DROP, ALTER
+options.py        options in brackets, and what they name
 dml.py            INSERT, UPDATE, DELETE
 copying.py        COPY and its options
 copying_files.py  COPY's own options for files

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
-from headrace.sql.ddl import Named, if_not_exists, options
+from headrace.sql.ddl import if_not_exists
+from headrace.sql.options import Named, options
 
 
 def create_connection(cursor: Cursor) -> st.Statement:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace.errors import NotSupported
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
-from headrace.sql.ddl import Named, options
+from headrace.sql.options import Named, options
 
 _RENAMED: Final = {"null": "null_string"}
 _WORDS: Final = ("format", "compression")

@@ -26,6 +26,7 @@ from headrace.sql.dialect import (
     tokenize,
 )
 from headrace.sql.dml import Rows, assignments_of, returning_of
+from headrace.sql.options import option_value
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Expression, Query
 from headrace.sql.secrets import may_hold_a_secret, unquoted
@@ -167,7 +168,7 @@ def _explain(cursor: Cursor) -> st.Statement:
         while True:
             key = cursor.word().lower()
             ends = cursor.is_symbol(",") or cursor.is_symbol(")")
-            found[key] = "true" if ends else ddl.option_value(cursor).lower()
+            found[key] = "true" if ends else option_value(cursor).lower()
             if not cursor.match(","):
                 break
         cursor.expect(")")

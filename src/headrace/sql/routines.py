@@ -9,6 +9,7 @@ from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.datatypes import spark_type
 from headrace.sql.dialect import parse_type_tokens
+from headrace.sql.options import options
 
 _CLAUSES = ("LANGUAGE", "AS", "IMMUTABLE", "STABLE", "VOLATILE", "STRICT", "CALLED", "RETURNS", "WITH", "USING",
             "PARALLEL", "COST", "ROWS", "RUNTIME", "SECURITY")  # fmt: skip
@@ -89,7 +90,7 @@ def _clause(cursor: Cursor, found: _Clauses) -> None:
         if cursor.match(","):
             cursor.refuse("a function in an object file", _EXTERNAL)
     elif cursor.match("WITH"):
-        found.options = _options(cursor)
+        found.options = options(cursor)
     elif cursor.peek("USING") or cursor.peek("RUNTIME"):
         cursor.refuse(cursor.word().upper(), _EXTERNAL)
     elif cursor.match("STRICT"):
@@ -104,12 +105,6 @@ def _clause(cursor: Cursor, found: _Clauses) -> None:
                 found.volatility = word.lower()
                 return
         cursor.fail()
-
-
-def _options(cursor: Cursor) -> dict[str, str]:
-    from headrace.sql.ddl import options
-
-    return options(cursor)
 
 
 def _returns(cursor: Cursor, found: _Clauses) -> None:

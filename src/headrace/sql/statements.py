@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     from headrace.sql.copying import CopyFormat
     from headrace.sql.dml import Assignment, Returning, Rows
-    from headrace.sql.query import Expression, Query, Rename, Schema
+    from headrace.sql.query import Expression, Query
 
 
 DATABASE = "dev"
@@ -393,21 +393,6 @@ class Update(Statement, writes=True):
     returning: Returning | None = None
     sources: str | None = None
 
-    def to_spark_select(
-        self,
-        rename: Rename,
-        columns: Sequence[str],
-        defaults: Mapping[str, str] | None = None,
-        schema: Schema | None = None,
-    ) -> str:
-        """Spark SQL for the rows to change: the old `columns`, then `__new_<column>` for each assignment.
-
-        `defaults` are the SQL texts of the columns' defaults.
-        """
-        from headrace.sql.dml import update_query
-
-        return update_query(self, columns, defaults).to_spark(rename, schema)
-
 
 @dataclass(frozen=True)
 class Delete(Statement, writes=True):
@@ -418,12 +403,6 @@ class Delete(Statement, writes=True):
     where: Expression | None
     returning: Returning | None = None
     sources: str | None = None
-
-    def to_spark_select(self, rename: Rename, columns: Sequence[str], schema: Schema | None = None) -> str:
-        """Spark SQL for the rows to remove."""
-        from headrace.sql.dml import delete_query
-
-        return delete_query(self, columns).to_spark(rename, schema)
 
 
 @dataclass(frozen=True)

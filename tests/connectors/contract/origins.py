@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Source, open_source
+from headrace.connectors.base import Source
+from headrace.connectors.sources import open_source
 from kafka import Kafka
 from object_server import S3Server
 from postgres import Postgres, cdc_options

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import Column
-from headrace.connectors.base import open_source
+from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.spill import WORKING_FACTOR
 from headrace.dataflow.operators.task import OUTPUT_ROWS, Labelled, Task, Unkeyed
 from headrace.dataflow.params import END_OF_KEYS, SourceInput, TableInput

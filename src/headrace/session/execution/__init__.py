@@ -3,6 +3,7 @@
 Queries:
 
 select.py         SELECT: from a resolved query to a result
+snapshots.py      what a query reads, pinned for as long as it reads
 as_of.py          FOR SYSTEM_TIME AS OF: which epoch a query asks for
 points.py         rows by a key, through a primary key or an index
 kernels.py        queries that Spark plans and Arrow's kernels compute here

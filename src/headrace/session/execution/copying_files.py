@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors import copy_out
-from headrace.connectors.base import Admission, Offsets, Source, check_secret_options, open_source
+from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.copy_out import Written, folder_at
 from headrace.connectors.declared import Declared
@@ -24,6 +24,7 @@ from headrace.connectors.file_stores import local_path
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.object_store import STORE, scheme_of
 from headrace.connectors.options import refuse_open, refuse_secrets
+from headrace.connectors.sources import check_secret_options, open_source
 from headrace.coordinator.watermarks import declared
 from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
 from headrace.errors import InvalidParameter, NotSupported, SourceError
@@ -32,7 +33,8 @@ from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
 from headrace.session.execution.dml import default_value
 from headrace.session.execution.large_writes import insert_frame
-from headrace.session.execution.select import frame_of, open_snapshot
+from headrace.session.execution.select import frame_of
+from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.execution.targets import target_columns, target_table
 from headrace.session.introspection import asked
 from headrace.session.names import Bound

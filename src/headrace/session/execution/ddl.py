@@ -12,9 +12,9 @@ from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
-from headrace.connectors.base import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
 from headrace.connectors.confidential import hiding
 from headrace.connectors.sinks import drops_retractions
+from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
 from headrace.coordinator.options import GROUP, on_error
 from headrace.errors import (
     DatatypeMismatch,

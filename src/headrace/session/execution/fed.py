@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.connectors.base import holds, open_source
 from headrace.connectors.leaving import own_type
+from headrace.connectors.sources import holds, open_source
 from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
 from headrace.session.names import quoted
 

@@ -22,7 +22,8 @@ from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.queries import KernelQuery, kernel_query
 from headrace.plan.bridge import Bridge
 from headrace.session.engine import columns_of
-from headrace.session.execution.select import compute, open_snapshot
+from headrace.session.execution.select import compute
+from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.names import Bound, quoted
 from headrace.session.result import ResultColumn
 from headrace.state.arrangement import Arrangement

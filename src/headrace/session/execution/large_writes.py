@@ -32,7 +32,8 @@ from headrace.dataflow.operators.table_write import (
 )
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
-from headrace.session.execution.select import describe, frame_of, open_snapshot
+from headrace.session.execution.select import describe, frame_of
+from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.execution.targets import is_required
 from headrace.session.names import Bound, label, quoted
 from headrace.session.result import ResultColumn

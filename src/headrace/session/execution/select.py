@@ -14,8 +14,8 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
 from headrace.session.engine import columns_of, stream
-from headrace.session.execution.as_of import as_of_epoch, within_complete
 from headrace.session.execution.simple import constant_row
+from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.introspection import asked
 from headrace.session.names import Bound, Target, null_relation
 from headrace.session.reading.planning import PlannedRead, plan_read, read_here
@@ -230,36 +230,6 @@ def describe_query(session: Session, query: Query) -> list[ResultColumn]:
         return constant[0]
     bound = Bound(query, session.names())
     return describe(session, bound)
-
-
-def open_snapshot(
-    session: Session, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None = None
-) -> Snapshot | None:  # fmt: skip
-    """What a query reads of relations and state tables, pinned until the stack ends; None where that is nothing.
-
-    `point` is the table and the primary key of the one row that it reads, where that is known.
-    """
-    snapshot = _open_relations(session, bound, stack, point)
-    internal = bound.state_tables()
-    if internal:
-        held = stack.enter_context(session.database.coordinator.state_snapshot(sorted(internal)))
-        if snapshot is None:
-            return held
-        snapshot.tables.update(held.tables)
-    return snapshot
-
-
-def _open_relations(
-    session: Session, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None
-) -> Snapshot | None:  # fmt: skip
-    relations = bound.relations()
-    if not relations:
-        return None
-    now_ms = session.database.now_ms()
-    at = as_of_epoch(bound, now_ms)
-    if at is not None:
-        at = within_complete(at, now_ms, session.database.coordinator.current_epoch())
-    return stack.enter_context(session.snapshot(sorted(relations), at, point))
 
 
 def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:

@@ -21,7 +21,8 @@ from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.execution import connections, into, routines, sharing, unaligned
 from headrace.session.execution.ddl import in_group, planned_text, sink_query
-from headrace.session.execution.select import frame_of, open_snapshot
+from headrace.session.execution.select import frame_of
+from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.names import Bound, label
 from headrace.session.parts import is_part
 from headrace.session.reading.explaining import explained

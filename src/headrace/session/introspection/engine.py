@@ -28,7 +28,8 @@ from headrace.session.introspection.functions import MACROS, macro_name, table_n
 from headrace.session.introspection.rewriting import SCHEMAS, Rewriter, asks_catalog
 from headrace.session.result import ResultColumn
 from headrace.session.system.functions import setting_or_null, version_text
-from headrace.session.system.relations import SystemRelation, system_relation
+from headrace.session.system.lookup import system_relation
+from headrace.session.system.relations import SystemRelation
 from headrace.sql.postgres import parse_statement
 from headrace.sql.query import Query
 from headrace.sql.values import parse_text

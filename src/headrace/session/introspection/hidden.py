@@ -14,7 +14,8 @@ from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES
 from headrace.session.rights import PRIVILEGES, Rights, class_of
 from headrace.session.roles import PREDEFINED, all_roles
 from headrace.session.system import postgres
-from headrace.session.system.relations import Rows, SystemRelation, system_relation
+from headrace.session.system.lookup import system_relation
+from headrace.session.system.relations import Rows, SystemRelation
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.connectors.base import infer_columns
+from headrace.connectors.sources import infer_columns
 from headrace.errors import HeadraceError, InvalidParameter, StatementError
 from headrace.plan.bridge import Bridge, JNode
 from headrace.plan.failures import translate

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import HeadraceError, ObjectMissing, QueryCanceled, StorageError
+from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.names import Bound
 from headrace.session.reading.plans import ReadPlan, read_plan
 from headrace.session.reading.running import constant_rows, snapshot_rows
@@ -72,8 +73,6 @@ def read_here(
 
     `values` are those of its parameters.
     """
-    from headrace.session.execution.select import open_snapshot
-
     plan = planned.plan
     snapshot = None
     if plan.record is not None:

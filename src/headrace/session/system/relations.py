@@ -73,12 +73,6 @@ def define(
     _RELATIONS[schema, name] = SystemRelation(schema, name, made, defaults, rows)
 
 
-def system_relation(schema: str | None, name: str) -> SystemRelation | None:
-    """The system relation of that name; without a schema one of `pg_catalog`."""
-    from headrace.session.system import headrace, information, postgres, state
-
-    postgres.load()
-    information.load()
-    headrace.load()
-    state.load()
-    return _RELATIONS.get((schema or "pg_catalog", name))
+def defined(schema: str, name: str) -> SystemRelation | None:
+    """The relation that has been defined by that name."""
+    return _RELATIONS.get((schema, name))

@@ -16,7 +16,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.common.columns import Column
 from headrace.coordinator.inspection import find_table, table_infos, table_name
 from headrace.errors import UndefinedTable
-from headrace.session.system.relations import Rows, SystemRelation, define, system_relation
+from headrace.session.system.relations import Rows, SystemRelation, define, defined
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -39,7 +39,7 @@ class StateRelation(SystemRelation):
 def internal_relation(catalog: Catalog, name: str) -> SystemRelation:
     """The relation of that name, or with that id as its name, in `headrace_internal`. Raises `UndefinedTable`."""
     load()
-    found = system_relation(SCHEMA, name)
+    found = defined(SCHEMA, name)
     if found is not None:
         return found
     with catalog.reading() as state:

@@ -1,0 +1,113 @@
+"""DROP: what goes together, in which order, and what is in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.coordinator.automatic import is_automatic
+from headrace.errors import (
+    DependentObjectsExist,
+    HeadraceError,
+    NotSupported,
+    WrongObjectType,
+)
+from headrace.session.execution import fed, routines
+from headrace.session.names import RELATIONS, kind_name, label
+from headrace.session.parts import is_part, parts_of
+from headrace.session.result import Notice, Result
+from headrace.sql import statements as st
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+from headrace.session.execution.existing import missing, refuse_automatic
+
+
+def drop(session: Session, statement: st.Drop) -> Result:
+    """DROP of relations and schemas."""
+    tag = f"DROP {statement.kind.upper()}"
+    notices: list[Notice] = []
+    wanted: list[ObjectRecord] = []
+    for name in statement.names:
+        found = _to_drop(session, statement.kind, name)
+        if found is None and not statement.if_exists:
+            raise missing(statement.kind, name)
+        if found is None:
+            notices.append(Notice(f'{statement.kind} "{name}" does not exist, skipping'))
+        else:
+            session.rights.require_owner(found, to_drop=True)
+            wanted.append(found)
+    return Result(tag, notices=[*notices, *drop_records(session, wanted, cascade=statement.cascade)])
+
+
+def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
+    """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`."""
+    order, extra = _drop_order(session, wanted)
+    needed = [o for o in extra if o.kind != "index"]
+    if needed and not cascade:
+        raise _still_needed(session, wanted, needed)
+    shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
+    notices = [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
+    if order:
+        parts = parts_of(session.database.catalog.state, [o.id for o in order])
+        gone = list({o.id: o for o in [*order, *parts]}.values())
+        notices += map(Notice, fed.drop(session, gone))
+    for record in order:
+        routines.forget(session, record)
+    return notices
+
+
+def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | None:
+    if kind == "schema":
+        return session.database.catalog.state.object_named("", name.name)
+    if kind == "aggregate":
+        kind = "function"
+    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret", "subscription", "connection"):
+        raise NotSupported(f"DROP {kind.upper()}")
+    found = session.names().find(name)
+    if found is not None and kind_name(found) != kind:
+        raise WrongObjectType(
+            f'"{name}" is not a {kind}', hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}."
+        )
+    if found is not None:
+        refuse_automatic(session, found, "dropped")
+    return found
+
+
+def _drop_order(session: Session, wanted: Sequence[ObjectRecord]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
+    """All objects to drop, dependents first; and those among them that nobody asked for."""
+    state = session.database.catalog.state
+    order: list[ObjectRecord] = []
+    seen: set[int] = set()
+
+    def visit(record: ObjectRecord) -> None:
+        if record.id in seen:
+            return
+        seen.add(record.id)
+        inside = [o for o in state.objects.values() if o.schema == record.name] if record.kind == "schema" else []
+        for above in [*(state.objects[i] for i in state.dependents(record.id)), *inside]:
+            visit(above)
+        order.append(record)
+
+    for record in wanted:
+        visit(record)
+    asked = {record.id for record in wanted}
+    return order, [o for o in order if o.id not in asked]
+
+
+def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
+    objects = session.database.catalog.state.objects
+    lines = []
+    for above in reversed(extra):
+        below = [objects[i] for i in above.depends_on if i in objects]
+        known = [b for b in below if b in wanted or b in extra]
+        owner = known[0] if known else wanted[0]
+        lines.append(f"{kind_name(above)} {label(above)} depends on {kind_name(owner)} {label(owner)}")
+    first = wanted[0]
+    return DependentObjectsExist(
+        f"cannot drop {kind_name(first)} {label(first)} because other objects depend on it",
+        detail="\n".join(lines),
+        hint="Use DROP ... CASCADE to drop the dependent objects too.",
+    )

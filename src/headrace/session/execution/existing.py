@@ -1,0 +1,64 @@
+"""What is there already when something is to be made, or is not there when something is to be done with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.coordinator.automatic import is_automatic
+from headrace.errors import (
+    DuplicateObject,
+    DuplicateTable,
+    HeadraceError,
+    UndefinedFunction,
+    UndefinedObject,
+    UndefinedTable,
+    WrongObjectType,
+)
+from headrace.session.execution import sharing
+from headrace.session.names import label
+from headrace.session.result import Notice, Result
+from headrace.sql.statements import TableName
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Result | None:
+    """The result of a CREATE of what is there already; None where it is not. Raises `DuplicateTable`."""
+    schema = name.schema or session.names().schema
+    state = session.database.catalog.state
+    if name.schema and schema != "public" and state.object_named("", schema) is None:
+        raise UndefinedObject(f'schema "{schema}" does not exist', sqlstate="3F000")
+    session.rights.require_new(schema)
+    if state.object_named(schema, name.name) is None:
+        return None
+    apart = {"CREATE SECRET": "secret", "CREATE CONNECTION": "connection"}
+    what, error = (apart[tag], DuplicateObject) if tag in apart else ("relation", DuplicateTable)
+    if tolerated:
+        text = f'{what} "{name.name}" already exists, skipping'
+        return Result(tag, notices=[Notice(text, "NOTICE", error.sqlstate)])
+    raise error(f'{what} "{name.name}" already exists')
+
+
+def refuse_automatic(session: Session, record: ObjectRecord, done: str) -> None:
+    """Raises `WrongObjectType` for what the system has made and looks after by itself."""
+    if is_automatic(record):
+        state = session.database.catalog.state
+        users = ", ".join(label(state.objects[i]) for i in state.dependents(record.id))
+        raise WrongObjectType(
+            f'"{record.name}" is an automatic index: it cannot be {done} by hand',
+            detail=f"used by {users}" if users else None,
+            hint=f"it goes with the last view that uses it; SET {sharing.SETTING} = off has new views do without",
+        )
+
+
+def missing(kind: str, name: TableName) -> HeadraceError:
+    """The error of something that is not there."""
+    if kind == "schema":
+        return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
+    if kind in ("function", "aggregate"):
+        return UndefinedFunction(f'{kind} "{name}" does not exist')
+    if kind in ("secret", "subscription", "connection"):
+        return UndefinedObject(f'{kind} "{name}" does not exist')
+    return UndefinedTable(f'{kind} "{name}" does not exist')

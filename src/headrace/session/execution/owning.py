@@ -1,0 +1,38 @@
+"""Whose a new object is, and what its maker grants by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.catalog.records import ObjectRecord
+from headrace.session.rights import class_of, default_grants
+from headrace.session.roles import Role, record_of
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def ordered(letters: Iterable[str]) -> str:
+    """Letters of privileges in the order that PostgreSQL writes them."""
+    return "".join(sorted(letters, key="arwdXUC".index))
+
+
+def owned(session: Session, record: ObjectRecord) -> ObjectRecord:
+    """A new object as its maker's, with what that grants by default."""
+    rights, kind = session.rights, class_of(record)
+    record = replace(record, owner=rights.owner_id)
+    if kind is None:
+        return record
+    own = record_of(rights.state, rights.name)
+    given = [g for g in (Role.of(own).defaults if own is not None else ()) if g.kind == kind]
+    found = default_grants(record.kind, record.name)
+    for grant in given:
+        if not grant.schema:  # which says all that there is, others add to it
+            found[str(grant.grantee)] = grant.letters
+    for grant in given:
+        if grant.schema and grant.schema == record.schema:
+            found[str(grant.grantee)] = ordered({*found.get(str(grant.grantee), ""), *grant.letters})
+    found = {grantee: letters for grantee, letters in found.items() if letters}
+    return replace(record, grants=found) if given and found != default_grants(record.kind, record.name) else record
