@@ -9,11 +9,12 @@ from headrace.errors import StatementError
 
 ONE_WAY = [
     "https?://[^/]+", r"-?\d+(\.\d+)?", "(foo|bar)", "a?b?", "(ab)*c", r"\d{1,3}(,\d{3})*", "[^,]*(,|$)", "(b|a*)",
-    "é?e", "((a)|b)c", "[]a]?b", "(?:ab)+", r"(?=ab)a?b", "[a-c]?d", "x|y",
+    "é?e", "((a)|b)c", "[]a]?b", "(?:ab)+", r"(?=ab)a?b", r"(\d{2})*", "(a+)+", r"(\d{1,3})*", "[a^-z]?0",
+    "[a-c]?d", "x|y",
 ]  # fmt: skip
 SEVERAL_WAYS = [
     "(a|ab)", "(cat|car)", "(|a)", "(a*)*", "[a-z]?a", "[^]a]?b", "(ab)*a", "(?:ab)*a", "a?.", r"\W?\w", "[a-]?-",
-    "A?a", "a+?", "(a*|b)", ".{0,1}(?:^[b-c]{0,1}\\w+){0,1}",
+    "A?a", r"(?:\d{2,3})+", "(a{2,3}){1,2}", "(b{2,3}|a)*", "a+?", "(a*|b)", ".{0,1}(?:^[b-c]{0,1}\\w+){0,1}",
 ]  # fmt: skip
 
 
@@ -44,7 +45,8 @@ def test_groups_that_may_have_no_part(text: str, optional: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [("(a", "parentheses"), ("a)", "parentheses"), ("[a", "brackets"), ("a{2", "braces"), ("*a", "quantifier"),
-     (r"\y+", "quantifier"), ("a{256}", "repetition"), ("[[:alpha:]-z]", "range"), ("a\\", "escape")],
+     (r"\y+", "quantifier"), ("a{256}", "repetition"), ("[[:alpha:]-z]", "range"),
+     ("a{2,1}", "repetition"), ("[z-a]", "range"), (r"[a-\d]", "range"), ("a\\", "escape")],
 )  # fmt: skip
 def test_what_is_no_pattern(text: str, message: str) -> None:
     with pytest.raises(StatementError, match=message) as caught:
@@ -57,3 +59,19 @@ def test_a_replacement_of_the_first_match_keeps_what_is_around_it() -> None:
     assert replacement_for(r"<\1\&$>", "(a)b", "first") == r"$1<$3$2\$>$4"
     assert replacement_for(r"<\1\&$>", "(a)b", "everywhere") == r"<$1$0\$>"
     assert java_pattern("ab", "", "captured") == "(?s)(ab)"
+
+
+def test_groups_that_there_are_not_and_digits_behind_groups() -> None:
+    assert replacement_for(r"[\1\2]", "b", "everywhere") == "[]"
+    assert replacement_for(r"[\1\2]", "(b)", "first") == "$1[$3]$4"
+    assert replacement_for(r"\10\0", "(b)", "everywhere") == r"$1\0\\0"
+
+
+def test_what_only_looks_captures_nothing() -> None:
+    assert pattern("(?=(a))(ab)").java == "(?=(?:a))(ab)"
+    assert pattern("(?=(a))(ab)").groups == 1
+
+
+def test_ranges_and_counts_are_those_of_postgres() -> None:
+    assert java_pattern("[a^-z]", "", "any") == r"(?s)[a\^-z]"
+    assert pattern("a{²}").java == r"a\{²\}"

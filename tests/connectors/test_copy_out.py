@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pyarrow as pa
 import pytest
 
@@ -78,7 +79,7 @@ def stored(folder: Folder, tmp_path: Path, *names: str) -> list[Written]:
 def names_in(folder: Any) -> list[str]:
     if isinstance(folder, Directory):
         return sorted(p.name for p in Path(folder.path).iterdir())
-    return sorted(name for name, _ in folder._bucket.names())
+    return sorted(name for name, size in folder._bucket.names() if size)
 
 
 def test_one_of_two_and_none_of_a_task_that_nobody_counts(place: tuple[str, Mapping[str, str]], tmp_path: Path) -> None:
@@ -125,3 +126,50 @@ def test_secrets_are_said_nowhere(s3: S3Server) -> None:
 def test_places_that_are_no_folders(at: str) -> None:
     with pytest.raises(InvalidParameter):
         folder_at(at, {}, ONE)
+
+
+def test_a_manifest_whose_answer_is_lost(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for; and where that cannot be done either, nothing that it names is removed."""
+    put, get = obstore.put, obstore.get
+    lost = [True, True]
+
+    def answer_lost(store: Any, key: str, data: Any, **more: Any) -> None:
+        put(store, key, data, **more)
+        if key.endswith(copy_out.MANIFEST) and lost:
+            raise obstore.exceptions.GenericError("the connection was reset")
+
+    def unreachable(store: Any, key: str, **more: Any) -> Any:
+        if key.endswith(copy_out.MANIFEST) and len(lost) > 1:
+            raise obstore.exceptions.GenericError("no route")
+        return get(store, key, **more)
+
+    monkeypatch.setattr(obstore, "put", answer_lost)
+    monkeypatch.setattr(obstore, "get", unreachable)
+    for number, fails in (("a", True), ("b", False)):
+        folder = folder_at(f"s3://{s3.bucket}/{tmp_path.name}-{number}", s3.options, ONE)
+        folder.claim()
+        files = stored(folder, tmp_path, f"part-0-{ONE}-1.csv")
+        if fails:
+            with pytest.raises(SinkError, match="no route"):
+                folder.commit(files)
+            lost.pop()
+            folder.give_up()
+        else:
+            folder.commit(files)
+        assert names_in(folder) == [copy_out.MANIFEST, files[0].name]
+
+
+def test_a_task_that_is_late_leaves_nothing(place: tuple[str, Mapping[str, str]], tmp_path: Path) -> None:
+    at, options = place
+    folder = folder_at(at, options, ONE)
+    folder.claim()
+    stored(folder, tmp_path, f"part-0-{ONE}-1.csv")
+    folder.give_up()
+    with pytest.raises(SinkError):
+        stored(folder, tmp_path, f"part-1-{ONE}-1.csv")
+    folder_at(at, options, OTHER).claim()
+
+
+def test_places_that_are_no_folder() -> None:
+    with pytest.raises(InvalidParameter):
+        folder_at(",s3://b/x", {}, ONE)

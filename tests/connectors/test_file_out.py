@@ -25,3 +25,10 @@ def test_csv_has_no_nested_values() -> None:
     check_format([Column("a", "array<int>")], "json")
     with pytest.raises(NotSupported, match='"a" of type array<int> in CSV'):
         check_format([Column("a", "array<int>")], "csv")
+
+
+def test_a_null_alone_in_a_line_of_csv_would_be_no_row() -> None:
+    writer = file_writer(io.BytesIO(), [Column("a", "int")], "csv")
+    writer.write(pa.RecordBatch.from_arrays([pa.array([1], pa.int32())], names=["a"]))
+    with pytest.raises(NotSupported, match="NULL in CSV of one column"):
+        writer.write(pa.RecordBatch.from_arrays([pa.array([None], pa.int32())], names=["a"]))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -147,7 +150,17 @@ def test_what_is_refused(options: dict[str, str], message: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["header.authorization", "header.x-api-key", "header.cookie"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "header.authorization",
+        "header.x-api-key",
+        "header.cookie",
+        "header.x-auth-token",
+        "header.apikey",
+        "header.proxy-authorization",
+    ],
+)
 def test_who_one_is_has_to_be_a_secret(name: str) -> None:
     with pytest.raises(InvalidParameter, match="has to be a secret"):
         check_secret_options({"connector": "http", name: "x"}, [])
@@ -174,3 +187,51 @@ def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _retry_after_s("12") == 12.0 and _retry_after_s("soon") is None and _retry_after_s(None) is None
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=90))
     assert 60 < (_retry_after_s(later) or 0) <= 90
+
+
+@pytest.mark.parametrize("endless", [b"HTTP/1.1 500 no\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_an_answer_that_never_ends_is_none(endless: bytes) -> None:
+    with trickling(endless) as port:
+        sink = opened(f"http://127.0.0.1:{port}/", timeout="300ms", retries="0")
+        with pytest.raises(SinkError):
+            sink.write(at(10), changes((1, "a", 1)))
+
+
+def test_what_comes_after_the_word_that_it_was_taken_is_not_waited_for() -> None:
+    with trickling(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: Mon, 01 Jan 99999 0:0:0\r\n\r\n"
+    ) as port:
+        sink = opened(f"http://127.0.0.1:{port}/", timeout="60s", retries="0")
+        assert sink.write(at(10), changes((1, "a", 1))) == 1
+
+
+@contextmanager
+def trickling(begin: bytes) -> Iterator[int]:
+    """A port that answers each request so, and then byte by byte for ever."""
+    over = threading.Event()
+
+    def answer(line: socket.socket) -> None:
+        with line, suppress(OSError):
+            line.recv(1 << 16)
+            line.sendall(begin)
+            while not over.wait(0.05):
+                line.sendall(b"1\r\nx\r\n" if b"chunked" in begin else begin if b"100" in begin else b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize("url", ["http://exam..ple/x", f"http://{'a' * 64}/"])
+def test_hosts_that_cannot_be(url: str) -> None:
+    with pytest.raises(InvalidParameter, match="option url must be"):
+        opened(url)

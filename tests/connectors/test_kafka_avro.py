@@ -195,6 +195,14 @@ def test_schemas_that_are_not_read(registry: SchemaRegistry) -> None:
     registry.add("t-value", {**SMALL, "fields": [{"name": "a", "type": ["int", "string"]}]})
     with pytest.raises(NotSupported, match="union of several types"):
         infer_columns(options(registry))
+    wide = {"type": "bytes", "logicalType": "decimal", "precision": 65, "scale": 2}
+    registry.add("t-value", {**SMALL, "fields": [{"name": "a", "type": wide}]})
+    with pytest.raises(NotSupported, match="a decimal of 65 digits"):
+        infer_columns(options(registry))
+    registry.add("t-value", {**SMALL, "fields": [{"name": "a", "type": {"type": "bytes", "logicalType": "decimal"}}]})
+    assert [c.type for c in infer_columns(options(registry))] == ["binary"]
+    with pytest.raises(InvalidParameter, match="the URL of one registry"):
+        infer_columns({**options(registry), "encode.schema.registry": "http://[bad"})
 
 
 def batches(columns: Sequence[Column], *given: tuple[Mapping[str, Any], int]) -> Iterator[pa.RecordBatch]:
@@ -249,6 +257,11 @@ def test_changes_that_the_sink_writes(registry: SchemaRegistry) -> None:
     twice = batches(columns, ({"id": 1, "v": "a"}, 1), ({"id": 1, "v": "b"}, 1))
     with pytest.raises(SinkError, match=r'does not tell the rows of the sink apart: {"id":1}'):
         list(upserts(twice, ["id", "v"], ("id",), form(registry, columns, "upsert")))
+
+
+def test_records_in_columns_have_names_of_their_own(registry: SchemaRegistry) -> None:
+    columns = (Column("a", "struct<b:struct<x:int>>"), Column("a_b", "struct<x:int>"))
+    form(registry, columns, "plain")
 
 
 def test_sinks_that_cannot_be(registry: SchemaRegistry) -> None:

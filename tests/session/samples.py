@@ -98,9 +98,9 @@ SAMPLES: dict[type[st.Statement], tuple[str, ...]] = {
     st.CloseCursor: ("CLOSE ALL",),
     st.CopyFrom: ("COPY kinds_t FROM STDIN",),
     st.CopyTo: ("COPY kinds_t TO STDOUT", "COPY (SELECT a FROM kinds_t) TO STDOUT"),
-    st.CopyFromFiles: ("COPY kinds_t FROM '/nowhere/files' (FORMAT csv)",),
+    st.CopyFromFiles: ("COPY kinds_t FROM '/proc/nowhere' (FORMAT csv)",),
     st.CopyToFiles: (
-        "COPY kinds_t TO '/nowhere/files' (FORMAT csv)", "COPY (SELECT a FROM kinds_t) TO 's3://b/x' (FORMAT json)",
+        "COPY kinds_t TO '/proc/nowhere' (FORMAT csv)", "COPY (SELECT a FROM kinds_t) TO '/proc/nowhere' (FORMAT json)",
     ),
     st.CopySubscribe: ("COPY (SUBSCRIBE kinds_t FULL UP TO now()) TO STDOUT",),
     st.Unlisten: ("UNLISTEN *",),

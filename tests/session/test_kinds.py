@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from samples import DROP, PREPARED, SAMPLES, SETUP, kinds, samples
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SinkError
 from headrace.session.database import Database
 from headrace.session.session import Session
 from headrace.sql import statements as st
@@ -82,7 +82,7 @@ def compare(session: Session, sql: str) -> None:
     try:
         result = prepared.execute([])
     except HeadraceError as error:
-        assert error.sqlstate in ("0A000", "25P01", "55000")
+        assert error.sqlstate in ("0A000", "25P01", "55000", SinkError.sqlstate)
         return
     assert prepared.columns == (None if result.copy is not None else result.columns)
     if result.columns is not None:

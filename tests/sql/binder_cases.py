@@ -116,4 +116,9 @@ VALUES = [
     ("SELECT q.z FROM (SELECT a, b FROM t) AS q(y, z) WHERE y = 1", "10"),
     ('SELECT "A" FROM (SELECT a AS "A", b AS a FROM t) AS q WHERE a = 20', "2"),
     ("SELECT max(a) FROM (SELECT a FROM t UNION ALL SELECT 7.5) AS q", "7.5"),
+    # DISTINCT of aggregates that it matters to
+    ("SELECT bit_xor(DISTINCT x) FROM (VALUES (5), (5)) AS v(x)", "5"),
+    ("SELECT bit_and(DISTINCT x) FROM (VALUES (5), (4)) AS v(x)", "4"),
+    # averages of large numbers have fewer places, not fewer digits
+    ("SELECT avg(x) = 1e25 FROM (VALUES (1e25::numeric(38,0)), (1e25::numeric(38,0))) AS v(x)", "t"),
 ]

@@ -77,6 +77,8 @@ _KNOCKS_AFTER: Final = 3
 """An opener knocks when so many of its batches in a row came too late."""
 _LISTENS_EVERY: Final = 32
 """Transactions after which the owner listens whether somebody knocks."""
+_DEAF_FOR: Final = 100_000
+"""Transactions for which it does not listen where it could not remove what it has heard."""
 _WAY_S: Final = 1.0
 """For how long the owner then does not write."""
 _T = TypeVar("_T")
@@ -325,7 +327,9 @@ class LogStore:
         with suppress(FileNotFoundError, HeadraceError):  # if the store is away, the transaction itself will tell
             self._call("listening", partial(self._transport.head, KNOCK))
             self._options.sleep_s(_WAY_S)
+            self._appends = -_DEAF_FOR  # or one that cannot be removed would slow every transaction down for ever
             self._call("making way once", partial(self._transport.delete, KNOCK))
+            self._appends = 0
 
     def _landed(self, expected_sequence: int, error: HeadraceError) -> bool:
         return landed(self._name, self.sequence, expected_sequence, error)

@@ -62,6 +62,8 @@ class Shape:
         self.ambiguous = False
         self._sets: list[int] = []
         self._next: list[set[int]] = []
+        self._counted: set[tuple[int, int]] = set()
+        """Steps from one time of a counted part to its next, where the count may be one of several."""
         self._levels = [_Level()]
         self._last = _Part()
         """What a quantifier would be about."""
@@ -93,12 +95,16 @@ class Shape:
         self._levels.pop()
         self._last = whole if matches else _Part()
 
-    def repeated(self, least: int, many: bool) -> None:
-        """A quantifier behind the last part."""
+    def repeated(self, least: int, most: int | None) -> None:
+        """A quantifier behind the last part; `most` is None for any number of times."""
         part = self._last
-        if many:
-            self.ambiguous = self.ambiguous or part.empty
+        edges = {(end, start) for end in part.last for start in part.first}
+        if most is None or most > 1:
+            # Who counts on both levels cannot tell from the last character which count goes on.
+            self.ambiguous = self.ambiguous or part.empty or bool(edges & self._counted)
             self._follow(part, part)
+        if least > 1 and most is not None and most != least:
+            self._counted |= edges
         self._last = _Part(part.empty or least == 0, part.first, part.last)
 
     def is_ambiguous(self) -> bool:

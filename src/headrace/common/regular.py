@@ -98,24 +98,29 @@ def java_pattern(text: str, flags: str, form: Form) -> str:
     return f"{mode}({found.java})" if form == "captured" and not found.groups else mode + found.java
 
 
-def java_replacement(text: str, shift: int = 0) -> str:
-    """A replacement in Java's spelling, its group numbers moved by `shift`."""
+def java_replacement(text: str, groups: int, shift: int = 0) -> str:
+    """A replacement in Java's spelling for a pattern with so many groups, whose numbers are moved by `shift`."""
 
     def step(match: re.Match[str]) -> str:
+        if match[1] == "0":
+            return "\\\\0"
         if match[1]:
-            return f"${int(match[1]) + shift}"
+            return f"${int(match[1]) + shift}" if int(match[1]) <= groups else ""
+        if match["digit"]:
+            return f"\\{match['digit']}"  # or it would be one of the number of a group before it
         if match[0] == "\\&":
             return f"${shift}" if shift else "$0"
         return "\\$" if match[0] == "$" else "\\\\"
 
-    return re.sub(r"\\(\d)|\\&|\\\\|\$|\\", step, text)
+    return re.sub(r"\\([0-9])|(?P<digit>[0-9])|\\&|\\\\|\$|\\", step, text)
 
 
 def replacement_for(text: str, pattern_text: str, form: Form) -> str:
     """What Java puts in the place of what `java_pattern` matches for this form."""
+    groups = pattern(pattern_text).groups
     if form == "everywhere":
-        return java_replacement(text)
-    return "$1" + java_replacement(text, 2) + f"${pattern(pattern_text).groups + 3}"
+        return java_replacement(text, groups)
+    return "$1" + java_replacement(text, groups, 2) + f"${groups + 3}"
 
 
 def similar(text: str) -> str:
@@ -218,7 +223,7 @@ class _Reader:
             self._out.append("^")
         elif c == "$":
             self._out.append(r"\z")
-        elif c in _QUANTIFIERS or (c == "{" and self._next().isdigit()):
+        elif c in _QUANTIFIERS or (c == "{" and _is_digits(self._next())):
             raise _invalid("quantifier operand invalid")
         else:
             self._atom("." if c == "." else _literal(c), ALL if c == "." else folded(characters(c)))
@@ -255,6 +260,9 @@ class _Reader:
             if kind not in ("?:", "?=", "?!"):
                 raise Unlike(f"({kind} in a regular expression")
             self._at += 2
+        # What only looks at what comes captures nothing.
+        looks = any(bracket.kind in ("?=", "?!") for bracket in self._open)
+        kind = kind or ("?:" if looks else "")
         self._out.append(f"({kind}")
         self._shape.opened()
         self._groups += not kind
@@ -264,13 +272,13 @@ class _Reader:
 
     def _quantified(self, bracket: _Bracket | None = None) -> None:
         c = self._next()
-        if not c or (c not in _QUANTIFIERS and not (c == "{" and self._text[self._at + 1 : self._at + 2].isdigit())):
+        if not c or (c not in _QUANTIFIERS and not (c == "{" and _is_digits(self._text[self._at + 1 : self._at + 2]))):
             return
         text = self._take()
         if c == "{":
             end = self._text.find("}", self._at)
             bounds = self._text[self._at : end] if end >= 0 else ""
-            if not bounds.replace(",", "", 1).isdigit():
+            if not _is_digits(bounds.replace(",", "", 1)):
                 raise _invalid("braces {} not balanced")
             if any(int(bound) > _MOST_TIMES for bound in bounds.split(",") if bound):
                 raise _invalid("invalid repetition count(s)")
@@ -283,7 +291,9 @@ class _Reader:
             raise _invalid("quantifier operand invalid")
         self._choices = self._choices or bracket is not None or text[0] == "?"
         least, most = _bounds(text)
-        self._shape.repeated(least, most is None or most > 1)
+        if most is not None and most < least:
+            raise _invalid("invalid repetition count(s)")
+        self._shape.repeated(least, most)
         if bracket is not None and (bracket.kind == "" or self._groups > bracket.groups_before):
             self._optional_groups = True
         self._out.append(text)
@@ -303,11 +313,13 @@ class _Reader:
             if c == "-" and not (first or before) and self._next() != "]":
                 raise _invalid("invalid character range")
             first = False
-            if c == "-" and self._is_range():
+            if c == "-" and before and self._next() not in ("]", ""):
                 out, ranged = out + "-", True
                 continue
             text, found, c = self._item(c)
-            if ranged and c:
+            if ranged and (not c or c < before):
+                raise _invalid("invalid character range")
+            if ranged:
                 found = between(before, c)
             out, matched, before, ranged = out + text, matched | found, c, False
         self._atom(out + "]", ALL & ~matched | OTHERS if negated else folded(matched))
@@ -328,11 +340,6 @@ class _Reader:
             raise Unlike("this escape in a character class")
         return _literal(c), characters(c), c
 
-    def _is_range(self) -> bool:
-        """Whether the sign just read stands between two characters."""
-        before = self._text[self._at - 2 : self._at - 1]
-        return self._next() not in ("]", "") and before not in ("[", "^")
-
     def _class(self) -> str:
         end = self._text.find(":]", self._at)
         name = self._text[self._at + 1 : end] if end >= 0 else ""
@@ -340,6 +347,10 @@ class _Reader:
             raise Unlike("this character class")
         self._at = end + 2
         return name
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _bounds(quantifier: str) -> tuple[int, int | None]:

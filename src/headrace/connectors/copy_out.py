@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import BinaryIO, Final, Protocol
 from headrace.connectors.declared import Declared, Option
 from headrace.connectors.file_out import COMPRESSIONS, FORMATS
 from headrace.connectors.file_stores import local_path
-from headrace.connectors.object_store import STORE, Bucket, scheme_of
-from headrace.errors import DiskFull, DuplicateObject, InvalidParameter, SinkError
+from headrace.connectors.object_store import STORE, URL, Bucket, scheme_of
+from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidParameter, SinkError
 
 MANIFEST: Final = "_manifest.json"
 OPTIONS: Final = Declared(
@@ -31,6 +31,16 @@ OPTIONS: Final = Declared(
         *STORE,
     )
 )  # fmt: skip
+
+
+_OF_FORMAT: Final = {"compression": "parquet", "header": "csv", "delimiter": "csv"}
+
+
+def check_of_format(format: str, options: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for an option that files of this format do not have."""
+    for name in options:
+        if _OF_FORMAT.get(name, format) != format:
+            raise InvalidParameter(f"option {name} is for {_OF_FORMAT[name]}, not for {format}")
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,10 @@ def folder_at(location: str, options: Mapping[str, str], copy_id: str) -> Folder
     if location.rstrip("/").lower().endswith(tuple(f".{kind}" for kind in FORMATS)):
         hint = "each task writes a file of its own: name a folder"
         raise InvalidParameter(f"COPY writes no single file, as {location} looks like", hint=hint)
+    location = location.strip()
     if scheme_of(location, options) is not None:
+        if not URL.fullmatch(location):
+            raise InvalidParameter(f"COPY writes to one folder of a store, s3://bucket/folder, not to {location}")
         return ObjectFolder(location.rstrip("/"), tuple(sorted(options.items())), copy_id)
     path = local_path(location)
     if not os.path.isabs(path) or path.rstrip("/") == "":
@@ -145,9 +158,17 @@ class ObjectFolder:
         if any(size for _, size in self._bucket.names()):
             raise _taken(self.url)
 
+    @property
+    def _given_up(self) -> str:
+        """The object, without content, that tells late tasks that nobody waits for their files."""
+        return f"_gone-{self.copy_id}"
+
     def put(self, name: str, file: BinaryIO) -> None:
         """See `Folder`."""
         self._bucket.put(name, file)
+        if self._bucket.read(self._given_up) is not None:
+            self._bucket.delete(name)
+            raise SinkError(f"nothing is written to {self.url} any more")
 
     def commit(self, files: Sequence[Written]) -> None:
         """See `Folder`."""
@@ -165,10 +186,15 @@ class ObjectFolder:
         return ((name, size) for name, size in self._bucket.names() if self.copy_id in name)
 
     def give_up(self) -> None:
-        """See `Folder`."""
-        with suppress(SinkError):
-            for name, _ in self._own():
-                self._bucket.delete(name)
+        """See `Folder`. Where the manifest is there after all, or nobody can say, all of its files stay."""
+        with suppress(HeadraceError):
+            found = self._bucket.read(MANIFEST)
+            if found is not None and self.copy_id.encode() in found:
+                return
+            self._bucket.create(self._given_up, b"")
+            for name, size in self._own():
+                if size:
+                    self._bucket.delete(name)
 
 
 def _reading(data: bytes) -> BinaryIO:

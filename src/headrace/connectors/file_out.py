@@ -39,7 +39,8 @@ def file_writer(
     if format == "csv":
         options = pyarrow.csv.WriteOptions(include_header=header, delimiter=delimiter)
         schema = pa.schema([pa.field(f.name, pa.string()) if pa.types.is_binary(f.type) else f for f in schema])
-        return _Fitted(pyarrow.csv.CSVWriter(file, schema, write_options=options), schema)
+        fitted = _Fitted(pyarrow.csv.CSVWriter(file, schema, write_options=options), schema)
+        return _OneColumn(fitted) if len(schema) == 1 else fitted
     return _JsonLines(file)
 
 
@@ -71,6 +72,23 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(array.type) and pa.types.is_string(kind):
         return pa.array([None if v is None else "\\x" + v.hex() for v in array.to_pylist()], kind)
     return array.cast(kind)
+
+
+class _OneColumn:
+    """CSV of one column, whose NULLs would be empty lines, which readers leave out."""
+
+    def __init__(self, writer: FileWriter) -> None:
+        self._writer = writer
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows. Raises `NotSupported` where one is lost."""
+        if batch.column(0).null_count:
+            raise NotSupported("NULL in CSV of one column", hint="add a column, or write Parquet or JSON")
+        self._writer.write(batch)
+
+    def close(self) -> None:
+        """See `FileWriter`."""
+        self._writer.close()
 
 
 class _JsonLines:

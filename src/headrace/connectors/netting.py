@@ -10,7 +10,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from headrace.common.identifiers import quoted_name
 from headrace.connectors.sinks import WEIGHT_COLUMN, not_told_apart
 
 _PLACE: Final = "__n"
@@ -58,9 +57,9 @@ def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
     """The row that each key has now, and the keys that had another one or none."""
     rows = whole.select(range(width))
     with duckdb.connect(config=dict(_SETTINGS)) as connection:
-        placed = whole.append_column(_PLACE, pa.array(np.arange(whole.num_rows)))
-        connection.register("taken", placed)
-        names = ", ".join(quoted_name(name) for name in rows.column_names)
+        placed, names = _numbered(rows)
+        placed = placed.append_column(WEIGHT_COLUMN, whole.column(WEIGHT_COLUMN))
+        connection.register("taken", placed.append_column(_PLACE, pa.array(np.arange(whole.num_rows))))
         # Only places come back: no value is to go through types that are not Arrow's own.
         found = connection.sql(
             f"SELECT min({_PLACE}) AS n, CAST(sum({WEIGHT_COLUMN}) AS BIGINT) AS w FROM taken GROUP BY {names} "
@@ -75,30 +74,34 @@ def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
 
 def without(table: pa.Table, keys: pa.Table) -> pa.Table:
     """The rows of a table whose keys are not among these."""
-    names = [quoted_name(name) for name in keys.column_names]
-    same = " AND ".join(f"t.{name} = k.{name}" for name in names)
+    own, names = _numbered(table.select(keys.column_names))
+    same = " AND ".join(f"t.{name} = k.{name}" for name in names.split(", "))
     with duckdb.connect(config=dict(_SETTINGS)) as connection:
-        placed = table.select(keys.column_names).append_column(_PLACE, pa.array(np.arange(table.num_rows)))
-        connection.register("t", placed)
-        connection.register("k", keys)
+        connection.register("t", own.append_column(_PLACE, pa.array(np.arange(table.num_rows))))
+        connection.register("k", _numbered(keys)[0])
         found = connection.sql(f"SELECT t.{_PLACE} AS n FROM t ANTI JOIN k ON {same} ORDER BY n").to_arrow_table()
     return table.take(found.column("n"))
 
 
+def _numbered(table: pa.Table) -> tuple[pa.Table, str]:
+    """The table with names by place, and these as SQL: DuckDB takes names for one that differ in case alone."""
+    names = [f"c{i}" for i in range(table.num_columns)]
+    return table.rename_columns(names), ", ".join(names)
+
+
 def _check_key(connection: Any, keys: pa.Table, weights: np.ndarray[Any, Any]) -> None:
-    connection.register("come", keys.append_column(WEIGHT_COLUMN, pa.array(weights)))
-    names = [quoted_name(name) for name in keys.column_names]
-    missing = " OR ".join(f"{name} IS NULL" for name in names)
+    own, names = _numbered(keys)
+    connection.register("come", own.append_column(WEIGHT_COLUMN, pa.array(weights)))
+    missing = " OR ".join(f"{name} IS NULL" for name in names.split(", "))
     found = connection.sql(
-        f"SELECT {', '.join(names)} FROM come GROUP BY {', '.join(names)} HAVING sum({WEIGHT_COLUMN}) > 1 "
-        f"OR {missing} LIMIT 1"
+        f"SELECT {names} FROM come GROUP BY {names} HAVING sum({WEIGHT_COLUMN}) > 1 OR {missing} LIMIT 1"
     ).fetchall()
     if found:
         raise not_told_apart(keys.column_names, ", ".join(map(repr, found[0])))
 
 
 def _distinct(connection: Any, keys: pa.Table) -> pa.Table:
-    connection.register("touched", keys.append_column(_PLACE, pa.array(np.arange(keys.num_rows))))
-    names = ", ".join(quoted_name(name) for name in keys.column_names)
+    own, names = _numbered(keys)
+    connection.register("touched", own.append_column(_PLACE, pa.array(np.arange(keys.num_rows))))
     found = connection.sql(f"SELECT min({_PLACE}) AS n FROM touched GROUP BY {names} ORDER BY n").to_arrow_table()
     return keys.take(found.column("n"))

@@ -63,6 +63,8 @@ class ObjectFiles:
         """See `FileStore`."""
         items = [item.strip() for item in path.split(",") if item.strip()]
         for item in items:
+            if "//" in item.partition("://")[2]:
+                raise InvalidParameter(f"option path: {item} has an empty part: write one / where there are two")
             Place.of(item, self._options)  # options and patterns that cannot be are reported here
             try:
                 _pattern(item)
@@ -248,7 +250,7 @@ def _pattern(item: str) -> _Pattern:
 def _part(part: str, last: bool) -> str:
     """A part of a glob between slashes as a regular expression."""
     if part == "**":
-        return r"(?:(?!\.)[^/]+/)*" + (r"[^/]+" if last else "")
+        return r"(?:(?![._])[^/]+/)*" + (r"[^/]+" if last else "")
     found, i = "", 0
     while i < len(part):
         close = part.find("]", i + 2) if part[i] == "[" else -1

@@ -89,6 +89,8 @@ def told(path: str, kind: type[OperationalError] = SourceError) -> Iterator[None
     try:
         yield
     except FileNotFoundError as error:
+        if kind is not SourceError:
+            raise kind(f"{path} cannot be written: there is no such bucket or object") from error
         hint = "put the object back, or recreate the source"
         raise Gone(f"file {path} of the source cannot be read: there is no such object", hint=hint) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
@@ -221,9 +223,23 @@ class Bucket:
         with told(f"{self._place.url}/{name}", self._kind):
             try:
                 obstore.put(self._place.client, self._key(name), data, mode="create", use_multipart=False)
-            except exceptions.AlreadyExistsError:
-                return bytes(cast(Any, obstore.get(self._place.client, self._key(name)).bytes())) == data
+            except (exceptions.BaseError, OSError) as error:
+                try:
+                    found = bytes(cast(Any, obstore.get(self._place.client, self._key(name)).bytes()))
+                except FileNotFoundError:
+                    raise error from None
+                return found == data
         return True
+
+    def read(self, name: str) -> bytes | None:
+        """A small object; None where there is none."""
+        import obstore
+
+        with told(f"{self._place.url}/{name}", self._kind):
+            try:
+                return bytes(cast(Any, obstore.get(self._place.client, self._key(name)).bytes()))
+            except FileNotFoundError:
+                return None
 
     def delete(self, name: str) -> None:
         """Remove an object; nothing where there is none."""

@@ -19,6 +19,7 @@ _FALSE = frozenset(("false", "f", "no", "off", "0"))
 
 _CONFIDENTIAL = (
     ".client.secret", ".key.pem", ".secret.key", ".credential", ".token", ".authorization", ".cookie", "-key",
+    "-token", "-authorization", "-secret", "-signature", "apikey",
 )  # fmt: skip
 """How the names of options end, besides passwords, whose values nobody is to read."""
 

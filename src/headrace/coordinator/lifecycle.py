@@ -237,6 +237,14 @@ class Lifecycle:
     def _runner(self, plan: ViewPlan) -> Runner:
         return self._make_runner(plan, {i: self._core.relation(i).schema for i in plan.upstreams})
 
+    def _define_new(self, record: ObjectRecord) -> None:
+        """Tell the planner of what has just become durable, unless Spark has ended: its successor is told of all."""
+        try:
+            self._define(record)
+        except Exception:
+            if not self._core.spark_is_lost():
+                raise
+
     def _define(self, record: ObjectRecord) -> None:
         if record.kind == "sink":  # nothing reads it
             return
@@ -305,7 +313,7 @@ class Lifecycle:
             if relation is not None:
                 with core.lock:
                     core.relations[first] = relation
-                self._define(record)
+                self._define_new(record)
             return first
 
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
@@ -355,7 +363,7 @@ class Lifecycle:
                 layout = plan.schema if ROWS in tables else None
                 core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
                 core.jobs[first] = job
-            self._define(record)
+            self._define_new(record)
             return job
 
     def create_secret(self, record: ObjectRecord, value: str) -> int:
@@ -614,10 +622,14 @@ class Lifecycle:
                 if relation is not None:
                     relation.dropped = True
             core.changed.notify_all()
-        for i in ids:
-            self._planner.forget(i)
         core.vault.forget(ids)
         self._forget(ids)
+        try:
+            for i in ids:
+                self._planner.forget(i)
+        except Exception:  # they are gone all the same, and the planner of another Spark never hears of them
+            if not core.spark_is_lost():
+                raise
 
 
 def _kind(record: ObjectRecord) -> str:

@@ -114,6 +114,9 @@ def translate(error: BaseException) -> HeadraceError:
         if found.group(1).startswith("INTERNAL_ERROR"):
             return _defect(text)
         return _of_state(found.group(3), _shortened(found.group(2)))
+    if "java.lang.StackOverflowError" in text:
+        hint = "write the regular expression, or the query, in a simpler way"
+        return errors.StatementError("stack depth limit exceeded", sqlstate="54001", hint=hint)
     raising = _raised_by_user(text)
     if raising is not None:
         return raising

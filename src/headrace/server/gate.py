@@ -68,9 +68,8 @@ class Gate:
                 hint="auth_rules of the server says who may connect from where.",
             )
         login = Login(self, user, wire)
-        if method != "trust":
-            self.guesses.check(wire.address)
         if method == "scram-sha-256":
+            self.guesses.check(wire.address)
             login.ask()
         elif method == "cert":
             login.certified()
@@ -97,7 +96,6 @@ class Login:
     def certified(self) -> None:
         """The certificate's name has to be the user's."""
         if self._wire.certificate_name != self._user:
-            self._gate.guesses.note(self._wire.address)
             raise HeadraceError(
                 f'certificate authentication failed for user "{self._user}"',
                 sqlstate=_REFUSED,

@@ -18,6 +18,8 @@ _LISTS = {
     "PROCESSLIST": "processlist", "CLUSTER": "cluster", "CURSORS": "cursors",
 }  # fmt: skip
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
+MOST_DIGITS = 19
+"""Of the number of a session."""
 
 
 def _pattern(cursor: Cursor) -> str | None:
@@ -214,7 +216,7 @@ def cancel(cursor: Cursor) -> st.Statement:
 def kill(cursor: Cursor) -> st.Statement:
     """Read a statement after `KILL`."""
     text = cursor.string() if cursor.is_string() else cursor.word()
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < MOST_DIGITS):
         cursor.at -= 1
         cursor.fail()
     cursor.expect_end()

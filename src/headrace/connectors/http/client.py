@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ EXCERPT_CHARS: Final = 300
 """How much of an answer is shown."""
 ANSWER_BYTES: Final = 1 << 16
 """How much of an answer is read; a connection with more of it is given up."""
+
+
+REFUSED: Final = 300
+"""The least status of answers that do not say that the request was taken."""
 
 
 class NoAnswer(Exception):
@@ -41,6 +46,7 @@ class Address:
         try:
             parts = urlsplit(url)
             port = parts.port
+            (parts.hostname or "").encode("idna")
         except ValueError:
             parts, port = SplitResult("", "", "", "", ""), None
         if parts.scheme not in ("http", "https") or not parts.hostname or not (url.isascii() and url.isprintable()):
@@ -112,12 +118,29 @@ class Client:
     def _exchange(self, body: bytes, key: str) -> Answer:
         connection = self._open()
         connection.request(self._method, self._address.path, body, {**self._headers, "Idempotency-Key": key})
-        response = connection.getresponse()
-        content = response.read(ANSWER_BYTES)
+        response, content = self._answer(connection)
         if response.will_close or not response.isclosed():
             self._close()
         shown = content[: 4 * EXCERPT_CHARS].decode("utf-8", "replace").strip()[:EXCERPT_CHARS]
         return Answer(response.status, response.reason, shown, _retry_after_s(response.getheader("Retry-After")))
+
+    def _answer(self, connection: http.client.HTTPConnection) -> tuple[http.client.HTTPResponse, bytes]:
+        """An answer with its beginning. The time-out is for all of it: one that comes byte by byte never ends."""
+        line = connection.sock
+        over = threading.Timer(self._timeout_s, _cut, (line,))
+        over.daemon = True
+        over.start()
+        try:
+            response = connection.getresponse()
+            content = b""
+            # What comes after the word that it was taken changes nothing.
+            while response.status >= REFUSED and len(content) < ANSWER_BYTES and (part := response.read1(ANSWER_BYTES)):
+                content += part
+            if response.status < REFUSED and response.length is not None and response.length <= ANSWER_BYTES:
+                content = response.read()
+            return response, content
+        finally:
+            over.cancel()
 
     def _open(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -144,6 +167,12 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
         raise InvalidParameter(f"option ssl.ca.location: {ca_file}: {_said(error)}") from None
 
 
+def _cut(line: socket.socket | None) -> None:
+    if line is not None:
+        with suppress(OSError):
+            line.shutdown(socket.SHUT_RDWR)
+
+
 def _said(error: BaseException) -> str:
     if isinstance(error, TimeoutError | socket.timeout):
         return "no answer in time"
@@ -158,7 +187,7 @@ def _retry_after_s(text: str | None) -> float | None:
         return float(text)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, OverflowError):
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)

@@ -51,6 +51,9 @@ CONNECTION: Final = Connects(Declared((_URL, _CA), "header.", _HEADER, secret_pr
 _OWN: Final = ("content-type", "content-length", "transfer-encoding", "host", "connection", "idempotency-key")
 """Headers that a user cannot set."""
 
+LONGEST_MS: Final = 3_600_000
+"""The longest time-out of a request."""
+
 
 class HttpSink(Sink):
     """See the module."""
@@ -70,6 +73,8 @@ class HttpSink(Sink):
                 raise InvalidParameter(f"option header.{name} cannot be set")
             if not value.isprintable() or not value.isascii():
                 raise InvalidParameter(f"option header.{name} has characters that no header can have")
+        if values["timeout"] > LONGEST_MS:
+            raise InvalidParameter("option timeout must be at most 1h")
         address = Address.of(values["url"], values["ssl.ca.location"])
         self._client = Client(address, values["method"], headers, values["timeout"] / 1000)
         self._name = f"the receiver at {address}"

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time
+from decimal import Decimal
 from io import BytesIO
 from typing import Any, Final
 from uuid import UUID
@@ -23,6 +24,8 @@ from headrace.connectors.kafka.registry import NoSchema, Registry
 from headrace.errors import NotSupported, SourceError
 
 _FRAME: Final = struct.Struct(">bI")
+MOST_DIGITS: Final = 38
+"""Of a decimal that a column can have."""
 _SIMPLE: Final = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "bytes": "binary",
     "string": "string", "enum": "string", "fixed": "binary",
@@ -163,7 +166,8 @@ def _fields(kinds: Iterable[tuple[str, pa.DataType]], within: str) -> list[dict[
             raise NotSupported(
                 f'the column "{name}" in Avro', hint="names are of letters, digits and _: give it another"
             )
-        found.append({"name": name, "type": ["null", _avro_type(kind, f"{within}_{name}")], "default": None})
+        own = name.replace("_", "__")  # or a_b would be b within a
+        found.append({"name": name, "type": ["null", _avro_type(kind, f"{within}_{own}")], "default": None})
     return found
 
 
@@ -190,6 +194,8 @@ def as_json(value: Any, column: Column) -> Any:
     """A value as one of JSON's, as columns take them."""
     if isinstance(value, (dict, list)) and column.type == "string":
         return json_out.text(_plain(value)).decode()
+    if isinstance(value, (datetime, Decimal)) and column.type == "string":
+        return str(value)
     return _plain(value)
 
 
@@ -238,7 +244,12 @@ def _spark_type(kind: Any, where: str) -> str:
     inner, logical = named["type"], named.get("logicalType")
     if isinstance(inner, (dict, list)):
         return _spark_type(inner, where)
-    if logical == "decimal":
+    if logical == "decimal" and "precision" in named:
+        if not 1 <= named["precision"] <= MOST_DIGITS:
+            raise NotSupported(
+                f"the field {where} of an Avro schema, a decimal of {named['precision']} digits",
+                hint="declare the columns",
+            )
         return f"decimal({named['precision']},{named.get('scale', 0)})"
     if logical in _LOGICAL:
         return _LOGICAL[logical]

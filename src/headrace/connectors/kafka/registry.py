@@ -45,7 +45,10 @@ class Registry:
         """Raises `InvalidParameter`."""
         self._kind = kind
         self._url = options.get(REGISTRY, "").rstrip("/")
-        found = urlsplit(self._url)
+        try:
+            found = urlsplit(self._url)
+        except ValueError:
+            found = urlsplit("")
         if found.scheme not in ("http", "https") or not found.hostname or found.username is not None:
             hint = "ENCODE AVRO (schema.registry = 'http://host:port'), with a user as schema.registry.username"
             raise InvalidParameter("ENCODE AVRO needs the option schema.registry, the URL of one registry", hint=hint)

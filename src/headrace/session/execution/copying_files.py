@@ -115,6 +115,7 @@ def copy_to_files(session: Session, statement: st.CopyToFiles) -> Result:
     refuse_open(name for name in statement.options if copy_out.OPTIONS.takes_secret(name))
     refuse_secrets({"connector": "COPY"}, [name for name in named if not copy_out.OPTIONS.takes_secret(name)])
     values = copy_out.OPTIONS.read({"connector": "COPY", **statement.options})
+    copy_out.check_of_format(values["format"], statement.options)
     _check_absolute(statement.place, statement.options)
     found = session.database.coordinator.secrets(named)
     return _written(session, statement, query, values, {} if found is None else dict(found()))

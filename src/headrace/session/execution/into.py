@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.catalog.records import ObjectRecord
 from headrace.connectors.options import OptionReader
 from headrace.connectors.sinks import TYPES
+from headrace.coordinator.watermarks import declared
 from headrace.errors import InvalidParameter, NotNullViolation, NotSupported, SyntaxFault, WrongObjectType
 from headrace.plan.planner import ViewPlan
 from headrace.session.execution.assignment import assigned
@@ -85,6 +86,9 @@ def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> 
     name = label(target)
     if fixed and key:
         raise NotSupported(f'a sink into "{name}", which is APPEND ONLY and has a primary key')
+    if declared(target) is not None:
+        hint = "let it go into a table without one"
+        raise NotSupported(f'a sink into "{name}", which has a watermark', hint=hint)
     if kind == "upsert" and not key:
         raise InvalidParameter(
             f'a sink of type upsert into "{name}", which has no primary key', hint="set type to append-only"

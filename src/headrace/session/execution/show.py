@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.config import describe_settings
-from headrace.connectors.sinks import delivers
+from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
@@ -324,11 +324,13 @@ def incremental_plan(
 def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
     bound = sink_query(session, statement)
-    text = planned_text(bound, None)
+    text, given = planned_text(bound, None), statement.options
     wanted = None if statement.into is None else into.into_table(session, statement)
     if wanted is not None:
         text = into.rows_text(session, statement, bound, wanted.target, text)
-    options = in_group(session, statement.options, alone=wanted is not None or delivers(statement.options))
+    else:
+        given = connections.resolved(session, statement, spelled(given)).options
+    options = in_group(session, given, alone=wanted is not None or delivers(given))
     shared = sharing.usable(session, options)
     closing, tolerated = statement.emit_on_window_close, on_error(options)
     plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)

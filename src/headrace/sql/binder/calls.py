@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 declare("FuncCall", "funcname args agg_order agg_filter over agg_star agg_distinct agg_within_group funcformat")
 declare("WindowDef", "name refname partition_clause order_clause frame_options start_offset end_offset")
 
+_SAME_WITH_DISTINCT = frozenset({
+    "min", "max", "bool_and", "bool_or", "every", "bit_and", "bit_or", "any_value", "arg_min", "arg_max",
+    "approx_count_distinct", "array_agg", "string_agg",
+})  # fmt: skip
+"""Aggregates that take values of which there are several once, or that have DISTINCT in another way."""
+
 
 def call_function(at: Expressions, message: Any) -> Expr:
     """A call of any kind."""
@@ -176,6 +182,8 @@ def _made(
         return numbers.average_of(summed, counted)
     if name == "string_agg":
         return _joined(ready[0], ready[1], distinct, order, where)
+    if distinct and "{d}" not in entry.form and name not in _SAME_WITH_DISTINCT:
+        refuse(f"DISTINCT in {name}", message)
     values = tuple(ready)
     kept = order if name == "array_agg" else ()
     return Aggregate(entry.result(values), entry.form, values, distinct, kept, where)

@@ -22,6 +22,8 @@ _BOUNDS: Final = (
     (0x20, 0x40, "UNBOUNDED PRECEDING"), (0x80, 0x100, "UNBOUNDED FOLLOWING"), (0x200, 0x400, "CURRENT ROW"),
     (0x800, 0x1000, "{} PRECEDING"), (0x2000, 0x4000, "{} FOLLOWING"),
 )  # fmt: skip
+MOST_MONTHS: Final = (1 << 31) - 1
+"""Of an interval of Spark's."""
 _EXCLUDE: Final = 0x8000 | 0x10000 | 0x20000
 _OFFSETS: Final = 0x800 | 0x1000 | 0x2000 | 0x4000
 _RANGES: Final = 25
@@ -108,7 +110,10 @@ def _spelled(found: Constant, kind: Type, node: Any) -> str:
     if kind.category == "D":
         whole = coerce(found, t.INTERVAL, "implicit")
         assert isinstance(whole, Constant) and whole.text is not None
-        return f"INTERVAL '{parse_interval(whole.text)[0]}' MONTH"
+        months = parse_interval(whole.text)[0]
+        if months > MOST_MONTHS:
+            refuse("a window frame of so many months", node)
+        return f"INTERVAL '{months}' MONTH"
     if kind == t.INTERVAL:
         span = coerce(found, t.INTERVAL, "implicit")
         assert isinstance(span, Constant) and span.text is not None

@@ -150,11 +150,11 @@ def regexp_replace(node: exp.Expr, types: Types) -> exp.Expr:
         raise NotSupported("regexp_replace with a pattern or replacement that is no literal is not supported")
     prefix = "(?i)" if "i" in flag_text else ""
     if "g" in flag_text:
-        found, new = prefix + pattern.name, java_replacement(replacement.name)
+        found, new = prefix + pattern.name, java_replacement(replacement.name, 9)
     else:
         found = f"{prefix}^((?s:.*?))({pattern.name})((?s:.*))$"
         groups = pattern.name.count("(") - pattern.name.count("\\(") - pattern.name.count("(?")
-        new = "$1" + java_replacement(replacement.name, 2) + f"${groups + 3}"
+        new = "$1" + java_replacement(replacement.name, 9, 2) + f"${groups + 3}"
     return fn("REGEXP_REPLACE", node.this, exp.Literal.string(found), exp.Literal.string(new))
 
 

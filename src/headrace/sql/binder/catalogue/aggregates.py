@@ -76,12 +76,13 @@ _AGGREGATES: Final[list[AggregateEntry]] = [
         ("var_samp", "var_samp"), ("var_pop", "var_pop"))),
     _entry("string_agg", "text, text", "text", "string_agg"),
     *(_entry(n, f"any, {k}", "*", f"{s}({{0}}, {{1}})") for n, s in (("arg_min", "min_by"), ("arg_max", "max_by")) for k in _SORTABLE),
-    *(_entry(n, "float8, float8", "float8", f"{n}({{0}}, {{1}})") for n in ("covar_pop", "covar_samp", "corr")),
+    *(_entry(n, "float8, float8", "float8", f"{n}({{d}}{{0}}, {{1}})") for n in ("covar_pop", "covar_samp", "corr")),
     _entry("approx_count_distinct", "any", "int8", "approx_count_distinct({0})"),
     _entry("any_value", "anyelement", "*", "any_value({0})"),
     _entry("count_if", "bool", "int8", "count_if({d}{0})"),
     _entry("array_agg", "anynonarray", "*[]", "array_agg"),
-    *(_entry(n, k, "*", f"{n}({{0}})") for n in ("bit_and", "bit_or", "bit_xor") for k in t.INTEGERS),
+    *(_entry(n, k, "*", f"{n}({{0}})") for n in ("bit_and", "bit_or") for k in t.INTEGERS),
+    *(_entry("bit_xor", k, "*", "bit_xor({d}{0})") for k in t.INTEGERS),
 ]  # fmt: skip
 _WINDOWS: Final[list[AggregateEntry]] = [
     _entry("row_number", "", "int8", "CAST(row_number() {w} AS BIGINT)"),

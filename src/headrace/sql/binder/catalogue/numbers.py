@@ -196,10 +196,11 @@ _TRUNC = "CASE WHEN {0} < 0 THEN CEIL({0}, {n}) ELSE FLOOR({0}, {n}) END"
 
 
 def average_of(form_of_sum: Expr, form_of_count: Expr) -> Expr:
-    """A sum divided by a count, to 16 places at least."""
+    """A sum divided by a count, to 16 places at least where there is room for them beside the digits of the sum."""
     precision, scale = t.digits(form_of_sum.type)
     counted = plain(form_of_count, t.decimal(15, 0))
-    whole_digits = min(precision - scale, t.DIGITS - max(scale, 16))
+    places = max(4, min(16, t.DIGITS - (precision - scale)))
+    whole_digits = min(precision - scale, t.DIGITS - max(scale, places))
     summed = _limited(form_of_sum, whole_digits + scale, scale)
     kind = adjusted(whole_digits + scale + 16, scale + 16)
     return Call(kind, "({0} / {1})", (summed, counted))
