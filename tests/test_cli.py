@@ -35,6 +35,8 @@ class FakeDatabase(Database):
     role = Role
     def session(self, parameters=None, *, user="root"):
         return super().session(parameters or {})
+    def client_session(self, parameters):
+        return self.session(parameters)
     def close(self):
         print("closed", self.opened, self.closed, flush=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import structlog
 from memory_session import Database
 
 import clients
@@ -171,6 +172,16 @@ def test_who_may_not_log_in_is_told_after_the_proof_only(served: Served) -> None
     assert "is not permitted to log in" in refused(server, "locked", password="x")
 
 
+@pytest.fixture
+def plain_log() -> Iterator[None]:
+    """Messages are printed, whatever others have made of it."""
+    config = structlog.get_config()
+    structlog.reset_defaults()
+    yield
+    structlog.configure(**config)
+
+
+@pytest.mark.usefixtures("plain_log")
 def test_the_log_says_who_was_turned_away(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     server = served(SCRAM)
     refused(server, password="close sesame")

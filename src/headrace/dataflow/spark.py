@@ -328,9 +328,8 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
     pools.write_text(_POOLS)
     log_conf.write_text(_LOGGING)
     return {
-        # Regular expressions recurse for each character; a text that is too deep fails its own task, and no more.
+        # Java's regular expressions with alternatives in a loop recurse for each character of a text.
         _JAVA_OPTIONS: f"-Xss4m -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
-        "spark.executor.killOnFatalErrorDepth": "0",
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
