@@ -12,7 +12,7 @@ from headrace.session.database import Database, connect
 
 @pytest.fixture(scope="module")
 def database(spark: SparkSession) -> Iterator[Database]:
-    settings = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200)
+    settings = Settings(run_fsync=False, catalog_commit_sync=False, barrier_interval_ms=200, secret_keys="A" * 43 + "=")
     with connect(spark=spark, settings=settings) as found:
         yield found
 
