@@ -181,7 +181,8 @@ class LogStore:
             fault_point("catalog.fence.before")
             if not self._put_batch(batch):
                 if lost % _KNOCKS_AFTER == 0:
-                    self._call("knocking", partial(self._transport.put, KNOCK, b"", create=False))
+                    with suppress(FileExistsError):  # another opener knocks
+                        self._call("knocking", partial(self._transport.put, KNOCK, b"", create=True))
                 log = self._behind(log)
             elif self.was_rolled_up(batch.at):
                 # The name was free because its batch had been deleted: nobody reads what has been put there.
