@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors import base, sinks
+from headrace.connectors import base, sinks, sources
 from headrace.connectors.base import Admission, Offsets, ReadBatch
 from headrace.connectors.confidential import hiding
 from headrace.connectors.datagen import DatagenSource
@@ -69,7 +69,7 @@ class Leaky(DatagenSource):
 
 @pytest.fixture(autouse=True)
 def leaky(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setitem(base._CONNECTORS, "leaky", (__name__, "Leaky"))
+    monkeypatch.setitem(sources._CONNECTORS, "leaky", (__name__, "Leaky"))
     monkeypatch.setattr(Leaky, "fails_in", "")
     Leaky.opened.clear()
     return {"connector": "leaky", "number_of_rows": "3", "rows_per_second": "unlimited"}

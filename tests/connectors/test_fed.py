@@ -11,7 +11,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common import span, time_of_day
 from headrace.common.columns import Column
 from headrace.common.jsonb import document
-from headrace.connectors import base, sinks
+from headrace.connectors import sinks, sources
 from headrace.errors import InvalidParameter, NotSupported, SourceError, UndefinedTable
 from headrace.session.execution import fed
 
@@ -74,16 +74,16 @@ def test_passwords_have_to_be_secrets() -> None:
     for check, options in (
         (sinks.check_secret_options, {"connector": "postgres", "password": "x"}),
         (sinks.check_secret_options, {"connector": "kafka", "properties.sasl.password": "x"}),
-        (base.check_secret_options, {"connector": "kafka", "properties.ssl.key.password": "x"}),
-        (base.check_secret_options, {"connector": "kafka", "properties.sasl.oauthbearer.client.secret": "x"}),
-        (base.check_secret_options, {"connector": "postgres-cdc", "password": "x"}),
+        (sources.check_secret_options, {"connector": "kafka", "properties.ssl.key.password": "x"}),
+        (sources.check_secret_options, {"connector": "kafka", "properties.sasl.oauthbearer.client.secret": "x"}),
+        (sources.check_secret_options, {"connector": "postgres-cdc", "password": "x"}),
     ):
         with pytest.raises(InvalidParameter, match="has to be a secret") as caught:
             check(options, [])
         assert "SECRET s" in str(caught.value.hint)
-    base.check_secret_options({"connector": "postgres-cdc", "username": "x"}, ["password"])
+    sources.check_secret_options({"connector": "postgres-cdc", "username": "x"}, ["password"])
 
 
 def test_only_records_that_say_what_they_do_feed_a_table_by_key() -> None:
-    kinds = {name: base.feeds({"connector": name}) for name in base.connector_names()}
+    kinds = {name: sources.feeds({"connector": name}) for name in sources.connector_names()}
     assert [name for name, feeds in kinds.items() if feeds] == ["kafka", "postgres-cdc"]
