@@ -19,7 +19,8 @@ from headrace.errors import InvalidParameter, NotSupported
 
 SOURCE: Final = Declared(
     (
-        Option("path", "A directory, a glob (`**` for any number of folders; links to one folder are followed once), a "
+        Option("path", "A directory, a glob (`**` for any number of folders, in stores without those that begin with "
+               "`_`; links to one folder are followed once), a "
                "file, or a list of them separated by commas: a path, `file:///path`, `s3://bucket/path`, "
                "`gs://bucket/path` or `az://container/path`. New files are followed.", required=True),
         Option("format", "What the files are; by default their extensions say it, and others are left alone. "

@@ -219,4 +219,4 @@ def _folders(base: str) -> Iterator[str]:
             raise
         yield path
         inside = above | {folder}
-        left += [(os.path.join(path, name), inside) for name in names if not hidden(name)]
+        left += [(os.path.join(path, name), inside) for name in names if not name.startswith(".")]
