@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace.state.objects import StoredObject, make_directory, prepare_directory
+from headrace.state.objects import StoredObject, make_directory, prepare_directory, sync_directory
 
 
 class Directory:
@@ -51,13 +51,8 @@ class Directory:
             os.close(fd)
 
     def _flush(self, folder: Path) -> None:
-        if not self._sync:
-            return
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if self._sync:
+            sync_directory(folder)
 
     def get(self, path: str, offset: int, length: int) -> Any:
         """See `Transport`."""

@@ -10,7 +10,6 @@ which its owner can ever come back. docs/design/0016 tells why that is enough.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import secrets
 import threading
@@ -61,6 +60,7 @@ from headrace.catalog.store import (
 from headrace.common.faults import fault_point
 from headrace.errors import CorruptObject, DiskFull, Fenced, HeadraceError, StorageError
 from headrace.state.iopool import IoPool
+from headrace.state.objects import is_full
 from headrace.state.transport import Transport
 
 _READ_ATTEMPTS: Final = 10
@@ -526,7 +526,7 @@ class LogStore:
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
-            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+            kind = DiskFull if is_full(error) else StorageError
             raise kind(f"{doing} failed: {error.strerror or error}") from error
 
     def _get(self, name: str) -> bytes:

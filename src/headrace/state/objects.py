@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 from headrace.errors import CorruptObject, DiskFull, ObjectMissing, StorageError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What filesystems without links answer."""
 _durable: set[tuple[str, int]] = set()
@@ -33,6 +32,11 @@ _LARGE_BYTES = 64 << 10
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 ALIGNMENT = 64
 """Sections start at multiples of this many bytes, as Arrow wants its buffers."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room on the disk, or no more of it for this user."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def storage_errors(doing: str, name: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _FULL:
+        if is_full(error):
             raise DiskFull(
                 f"no space left while {doing} object {name}",
                 detail=reason,
@@ -189,7 +193,7 @@ class ObjectWriter:
             self._named = True
             if self._fsync:
                 directory = Path(self._target).parent
-                _sync_directory(directory)
+                sync_directory(directory)
                 _sync_entries(directory, Path(self._root))
 
     @property
@@ -293,7 +297,7 @@ def _sync_entries(directory: Path, root: Path) -> None:
     """
     found = []
     while directory not in (root, directory.parent) and (identity := _identity(directory)) not in _durable:
-        _sync_directory(directory.parent)
+        sync_directory(directory.parent)
         found.append(identity)
         directory = directory.parent
     if len(_durable) >= _DURABLE_AT_MOST:
@@ -307,10 +311,11 @@ def prepare_directory(directory: Path) -> None:
     make_directory(directory)
     for parent in directory.parents:
         with suppress(PermissionError):  # what may not be read was not made here
-            _sync_directory(parent)
+            sync_directory(parent)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Force the names in a directory to the disk. Raises `OSError`."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -362,7 +367,7 @@ def sync_object(root: str | os.PathLike[str], path: str) -> None:
         finally:
             os.close(fd)
         for directory in (target.parent, *target.parent.parents):
-            _sync_directory(directory)
+            sync_directory(directory)
             if directory == Path(root):
                 break
 

@@ -21,6 +21,7 @@ from headrace.connectors.file_options import spelled
 from headrace.connectors.file_out import COMPRESSIONS, FORMATS, check_format, file_writer
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition
 from headrace.errors import DiskFull, InvalidParameter, NotSupported, SinkError
+from headrace.state.objects import is_full, sync_directory
 
 SINK = Declared(
     (
@@ -66,14 +67,14 @@ class FileSink(Sink):
         made = self._directory / f".{name}.{position.attempt}"
         try:
             if target.exists():
-                _sync(self._directory)  # whoever gave it its name may not have come to that
+                sync_directory(self._directory)  # whoever gave it its name may not have come to that
                 return 0
             rows = self._write(made, _rows(batches, len(self.columns)))
             with suppress(FileExistsError):  # another attempt has been faster, with the same rows
                 os.link(made, target)
-            _sync(self._directory)
+            sync_directory(self._directory)
         except OSError as error:
-            kind = DiskFull if error.errno == 28 else SinkError
+            kind = DiskFull if is_full(error) else SinkError
             raise kind(f"the file {target} cannot be written: {error.strerror}") from error
         finally:
             with suppress(OSError):
@@ -98,11 +99,3 @@ def _rows(batches: Iterable[pa.RecordBatch], width: int) -> Iterator[pa.RecordBa
         weights = np.asarray(batch.column(WEIGHT_COLUMN))
         rows = batch.select(range(width))
         yield rows if (weights == 1).all() else rows.take(np.repeat(np.arange(len(weights)), weights))
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
