@@ -20,6 +20,7 @@ from headrace.connectors.file_out import COMPRESSIONS, FORMATS
 from headrace.connectors.file_stores import local_path
 from headrace.connectors.object_store import STORE, URL, Bucket, scheme_of
 from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidParameter, SinkError
+from headrace.state.objects import is_full, sync_directory
 
 MANIFEST: Final = "_manifest.json"
 OPTIONS: Final = Declared(
@@ -33,7 +34,9 @@ OPTIONS: Final = Declared(
 )  # fmt: skip
 
 
-_OF_FORMAT: Final = {"compression": "parquet", "header": "csv", "delimiter": "csv"}
+_OF_FORMAT: Final = {
+    "compression": "parquet", "header": "csv", "delimiter": "csv", "null_string": "csv", "multiline": "csv",
+}  # fmt: skip
 
 
 def check_of_format(format: str, options: Iterable[str]) -> None:
@@ -129,12 +132,12 @@ class Directory:
                 hint = "name a directory that all hosts have mounted at the same place, or an object store"
                 raise SinkError(f"the server does not see all files that tasks have written to {self._made}", hint=hint)
             self.put(MANIFEST, _reading(manifest(self.copy_id, files)))
-            _sync(self._made)
+            sync_directory(self._made)
             try:
                 self._made.rename(self.path)
             except OSError as error:
                 raise _taken(self.path) if os.path.lexists(self.path) else error from error
-            _sync(Path(self.path).parent)
+            sync_directory(Path(self.path).parent)
 
     def give_up(self) -> None:
         """See `Folder`."""
@@ -213,13 +216,5 @@ def _told(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DiskFull if error.errno == 28 else SinkError
+        kind = DiskFull if is_full(error) else SinkError
         raise kind(f"files cannot be written to {path}: {error.strerror or error}") from error
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -23,7 +23,7 @@ from headrace.connectors.file_out import check_format
 from headrace.connectors.file_stores import local_path
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.object_store import STORE, scheme_of
-from headrace.connectors.options import refuse_open, refuse_secrets
+from headrace.connectors.options import check_secrets
 from headrace.connectors.sources import check_secret_options, open_source
 from headrace.coordinator.watermarks import declared
 from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
@@ -66,6 +66,8 @@ def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
     _check_names(FROM, [*statement.options, *named])
     options = {"connector": "files", "path": statement.place, **_AS_IN_POSTGRES, **statement.options}
     check_secret_options(options, named)
+    if "format" in statement.options:
+        copy_out.check_of_format(statement.options["format"], statement.options)
     _check_absolute(statement.place, options)
     values = session.database.coordinator.secrets(named)
     read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
@@ -112,9 +114,9 @@ def copy_to_files(session: Session, statement: st.CopyToFiles) -> Result:
         query = query_of(session, statement.table, statement.columns)[0]
     named = secrets.named(session, statement)
     _check_names(copy_out.OPTIONS, [*statement.options, *named])
-    refuse_open(name for name in statement.options if copy_out.OPTIONS.takes_secret(name))
-    refuse_secrets({"connector": "COPY"}, [name for name in named if not copy_out.OPTIONS.takes_secret(name)])
-    values = copy_out.OPTIONS.read({"connector": "COPY", **statement.options})
+    options = {"connector": "COPY", **statement.options}
+    check_secrets(copy_out.OPTIONS.takes_secret, options, named)
+    values = copy_out.OPTIONS.read(options)
     copy_out.check_of_format(values["format"], statement.options)
     _check_absolute(statement.place, statement.options)
     found = session.database.coordinator.secrets(named)
