@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Final
 
 from headrace.connectors.declared import Declared
-from headrace.connectors.options import refuse_open, refuse_secrets
+from headrace.connectors.options import check_secrets
 from headrace.errors import InvalidParameter
 
 
@@ -92,8 +92,7 @@ def check(kind: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> 
             raise InvalidParameter(
                 f"option {name} is none of a connection of type {kind}", hint=f"options: {', '.join(own)}"
             )
-    refuse_open(name for name in options if declared.takes_secret(name))
-    refuse_secrets({"connector": kind}, [name for name in secrets if not declared.takes_secret(name)])
+    check_secrets(declared.takes_secret, {"connector": kind, **options}, secrets)
     given = {"connector": kind, **options, **secrets}
     declared.read(given)
     if found.check is not None:

@@ -57,7 +57,8 @@ def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
     """The row that each key has now, and the keys that had another one or none."""
     rows = whole.select(range(width))
     with duckdb.connect(config=dict(_SETTINGS)) as connection:
-        placed, names = _numbered(rows)
+        placed = _numbered(rows)
+        names = ", ".join(placed.column_names)
         placed = placed.append_column(WEIGHT_COLUMN, whole.column(WEIGHT_COLUMN))
         connection.register("taken", placed.append_column(_PLACE, pa.array(np.arange(whole.num_rows))))
         # Only places come back: no value is to go through types that are not Arrow's own.
@@ -74,25 +75,25 @@ def _net(whole: pa.Table, width: int, key: Sequence[str]) -> Changes:
 
 def without(table: pa.Table, keys: pa.Table) -> pa.Table:
     """The rows of a table whose keys are not among these."""
-    own, names = _numbered(table.select(keys.column_names))
-    same = " AND ".join(f"t.{name} = k.{name}" for name in names.split(", "))
+    own = _numbered(table.select(keys.column_names))
+    same = " AND ".join(f"t.{name} = k.{name}" for name in own.column_names)
     with duckdb.connect(config=dict(_SETTINGS)) as connection:
         connection.register("t", own.append_column(_PLACE, pa.array(np.arange(table.num_rows))))
-        connection.register("k", _numbered(keys)[0])
+        connection.register("k", _numbered(keys))
         found = connection.sql(f"SELECT t.{_PLACE} AS n FROM t ANTI JOIN k ON {same} ORDER BY n").to_arrow_table()
     return table.take(found.column("n"))
 
 
-def _numbered(table: pa.Table) -> tuple[pa.Table, str]:
-    """The table with names by place, and these as SQL: DuckDB takes names for one that differ in case alone."""
-    names = [f"c{i}" for i in range(table.num_columns)]
-    return table.rename_columns(names), ", ".join(names)
+def _numbered(table: pa.Table) -> pa.Table:
+    """The table with names by place: DuckDB takes names for one that differ in case alone."""
+    return table.rename_columns([f"c{i}" for i in range(table.num_columns)])
 
 
 def _check_key(connection: Any, keys: pa.Table, weights: np.ndarray[Any, Any]) -> None:
-    own, names = _numbered(keys)
+    own = _numbered(keys)
+    names = ", ".join(own.column_names)
     connection.register("come", own.append_column(WEIGHT_COLUMN, pa.array(weights)))
-    missing = " OR ".join(f"{name} IS NULL" for name in names.split(", "))
+    missing = " OR ".join(f"{name} IS NULL" for name in own.column_names)
     found = connection.sql(
         f"SELECT {names} FROM come GROUP BY {names} HAVING sum({WEIGHT_COLUMN}) > 1 OR {missing} LIMIT 1"
     ).fetchall()
@@ -101,7 +102,8 @@ def _check_key(connection: Any, keys: pa.Table, weights: np.ndarray[Any, Any]) -
 
 
 def _distinct(connection: Any, keys: pa.Table) -> pa.Table:
-    own, names = _numbered(keys)
+    own = _numbered(keys)
+    names = ", ".join(own.column_names)
     connection.register("touched", own.append_column(_PLACE, pa.array(np.arange(keys.num_rows))))
     found = connection.sql(f"SELECT min({_PLACE}) AS n FROM touched GROUP BY {names} ORDER BY n").to_arrow_table()
     return keys.take(found.column("n"))

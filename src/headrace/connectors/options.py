@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.errors import InvalidParameter
 
@@ -30,7 +30,7 @@ def parse_duration_ms(text: str) -> float | None:
     return float(match[1]) * _UNITS_MS[match[2]] if match else None
 
 
-def refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
+def _refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
     """Raise `InvalidParameter` for options that were given a secret, and are not made for that."""
     if refused:
         raise InvalidParameter(
@@ -40,7 +40,7 @@ def refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
         )
 
 
-def refuse_open(names: Iterable[str]) -> None:
+def _refuse_open(names: Iterable[str]) -> None:
     """Raise `InvalidParameter` for a password among options whose values are written in the statement."""
     for name in names:
         if name.endswith(_CONFIDENTIAL) or name.rpartition(".")[2] == "password":
@@ -48,6 +48,15 @@ def refuse_open(names: Iterable[str]) -> None:
                 f"option {name} has to be a secret: everybody can read a statement's text",
                 hint=f"CREATE SECRET s AS '...'; and then {name} = SECRET s",
             )
+
+
+def check_secrets(takes_secret: Callable[[str], bool], options: Mapping[str, str], secrets: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way.
+
+    `options` are those with their values, the connector among them; `secrets` the names of those that are secrets.
+    """
+    _refuse_open(name for name in options if takes_secret(name))
+    _refuse_secrets(options, [name for name in secrets if not takes_secret(name)])
 
 
 class OptionReader:

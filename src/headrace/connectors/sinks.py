@@ -23,7 +23,7 @@ import pyarrow as pa
 from headrace.common.columns import Column
 from headrace.connectors.declared import Declared
 from headrace.connectors.leaving import columns_outside
-from headrace.connectors.options import OptionReader, refuse_open, refuse_secrets
+from headrace.connectors.options import OptionReader, check_secrets
 from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
@@ -147,10 +147,8 @@ def only_counts(options: Mapping[str, str]) -> bool:
 
 
 def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way."""
-    kind = _kind(options)
-    refuse_open(name for name in options if kind.takes_secret(name))
-    refuse_secrets(options, [name for name in names if not kind.takes_secret(name)])
+    """See `check_secrets`."""
+    check_secrets(_kind(options).takes_secret, options, names)
 
 
 def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:

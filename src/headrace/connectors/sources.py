@@ -8,7 +8,7 @@ from importlib import import_module
 from headrace.common.columns import Column
 from headrace.connectors.base import Source
 from headrace.connectors.confidential import ConfidentialSource, hiding
-from headrace.connectors.options import refuse_open, refuse_secrets
+from headrace.connectors.options import check_secrets
 from headrace.errors import InvalidParameter
 
 _CONNECTORS: dict[str, tuple[str, str]] = {
@@ -65,10 +65,8 @@ def added_columns(options: Mapping[str, str]) -> list[Column]:
 
 
 def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise `InvalidParameter` for a secret as the value of an option that has to be readable, and the other way."""
-    connector = _connector(options)
-    refuse_open(name for name in options if connector.takes_secret(name))
-    refuse_secrets(options, [name for name in names if not connector.takes_secret(name)])
+    """See `check_secrets`."""
+    check_secrets(_connector(options).takes_secret, options, names)
 
 
 def connector_names() -> list[str]:

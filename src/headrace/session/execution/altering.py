@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
-from headrace.errors import (
-    InvalidParameter,
-    NotSupported,
-    WrongObjectType,
-)
+from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.execution import grants, subscriptions
+from headrace.session.execution.existing import refuse_automatic
 from headrace.session.names import kind_name, label
 from headrace.session.parts import parts_of
 from headrace.session.result import Notice, Result
@@ -20,7 +17,6 @@ from headrace.sql import statements as st
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-from headrace.session.execution.existing import refuse_automatic
 
 
 def alter(session: Session, statement: st.AlterJob) -> Result:

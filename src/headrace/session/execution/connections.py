@@ -15,11 +15,11 @@ from headrace.catalog.records import ObjectRecord
 from headrace.connectors import connections
 from headrace.connectors.confidential import hiding
 from headrace.connectors.connections import Given
-from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
+from headrace.errors import InvalidParameter
 from headrace.session.execution import secrets
-from headrace.session.execution.existing import taken
+from headrace.session.execution.existing import of_kind, taken
 from headrace.session.execution.owning import owned
-from headrace.session.names import kind_name, label
+from headrace.session.names import label
 from headrace.session.result import Result
 from headrace.sql import statements as st
 
@@ -71,20 +71,11 @@ def resolved(
     given = Given(dict(options), secrets.named(session, statement))
     if statement.connection is None:
         return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))
-    record = _connection(session, statement.connection)
+    record = of_kind(session, statement.connection, "connection")
     session.rights.require("U", record)
     there = Given(dict(record.options), dict(record.secrets))
     given = connections.joined(label(record), record.payload[TYPE], there, given)
     return Resolved(given.options, given.secrets, (*secrets.dependencies(given.secrets), record.id))
-
-
-def _connection(session: Session, name: st.TableName) -> ObjectRecord:
-    found = session.names().find(name)
-    if found is None:
-        raise UndefinedObject(f'connection "{name}" does not exist', hint="CREATE CONNECTION makes one")
-    if found.kind != "connection":
-        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a connection')
-    return found
 
 
 def shown(session: Session, record: ObjectRecord) -> str:

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
-from headrace.errors import (
-    DependentObjectsExist,
-    HeadraceError,
-    NotSupported,
-    WrongObjectType,
-)
+from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, WrongObjectType
 from headrace.session.execution import fed, routines
+from headrace.session.execution.existing import missing, refuse_automatic
 from headrace.session.names import RELATIONS, kind_name, label
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
@@ -22,7 +18,6 @@ from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-from headrace.session.execution.existing import missing, refuse_automatic
 
 
 def drop(session: Session, statement: st.Drop) -> Result:

@@ -16,7 +16,7 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.session.execution import sharing
-from headrace.session.names import label
+from headrace.session.names import kind_name, label
 from headrace.session.result import Notice, Result
 from headrace.sql.statements import TableName
 
@@ -39,6 +39,16 @@ def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Resul
         text = f'{what} "{name.name}" already exists, skipping'
         return Result(tag, notices=[Notice(text, "NOTICE", error.sqlstate)])
     raise error(f'{what} "{name.name}" already exists')
+
+
+def of_kind(session: Session, name: TableName, kind: str) -> ObjectRecord:
+    """The object of a kind that a name stands for. Raises `UndefinedObject`, `WrongObjectType`."""
+    found = session.names().find(name)
+    if found is None:
+        raise UndefinedObject(f'{kind} "{name}" does not exist', hint=f"CREATE {kind.upper()} makes one")
+    if found.kind != kind:
+        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a {kind}')
+    return found
 
 
 def refuse_automatic(session: Session, record: ObjectRecord, done: str) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
-from headrace.errors import InvalidParameter, UndefinedObject, WrongObjectType
-from headrace.session.execution.existing import taken
+from headrace.errors import InvalidParameter
+from headrace.session.execution.existing import of_kind, taken
 from headrace.session.execution.owning import owned
-from headrace.session.names import kind_name
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
-from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -37,7 +35,7 @@ def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
     found = session.names().find(statement.name)
     if found is None and statement.if_exists:
         return Result("ALTER SECRET", notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
-    record = _secret(session, statement.name)
+    record = of_kind(session, statement.name, "secret")
     session.rights.require_owner(record)
     session.database.coordinator.alter_secret(record.id, statement.value)
     return Result("ALTER SECRET")
@@ -48,7 +46,7 @@ def named(session: Session, statement: Naming) -> dict[str, int]:
     both = sorted(set(statement.secrets) & set(statement.options))
     if both:
         raise InvalidParameter(f"option {both[0]} is given twice, once as a secret")
-    found = {option: _secret(session, name) for option, name in statement.secrets.items()}
+    found = {option: of_kind(session, name, "secret") for option, name in statement.secrets.items()}
     for record in found.values():
         session.rights.require("U", record)
     return {option: record.id for option, record in found.items()}
@@ -57,12 +55,3 @@ def named(session: Session, statement: Naming) -> dict[str, int]:
 def dependencies(secrets: Mapping[str, int]) -> tuple[int, ...]:
     """The secrets, each once."""
     return tuple(sorted(set(secrets.values())))
-
-
-def _secret(session: Session, name: TableName) -> ObjectRecord:
-    found = session.names().find(name)
-    if found is None:
-        raise UndefinedObject(f'secret "{name}" does not exist', hint="CREATE SECRET makes one")
-    if found.kind != "secret":
-        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a secret')
-    return found
