@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
+import pytest
 
+from headrace.errors import HeadraceError
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.session import Session
@@ -39,6 +41,13 @@ def check_views_follow(database: Database, views: Mapping[str, str], changes: Se
 
 def _sorted(database: Database, query: str) -> list[str]:
     return sorted(map(str, database.sql(query).rows()))
+
+
+def refused(database: Database, sql: str) -> str:
+    """What a statement is refused with: SQLSTATE and message."""
+    with pytest.raises(HeadraceError) as caught:
+        database.sql(sql)
+    return f"{caught.value.sqlstate} {caught.value.message}"
 
 
 def run(session: Session, *statements: str) -> list[tuple[Any, ...]]:

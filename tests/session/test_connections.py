@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from clients import refused
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
@@ -36,12 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def database(spark: SparkSession, folder: Path) -> Iterator[Database]:
     with connect(folder, spark=spark, settings=settings(folder)) as found:
         yield found
-
-
-def refused(database: Database, sql: str) -> str:
-    with pytest.raises(HeadraceError) as caught:
-        database.sql(sql)
-    return f"{caught.value.sqlstate} {caught.value.message}"
 
 
 def test_the_example_of_the_page(database: Database, logical: Postgres) -> None:

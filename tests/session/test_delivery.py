@@ -12,19 +12,13 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
+from clients import refused
 from headrace.config import Settings
-from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
 from postgres import HOST, Postgres
 from support import eventually
 
 APPEND = "type = 'append-only'"
-
-
-def refused(database: Database, sql: str) -> str:
-    with pytest.raises(HeadraceError) as caught:
-        database.sql(sql)
-    return f"{caught.value.sqlstate} {caught.value}"
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from clients import refused
 from headrace.config import Settings
 from headrace.coordinator.writes import handing
 from headrace.errors import HeadraceError
@@ -37,12 +38,6 @@ def _nothing_left(database: Database) -> Iterator[None]:
 
 def rows(database: Database, sql: str) -> list[tuple[object, ...]]:
     return sorted(database.sql(sql).rows(), key=str)
-
-
-def refused(database: Database, sql: str) -> str:
-    with pytest.raises(HeadraceError) as caught:
-        database.sql(sql)
-    return f"{caught.value.sqlstate} {caught.value.message}"
 
 
 def test_changes_of_a_view_go_into_a_table(database: Database) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
+from clients import refused
 from headrace.config import Settings
-from headrace.errors import HeadraceError
 from headrace.session.database import Database, connect
 
 _SOURCE = """CREATE SOURCE bid WITH (connector = 'nexmark', nexmark.table.type = 'Bid', event_num = 2000,
@@ -20,12 +19,6 @@ def job(database: Database, name: str) -> dict[str, Any]:
     heads = database.sql("SELECT name, status, rows_in, rows_out, epochs, kind FROM headrace_catalog.jobs")
     found = [dict(zip(("name", "status", "rows_in", "rows_out", "epochs", "kind"), row)) for row in heads.rows()]
     return next(row for row in found if row["name"] == name)
-
-
-def refused(database: Database, sql: str) -> str:
-    with pytest.raises(HeadraceError) as caught:
-        database.sql(sql)
-    return f"{caught.value.sqlstate} {caught.value}"
 
 
 def test_blackhole(database: Database) -> None:
