@@ -25,7 +25,7 @@ from headrace.session.parts import PART
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
-    from headrace.plan.catalyst.bridge import JNode
+    from headrace.plan.catalyst.nodes import Node
     from headrace.session.session import Session
 
 SETTING = "streaming_enable_unaligned_join"
@@ -45,11 +45,11 @@ def create(
         create_planned(session, name, query, {"spark_sql": query}, definition, options, depends)
         return
 
-    def payload_of(node: JNode) -> dict[str, Any]:
+    def payload_of(node: Node) -> dict[str, Any]:
         with planner.lock:
             return to_payload(bridge, node, planner.relation_of)
 
-    def make(join: JNode) -> JNode:
+    def make(join: Node) -> Node:
         part = TableName(name.schema, f"{name.name}$join_{len(made) + 1}")
         payload = {**payload_of(named(bridge, join)), PART: name.name}
         own = {k: v for k, v in options.items() if k in ("parallelism", "max_rows_per_epoch", "checkpoint_interval_ms")}
@@ -85,8 +85,8 @@ def explained(session: Session, query: str) -> list[str]:
     """The joins that would become jobs of their own, for EXPLAIN."""
     joins: list[str] = []
 
-    def make(join: JNode) -> JNode:
-        joins.append(str(join.simpleStringWithNodeId()))
+    def make(join: Node) -> Node:
+        joins.append(join.numbered)
         return join
 
     planner = session.planner
