@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
@@ -71,7 +72,7 @@ def _parse(script: str) -> list[st.Statement]:
 def _placed(statement: st.Statement, text: str, position: int) -> st.Statement:
     """A statement with the text that it was read from, unless that is to be kept nowhere."""
     inner = statement.statement if isinstance(statement, st.Explain) else statement
-    if isinstance(inner, (st.CreateSecret, st.AlterSecret, st.CreateRole, st.AlterRole)):
+    if inner.secret:
         text = inner.text
     return replace(statement, text=text, parsed=text, position=position)
 
@@ -200,7 +201,7 @@ def _prepare(cursor: Cursor) -> st.Statement:
         cursor.expect(")")
     cursor.expect("AS")
     prepared = _inner(cursor)
-    if not isinstance(prepared, (st.Select, st.Insert, st.Update, st.Delete)):
+    if not prepared.preparable:
         raise SyntaxFault("only a query, INSERT, UPDATE or DELETE can be prepared", position=prepared.position)
     return st.Prepare(name, tuple(types), prepared)
 
@@ -327,7 +328,10 @@ def _context_type(sql: str, tokens: Sequence[Token], at: int) -> str | None:
     return None
 
 
-def bind(statement: st.Statement, values: Sequence[str | None], types: Sequence[str | None]) -> st.Statement:
+_S = TypeVar("_S", bound=st.Statement)
+
+
+def bind(statement: _S, values: Sequence[str | None], types: Sequence[str | None]) -> _S:
     """The statement with every `$n` replaced by a typed literal; `values` are text-format values.
 
     A type is Spark's type string, or None to leave it to the context. Raises `InvalidText`, `InvalidDatetime` or
@@ -347,6 +351,7 @@ def bind(statement: st.Statement, values: Sequence[str | None], types: Sequence[
     if not parts:
         return statement
     bound = parse_one("".join([*parts, sql[done:]]))
+    assert isinstance(bound, type(statement))
     return replace(bound, text=sql, position=statement.position)
 
 

@@ -1,13 +1,13 @@
-"""CREATE, DROP and ALTER."""
+"""CREATE of tables, sources, indexes, subscriptions and schemas, and of whatever a job keeps up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
@@ -31,11 +31,12 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
-from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.execution import connections, fed, into, sharing, subscriptions, unaligned
+from headrace.plan.stored import ON_WINDOW_CLOSE
+from headrace.session.execution import connections, fed, sharing, subscriptions
 from headrace.session.execution.as_of import check_as_of
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import TYPED, Bound, kind_name, quoted
+from headrace.session.names import Bound, kind_name, quoted
 from headrace.session.parts import PART
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
@@ -59,7 +60,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
-        columns = _columns(describe(session, Bound(session.localized(statement.query), session.names())))
+        columns = columns_from(describe(session, Bound(session.localized(statement.query), session.names())))
     if not columns:
         raise NotSupported("a table without columns", hint="declare at least one column")
     for column in statement.columns:
@@ -75,7 +76,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     }
     coordinator = session.database.coordinator
     table_id = coordinator.create_relation(
-        _record(session, "table", statement.name, columns, statement.text, statement.primary_key, {}, (), payload)
+        new_record(session, "table", statement.name, columns, statement.text, statement.primary_key, {}, (), payload)
     )
     if statement.query is None:
         return Result("CREATE TABLE")
@@ -128,7 +129,8 @@ def _unlike(columns: tuple[Column, ...]) -> tuple[Column, ...]:
     return columns
 
 
-def _columns(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+def columns_from(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+    """The columns of a relation that is made of a query's, perhaps by other names."""
     found = list(columns)
     if names is not None and len(names) > len(found):
         raise SyntaxFault("more column names than columns in the query")
@@ -156,7 +158,7 @@ def _define_source(
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
-    _check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
+    check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = session.database.coordinator.secrets(named)
     columns = _declared(declared) or tuple(infer_columns(options, values))
@@ -166,7 +168,7 @@ def _define_source(
     source.start_offsets()
     source.claim()
     payload = {**payload, **_watermark(statement.watermark, columns)}
-    record = _record(session, "source", name, columns, statement.text, (), options, given.needed, payload)
+    record = new_record(session, "source", name, columns, statement.text, (), options, given.needed, payload)
     record = replace(record, secrets=named)
     return replace(record, id=session.database.coordinator.create_relation(record))
 
@@ -218,7 +220,7 @@ _HARMLESS = ("datagen", "nexmark", "blackhole")
 """Connectors that reach nothing outside of the server."""
 
 
-def _check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
+def check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
     """Raise `InsufficientPrivilege` for a connector that reaches more than the role may."""
     if options.get("connector") not in _HARMLESS:
         session.rights.require_member(role, action)
@@ -250,80 +252,6 @@ def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dic
     return {
         "watermark": {"column": column.name, "delay_ms": watermark.delay_ms, "expression": watermark.expression}
     }  # fmt: skip
-
-
-def create_view(session: Session, statement: st.CreateView) -> Result:
-    """CREATE VIEW: its query is put in place of its name."""
-    if statement.or_replace or statement.temporary:
-        raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
-    if found is not None:
-        return found
-    names = session.names()
-    bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
-    columns = _columns(describe(session, bound), statement.columns)
-    payload = {"query": statement.query.text, "search_path": list(names.search_path), TYPED: bound.typed}
-    session.database.coordinator.create_relation(
-        _record(session, "view", statement.name, columns, statement.text, (), {}, bound.dependencies(), payload)
-    )
-    return Result("CREATE VIEW")
-
-
-def create_materialized_view(session: Session, statement: st.CreateMaterializedView) -> Result:
-    """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
-    tag = "CREATE MATERIALIZED VIEW"
-    if statement.or_replace:
-        raise NotSupported("OR REPLACE", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, tag)
-    if found is not None:
-        return found
-    bound = Bound(session.localized(statement.query), session.names())
-    text = planned_text(bound, statement.columns)
-    options = dict(statement.options)
-    # What waits for windows to close needs the watermark that its joins pass on.
-    if session.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
-        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
-        return Result(tag)
-    create_planned(
-        session,
-        statement.name,
-        text,
-        {"spark_sql": text, **closing_payload(statement.emit_on_window_close)},
-        statement.text,
-        options,
-        bound.dependencies(),
-    )
-    return Result(tag)
-
-
-def create_sink(session: Session, statement: st.CreateSink) -> Result:
-    """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
-    if found is not None:
-        return found
-    bound = sink_query(session, statement)
-    if statement.into is not None:
-        return _create_sink_into(session, statement, bound)
-    text, given = planned_text(bound, None), connections.resolved(session, statement, sinks.spelled(statement.options))
-    _check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
-    payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
-    create_planned(
-        session, statement.name, text, payload, statement.text, given.options,
-        (*bound.dependencies(), *given.needed), "sink", given.secrets,
-    )  # fmt: skip
-    return Result("CREATE SINK")
-
-
-def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) -> Result:
-    """CREATE SINK ... INTO a table."""
-    wanted = into.into_table(session, statement)
-    text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
-    payload = {"spark_sql": text, INTO: wanted.target.id, **closing_payload(statement.emit_on_window_close)}
-    needed = (*bound.dependencies(), wanted.target.id)
-    create_planned(
-        session, statement.name, text, payload, statement.text, wanted.options, needed, "sink", planned=wanted.planned
-    )
-    return Result("CREATE SINK")
 
 
 def create_index(session: Session, statement: st.CreateIndex) -> Result:
@@ -358,16 +286,6 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     payload = {"spark_sql": text, "on": target.id, "key": list(statement.columns)}
     create_planned(session, statement.name, text, payload, statement.text, {}, (target.id,), "index")
     return Result("CREATE INDEX")
-
-
-def sink_query(session: Session, statement: st.CreateSink) -> Bound:
-    """The query whose changes go into a sink."""
-    query = statement.query
-    if query is None:
-        assert statement.source is not None
-        parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
-        query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
-    return Bound(session.localized(query), session.names())
 
 
 def _check_delivery(plan: ViewPlan) -> None:
@@ -439,7 +357,7 @@ def create_planned(
     with sharing.arranged(session, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = {**payload, "append_only": plan.append_only}
-        record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
+        record = new_record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
         view_id = database.coordinator.create_view(replace(record, secrets=confidential), plan)
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
@@ -504,10 +422,11 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
     return Result("CREATE SCHEMA")
 
 
-def _record(
+def new_record(
     session: Session, kind: str, name: TableName, columns: Sequence[Column], definition: str,
     primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int], payload: Mapping[str, object],
 ) -> ObjectRecord:  # fmt: skip
+    """The record of an object that the session creates now, and owns."""
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
     made = ObjectRecord(
@@ -515,3 +434,12 @@ def _record(
         {**payload, **session.labels},
     )  # fmt: skip
     return owned(session, made)
+
+
+HANDLERS: Final = (
+    Handler(st.CreateTable, create_table),
+    Handler(st.CreateSource, create_source),
+    Handler(st.CreateIndex, create_index),
+    Handler(st.CreateSubscription, create_subscription),
+    Handler(st.CreateSchema, create_schema),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlglot import exp
 
@@ -16,6 +16,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session import functions
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label
@@ -140,3 +141,6 @@ def described(session: Session, name: TableName) -> list[list[object]]:
         ["Strict", "yes" if payload["strict"] else "no"],
         ["Body", body],
     ]
+
+
+HANDLERS: Final = (Handler(st.CreateFunction, create_function),)
