@@ -51,7 +51,7 @@ from headrace.session.scripts import run_script
 from headrace.session.system.functions import localize
 from headrace.session.texts import KnownTexts
 from headrace.session.transactions import Transaction
-from headrace.session.variables import SEVERITIES, Variables, duration_ms
+from headrace.session.variables import SEVERITIES, Variables, defaults_of, duration_ms
 from headrace.sql import statements as st
 from headrace.sql.parser import parse, parse_one
 from headrace.sql.query import Query
@@ -81,7 +81,7 @@ class Session:
         self.database = database
         self.number: int = next(_numbers)
         self.began_ms = database.now_ms()
-        self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self.variables = Variables(**{**defaults_of(database.settings), **(settings or {})})
         self.greetings: list[Notice] = []
         """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user

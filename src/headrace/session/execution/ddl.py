@@ -13,9 +13,10 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
 from headrace.connectors.confidential import hiding
+from headrace.connectors.job_options import GROUP, PARALLELISM
 from headrace.connectors.sinks import drops_retractions
 from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
-from headrace.coordinator.options import GROUP, on_error
+from headrace.coordinator.options import on_error
 from headrace.errors import (
     DatatypeMismatch,
     DuplicateObject,
@@ -183,7 +184,7 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
     given = connections.resolved(session, statement, statement.options)
     options, key = given.options, statement.primary_key
-    of_job = {name: value for name, value in options.items() if name in ("checkpoint_group", "parallelism")}
+    of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
     declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
     if key and not feeds(options):
@@ -370,7 +371,7 @@ def in_group(session: Session, options: Mapping[str, str], *, alone: bool) -> di
     `alone`: it delivers by epochs of its own, so it checkpoints for itself unless told otherwise.
     """
     group = "own" if alone else session.variables.get("default_checkpoint_group")
-    return {"checkpoint_group": group, **options} if group else dict(options)
+    return {GROUP: group, **options} if group else dict(options)
 
 
 def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:
