@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 from pyspark import Accumulator, SparkContext
 
 from headrace.dataflow.acknowledgements import Acknowledgements
@@ -34,7 +33,8 @@ from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
-from headrace.plan.bridge import Bridge, PythonStages
+from headrace.plan.catalyst.answers import UNANSWERED
+from headrace.plan.catalyst.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.proof import confirm
@@ -235,7 +235,7 @@ class EpochRunner:
 
     def _end(self, params: EpochParams) -> None:
         forget_attempt(params.spool_root, params.attempt)
-        with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
+        with suppress(*UNANSWERED):  # Spark may have ended; that is told by the error of the job
             self._context.setLocalProperty(property_of(self._number), None)
             self._context.setLocalProperty(secrets_property_of(self._number), None)
 

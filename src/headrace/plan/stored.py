@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.catalyst.answers import CallFailed, first_line
+from headrace.plan.catalyst.bridge import Bridge, JNode
 from headrace.plan.derive import SNAPSHOT_PREFIX
 from headrace.plan.python import CALLS
 
@@ -55,10 +55,9 @@ def stored_query(planner: Planner, payload: Mapping[str, Any]) -> str | DataFram
     bridge = planner.bridge
     try:
         return bridge.frame(from_payload(bridge, payload, lambda i: bridge.analyzed(planner.relation_frame(i))))
-    except (Py4JError, ValueError, KeyError) as error:
-        cause = str(getattr(error, "java_exception", None) or error).split("\n")[0]
+    except (CallFailed, ValueError, KeyError) as error:
         raise NotSupported(
-            f"the stored plan of the DataFrame cannot be read: {cause}",
+            f"the stored plan of the DataFrame cannot be read: {first_line(error)}",
             hint="its rows stay readable; drop the view and create it again to have it kept up to date",
         ) from error
 

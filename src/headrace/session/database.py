@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 from structlog import get_logger
@@ -33,6 +32,7 @@ from headrace.dataflow import kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
 from headrace.dataflow.spark import SparkStart, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
+from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.planner import Planner
 from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
@@ -485,7 +485,7 @@ class Database:
             if self._start is not None and spark is None:
                 self._start.abandon()
             elif self._start is not None and spark is not None:
-                with suppress(Py4JError, OSError):  # its JVM may have ended before
+                with suppress(*UNANSWERED):  # its JVM may have ended before
                     spark.stop()
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)

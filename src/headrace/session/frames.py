@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import NotSupported, SyntaxFault
-from headrace.plan.bridge import JNode
+from headrace.plan.catalyst.answers import Raised
+from headrace.plan.catalyst.bridge import JNode
 from headrace.plan.failures import translated
 from headrace.plan.python import names_called
 from headrace.plan.stored import closing_payload, leaf_ids, to_payload
@@ -41,7 +41,7 @@ def create_view(
         definition = "-- DataFrame\n" + str(analyzed.toString())[:10_000]
         try:
             payload = to_payload(bridge, analyzed, id_of)
-        except Py4JJavaError as error:
+        except Raised as error:
             raise NotSupported(
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error

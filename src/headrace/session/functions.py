@@ -29,6 +29,7 @@ from headrace.common.columns import arrow_type
 from headrace.dataflow.operators import functions as code
 from headrace.dataflow.operators.functions import Definition, NoFunction
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, StatementError, SyntaxFault
+from headrace.plan.catalyst.running import register_function
 from headrace.sql.binder.world import Form, Routine
 from headrace.sql.statements import CreateFunction
 from headrace.sql.types import is_own, pg_type_text
@@ -326,7 +327,7 @@ def register(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
             if isinstance(made, UserDefinedTableFunction):
                 session.udtf.register(name, made)
             else:
-                session._jsparkSession.udf().registerPython(name, made._judf)
+                register_function(session, name, made)
 
 
 def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:

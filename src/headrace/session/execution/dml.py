@@ -19,7 +19,8 @@ from headrace.errors import (
     NotSupported,
     SyntaxFault,
 )
-from headrace.session.engine import columns_of, stream
+from headrace.plan.catalyst.running import stream
+from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large

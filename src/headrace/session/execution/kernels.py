@@ -20,7 +20,7 @@ from headrace.coordinator.writes.layout import Key
 from headrace.dataflow.kernels import register
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.queries import KernelQuery, kernel_query
-from headrace.plan.bridge import Bridge
+from headrace.plan.catalyst.bridge import Bridge
 from headrace.session.engine import columns_of
 from headrace.session.execution.select import compute
 from headrace.session.execution.snapshots import open_snapshot

@@ -13,7 +13,8 @@ from sqlglot import exp
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
-from headrace.session.engine import columns_of, stream
+from headrace.plan.catalyst.running import stream
+from headrace.session.engine import columns_of
 from headrace.session.execution.simple import constant_row
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.introspection import asked

@@ -19,6 +19,7 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
+from headrace.plan.catalyst.running import physical_text
 from headrace.session.execution import connections, into, routines, sharing, unaligned
 from headrace.session.execution.ddl import in_group, planned_text, sink_query
 from headrace.session.execution.select import frame_of
@@ -345,5 +346,5 @@ def query_plan(session: Session, bound: Bound) -> list[str]:
     with ExitStack() as stack:
         frame = frame_of(session, bound, open_snapshot(session, bound, stack))
         with session.jobs.running("EXPLAIN"):
-            plan = str(frame._jdf.queryExecution().executedPlan().treeString())
+            plan = physical_text(frame)
     return [line for line in plan.splitlines() if line.strip()]

@@ -25,7 +25,7 @@ from headrace.session.parts import PART
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
-    from headrace.plan.bridge import JNode
+    from headrace.plan.catalyst.bridge import JNode
     from headrace.session.session import Session
 
 SETTING = "streaming_enable_unaligned_join"

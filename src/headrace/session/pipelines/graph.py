@@ -14,7 +14,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.connectors.sources import infer_columns
 from headrace.errors import HeadraceError, InvalidParameter, StatementError
-from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.catalyst.bridge import Bridge, JNode
 from headrace.plan.failures import translate
 from headrace.plan.python import CALLS
 from headrace.plan.tree import canonical
