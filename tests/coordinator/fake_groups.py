@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fake_database import Database
 
+from headrace.catalog.contents import MaterializedViewContent
 from headrace.catalog.records import ObjectRecord, RunRecord
 from headrace.catalog.state import Change
 from headrace.common import faults
@@ -36,7 +37,7 @@ class Groups(Database):
     def grouped(self, name: str, group: str, *inputs: int, wait: bool = True, **options: str) -> int:
         sql = ",".join(map(str, inputs))
         record = ObjectRecord(
-            0, "materialized_view", "public", name, payload={"spark_sql": sql},
+            0, MaterializedViewContent(spark_sql=sql), "public", name,
             options={"checkpoint_group": group, **options},
         )  # fmt: skip
         made = self.c.create_view(record, self.planner.plan(sql))  # type: ignore[arg-type]

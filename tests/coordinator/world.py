@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.catalog.contents import CONTENTS, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
 from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
@@ -195,7 +196,7 @@ class World(Graph[RelationState, SimJob]):
     def transact(self, edits: Sequence[Edit]) -> None:
         """Apply edits by the catalog's rules, and check what must hold after every transaction."""
         before = {i: j.committed_epoch for i, j in self.state.jobs.items()}
-        remaps = [r for s in self.relations.values() if s.kind == "source" for r in self.state.all_remaps(s.id)[-2:]]
+        remaps = [r for s in self.relations.values() if s.external for r in self.state.all_remaps(s.id)[-2:]]
         self.state.apply(plan_change(self.state, edits, 0))
         self.transactions += 1
         for i, job in self.state.jobs.items():
@@ -210,7 +211,7 @@ class World(Graph[RelationState, SimJob]):
     def create(self, kind: str, name: str = "") -> int:
         """A table or a source."""
         made = self.id()
-        record = ObjectRecord(made, kind, "public", name or f"{kind}{made}")  # type: ignore[arg-type]
+        record = ObjectRecord(made, CONTENTS[kind](), "public", name or f"{kind}{made}")
         relation = RelationState(record)
         edits: list[Edit] = [Put(record)]
         if kind == "table":
@@ -230,7 +231,9 @@ class World(Graph[RelationState, SimJob]):
             return None
         tables = {name: self.id() for name in tables_of(kind)}
         joined = not any(j.group == group for j in self.jobs.values())
-        record = ObjectRecord(made, "materialized_view", "public", f"v{made}", depends_on=tuple(dict.fromkeys(inputs)))
+        record = ObjectRecord(
+            made, MaterializedViewContent(), "public", f"v{made}", depends_on=tuple(dict.fromkeys(inputs))
+        )
         plan = {"upstreams": list(dict.fromkeys(inputs)), "inputs": list(inputs), "kind": kind}
         edits: list[Edit] = [Put(record), Put(JobRecord(made, group, "creating", plan=plan, joined=joined))]
         edits += [Put(StateTableRecord.from_table_schema(i, made, n, SCHEMA)) for n, i in tables.items()]
@@ -340,9 +343,9 @@ class World(Graph[RelationState, SimJob]):
         return self.known[relation, epoch]
 
     def _model(self, relation: int, epoch: int) -> Rows:
-        if relation in self.writes and self.relations[relation].kind == "table":
+        if relation in self.writes and self.relations[relation].writable:
             return summed(change for at, change in self.writes[relation] if at <= epoch)
-        if self.relations[relation].kind == "source":
+        if self.relations[relation].external:
             remap = self.state.offsets_at(relation, epoch)
             return Counter(source_row(n) for n in range(0 if remap is None else remap.offsets["0"]))
         plan = self.state.jobs[relation].plan
@@ -350,7 +353,7 @@ class World(Graph[RelationState, SimJob]):
 
     def check(self, relation: int, epoch: int) -> None:
         """I13, I14, I16, CK-1, PC-40: what is readable is the view's definition at that epoch, now and ever after."""
-        if self.relations[relation].kind == "source":
+        if self.relations[relation].external:
             return
         found = self.content(relation, epoch)
         assert found == clean(self.model(relation, epoch)), f"relation {relation} at epoch {epoch >> 16}"
@@ -406,12 +409,12 @@ class World(Graph[RelationState, SimJob]):
         """Forget what is in memory, and take up what is durable; views that are `broken` cannot be planned any more."""
         self.jobs, self.pinned = {}, []
         self.under_way.clear()
-        objects = {o.id: o for o in self.state.objects_of("table", "source", "materialized_view")}
+        objects = {o.id: o for o in self.state.objects_of(TableContent, SourceContent, MaterializedViewContent)}
         self.relations = {}
         for i, record in objects.items():
             self.relations[i] = self._recovered(record)
         for i, found in sorted(self.state.jobs.items()):
-            if objects[i].kind == "materialized_view":
+            if objects[i].content.has_job:
                 self.jobs[i] = SimJob(
                     i, objects[i].name, tuple(found.plan["upstreams"]),
                     {t.operator: t.id for t in self.state.tables_of(i)}, found.group, found.status,
@@ -429,7 +432,7 @@ class World(Graph[RelationState, SimJob]):
             self.transact([Put(replace(self.state.jobs[j.id], joined=False)) for j in out])
 
     def _recovered(self, record: ObjectRecord) -> RelationState:
-        if record.kind == "source":
+        if record.content.external:
             remaps = self.state.all_remaps(record.id)
             return RelationState(record, changes=ChangeLog((r.epoch, r.epoch) for r in remaps), bound=bool(remaps))
         table = next(t for t in self.state.tables_of(record.id) if t.operator == ROWS)

@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.plan.tree import Sharable
 
-AUTOMATIC = "automatic"
-"""In the payload of an index: it is the system's."""
 SCHEMA = "headrace_internal"
 """Where automatic indexes are, as no object of a user can be: their names clash with none."""
 _STORED = "sharable"
@@ -36,7 +35,7 @@ class WantedIndex:
 
 def is_automatic(record: ObjectRecord) -> bool:
     """Whether an object is an index that the system has made."""
-    return bool(record.payload.get(AUTOMATIC))
+    return isinstance(record.content, IndexContent) and record.content.automatic
 
 
 def stored(sides: Sequence[Sharable]) -> dict[str, list[list[object]]]:
@@ -62,8 +61,11 @@ def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[W
 
 def index_of(state: CatalogState, group: str, side: Sharable) -> ObjectRecord | None:
     """The automatic index of a group for a side."""
-    made = [o for o in (state.objects.get(j.id) for j in state.jobs_in(group)) if o is not None and is_automatic(o)]
-    return next((o for o in made if (o.payload["on"], tuple(o.payload["key"])) == (side.relation, side.key)), None)
+    for found in (state.objects.get(j.id) for j in state.jobs_in(group)):
+        content = found.content if found is not None and is_automatic(found) else None
+        if isinstance(content, IndexContent) and (content.on, content.key) == (side.relation, side.key):
+            return found
+    return None
 
 
 def name_of(relation: ObjectRecord, group: str, side: Sharable) -> str:
@@ -87,4 +89,4 @@ def unused(state: CatalogState, going: Collection[int]) -> list[int]:
 
 def abandoned(state: CatalogState) -> list[int]:
     """Automatic indexes that nothing uses: a crash came between them and the view that they were made for."""
-    return [o.id for o in state.objects_of("index") if is_automatic(o) and not state.dependents(o.id)]
+    return [o.id for o in state.objects_of(IndexContent) if is_automatic(o) and not state.dependents(o.id)]
