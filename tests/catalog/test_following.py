@@ -22,6 +22,7 @@ from headrace.catalog.log_store import LogOptions, LogStore
 from headrace.catalog.moving import Places, move
 from headrace.catalog.places import PlaceOptions, canonical
 from headrace.catalog.records import (
+    JobPlan,
     JobRecord,
     ObjectRecord,
     PositionRecord,
@@ -66,7 +67,7 @@ def state_table(table_id: int, job_id: int) -> StateTableRecord:
 def table(n: int) -> list[Edit]:
     return [
         Put(ObjectRecord(n, TableContent(), "public", f"t{n}")),
-        Put(JobRecord(n, f"table-{n}", "created", plan={"kind": "table"})),
+        Put(JobRecord(n, f"table-{n}", "created", plan=JobPlan(kind="table"))),
         Put(state_table(n + 1, n)),
     ]
 

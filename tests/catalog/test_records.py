@@ -23,6 +23,7 @@ from headrace.catalog.contents import (
 from headrace.catalog.records import (
     RECORD_TYPES,
     EventRecord,
+    JobPlan,
     JobRecord,
     ObjectRecord,
     PositionRecord,
@@ -116,13 +117,20 @@ records: st.SearchStrategy[Record] = st.one_of(
         secrets=st.dictionaries(texts, i64, max_size=2),
     ),
     st.builds(
+        JobPlan,
         JobRecord,
         id=i64,
         group=texts,
         status=st.sampled_from(["creating", "created", "paused", "quarantined"]),
         committed_epoch=epochs,
         frontier=epochs,
-        plan=payloads,
+        plan=st.builds(
+            JobPlan,
+            fingerprint=st.none() | texts,
+            upstreams=st.none() | tuples(i64),
+            sharable=tuples(st.tuples(i64, tuples(texts))),
+        )
+        | st.dictionaries(st.sampled_from(["newer", "newest"]), json_values).map(JobPlan.from_json),
         options=options,
         exact=tuples(st.tuples(epochs, epochs)),
     ),

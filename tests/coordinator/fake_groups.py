@@ -60,7 +60,7 @@ def check_catalog(db: Database) -> None:
     """PC-16, PC-47: along each edge the input's checkpoint is the later one; a job's tables have one epoch."""
     state = db.catalog.image
     for record in state.jobs.values():
-        for upstream in record.plan.get("upstreams", ()):
+        for upstream in record.plan.upstreams or ():
             if upstream in state.jobs and record.committed_epoch:
                 assert state.jobs[upstream].committed_epoch >= record.committed_epoch
         assert len({t.committed_epoch for t in state.tables_of(record.id)} | {record.committed_epoch}) <= 1

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from headrace.catalog.contents import Content, IndexContent, MaterializedViewContent, TableContent
-from headrace.catalog.records import JobRecord, ObjectRecord
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.automatic import (
     SCHEMA,
@@ -39,7 +39,7 @@ class World:
 
     def view(self, *depends_on: int, group: str = "g", keeps: Sequence[Sharable] = ()) -> int:
         made = self._add(MaterializedViewContent(), *depends_on)
-        self.jobs[made] = JobRecord(made, group, "created", plan={"fingerprint": "f", **stored(keeps)})
+        self.jobs[made] = JobRecord(made, group, "created", plan=JobPlan(fingerprint="f", sharable=stored(keeps)))
         return made
 
     def index(self, side: Sharable, group: str = "g", status: str = "created", by_hand: bool = False) -> int:

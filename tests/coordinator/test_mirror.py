@@ -17,7 +17,7 @@ from headrace.catalog.edits import AddEvent, AdvanceJob, CommitTable, Delete, Ed
 from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.catalog.moving import Places
 from headrace.catalog.places import PlaceOptions
-from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.mirror import complete_epoch, mirror
 from headrace.coordinator.standby import Standby
@@ -57,7 +57,7 @@ class Active:
         status = "created" if content.writable else "creating"
         return [
             Put(ObjectRecord(i, content, "public", f"o{i}", depends_on=tuple(u for u in upstreams if u is not None))),
-            Put(JobRecord(i, f"g{i}", status, plan={"upstreams": upstreams})),
+            Put(JobRecord(i, f"g{i}", status, plan=JobPlan(upstreams=tuple(u for u in upstreams if u is not None)))),
             Put(StateTableRecord.from_table_schema(table, i, ROWS, SCHEMA)),
         ]
 

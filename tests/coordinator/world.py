@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.catalog.contents import CONTENTS, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
-from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs
@@ -201,7 +201,7 @@ class World(Graph[RelationState, SimJob]):
         self.transactions += 1
         for i, job in self.state.jobs.items():
             assert job.committed_epoch >= before.get(i, 0), "I6: a committed epoch went back"
-            for up in job.plan.get("upstreams", ()):
+            for up in job.plan.upstreams or ():
                 if job.committed_epoch and up in self.state.jobs:
                     assert self.state.jobs[up].committed_epoch >= job.committed_epoch, "PC-16"
             assert len({t.committed_epoch for t in self.state.tables_of(i)} | {job.committed_epoch}) == 1, "PC-47"
@@ -234,7 +234,7 @@ class World(Graph[RelationState, SimJob]):
         record = ObjectRecord(
             made, MaterializedViewContent(), "public", f"v{made}", depends_on=tuple(dict.fromkeys(inputs))
         )
-        plan = {"upstreams": list(dict.fromkeys(inputs)), "inputs": list(inputs), "kind": kind}
+        plan = JobPlan(upstreams=record.depends_on, more={"query": kind, "inputs": inputs})
         edits: list[Edit] = [Put(record), Put(JobRecord(made, group, "creating", plan=plan, joined=joined))]
         edits += [Put(StateTableRecord.from_table_schema(i, made, n, SCHEMA)) for n, i in tables.items()]
         self.transact(edits)
@@ -349,7 +349,7 @@ class World(Graph[RelationState, SimJob]):
             remap = self.state.offsets_at(relation, epoch)
             return Counter(source_row(n) for n in range(0 if remap is None else remap.offsets["0"]))
         plan = self.state.jobs[relation].plan
-        return evaluate(plan["kind"], [self.model(i, epoch) for i in plan["inputs"]], epoch)
+        return evaluate(plan.more["query"], [self.model(i, epoch) for i in plan.more["inputs"]], epoch)
 
     def check(self, relation: int, epoch: int) -> None:
         """I13, I14, I16, CK-1, PC-40: what is readable is the view's definition at that epoch, now and ever after."""
@@ -371,7 +371,7 @@ class World(Graph[RelationState, SimJob]):
             for n, t in job.tables.items()
         }
         state = {n: self._sum(refs, 0, 1 << 63) for n, refs in own.items()}
-        inputs = self.state.jobs[job.id].plan["inputs"]
+        inputs = self.state.jobs[job.id].plan.more["inputs"]
         deltas = [self._delta(epoch, part, work, i) for i in inputs]
         if job.kind == "shared":
             state["0/right"] = self._so_far(epoch, part, work, inputs[-1])
@@ -416,12 +416,12 @@ class World(Graph[RelationState, SimJob]):
         for i, found in sorted(self.state.jobs.items()):
             if objects[i].content.has_job:
                 self.jobs[i] = SimJob(
-                    i, objects[i].name, tuple(found.plan["upstreams"]),
+                    i, objects[i].name, found.plan.upstreams or (),
                     {t.operator: t.id for t in self.state.tables_of(i)}, found.group, found.status,
-                    found.committed_epoch, found.exact, joined=found.joined, kind=found.plan["kind"],
+                    found.committed_epoch, found.exact, joined=found.joined, kind=found.plan.more["query"],
                     position=position_of(self.state.positions_of(i)), due=found.due_epoch,
-                    temporal=found.plan["kind"] == "timed",
-                    changes_only=changes_only(found.plan["kind"], found.plan["inputs"]),
+                    temporal=found.plan.more["query"] == "timed",
+                    changes_only=changes_only(found.plan.more["query"], found.plan.more["inputs"]),
                 )  # fmt: skip
         for job in self.jobs.values():
             if broken(job.id) != (job.status == "quarantined"):

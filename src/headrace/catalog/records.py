@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 import pyarrow as pa
 
 from headrace.catalog.contents import CONTENTS, Content, ObjectKind
+from headrace.catalog.encoding import Stored, rare
 from headrace.common.columns import Column
 from headrace.errors import CorruptObject, OperationalError
 from headrace.state.schema import Combine, RunRef, TableSchema
@@ -128,6 +129,24 @@ class ObjectRecord(_Record):
 
 
 @dataclass(frozen=True, slots=True)
+class JobPlan(Stored):
+    """What tells a job's plan, and what recovery must know of it before it is planned again. None: nothing is said."""
+
+    kind: Literal["table"] | None = field(default=None, metadata=rare())
+    """`table` for a table's own job, which has no plan."""
+    fingerprint: str | None = field(default=None, metadata=rare())
+    """What identifies the plan, so that state is only read by the operators that wrote it."""
+    upstreams: tuple[int, ...] | None = field(default=None, metadata=rare())
+    """The relations that it reads."""
+    lookups: tuple[int, ...] | None = field(default=None, metadata=rare())
+    """Those of them of which it takes in no changes."""
+    arrangements: tuple[int, ...] | None = field(default=None, metadata=rare())
+    """The relations and indexes whose rows its joins look up instead of keeping them."""
+    sharable: tuple[tuple[int, tuple[str, ...]], ...] = field(default=(), metadata=rare())
+    """Relation and columns of each side that it keeps, and that an index could have instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord(_Record):
     """What recovery needs to know of a job, and nothing else."""
 
@@ -141,8 +160,7 @@ class JobRecord(_Record):
     committed_epoch: int = 0
     frontier: int = 0
     """The job's relation will not change any more at or below this epoch."""
-    plan: dict[str, Any] = field(default_factory=dict)
-    """Fingerprint and layout of the incremental plan, as JSON values."""
+    plan: JobPlan = JobPlan()
     options: dict[str, str] = field(default_factory=dict)
     exact: tuple[tuple[int, int], ...] = ()
     """Closed ranges of epochs at which the content equals the definition over the inputs, ascending."""
@@ -161,7 +179,12 @@ class JobRecord(_Record):
         """The inverse of `to_json`."""
         data = dict(data)
         data["exact"] = tuple((low, high) for low, high in data["exact"])
+        data["plan"] = JobPlan.from_json(data.get("plan", {}))
         return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return {**_Record.to_json(self), "plan": self.plan.to_json()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from headrace.plan.tree import Sharable
 
 SCHEMA = "headrace_internal"
 """Where automatic indexes are, as no object of a user can be: their names clash with none."""
-_STORED = "sharable"
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ def is_automatic(record: ObjectRecord) -> bool:
     return isinstance(record.content, IndexContent) and record.content.automatic
 
 
-def stored(sides: Sequence[Sharable]) -> dict[str, list[list[object]]]:
+def stored(sides: Sequence[Sharable]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """What the record of a view's job says of the sides that it keeps and could share."""
-    return {_STORED: [[s.relation, list(s.key)] for s in sorted(set(sides))]} if sides else {}
+    return tuple((side.relation, side.key) for side in sorted(set(sides)))
 
 
 def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[WantedIndex]:
@@ -48,7 +47,7 @@ def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[W
 
     There is one if it has been made, or if another view of the group, or the new one itself, keeps the same once more.
     """
-    others = {(relation, tuple(key)) for j in state.jobs_in(group) for relation, key in j.plan.get(_STORED, ())}
+    others = {side for job in state.jobs_in(group) for side in job.plan.sharable}
     found = []
     for side, times in sorted(Counter(sides).items()):
         index = index_of(state, group, side)

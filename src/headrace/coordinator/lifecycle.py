@@ -23,7 +23,7 @@ from headrace.catalog.contents import (
     TableContent,
 )
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
-from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, StateTableRecord
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source
@@ -219,7 +219,7 @@ class Lifecycle:
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
         content = record.content_as(PlannedContent)
-        arrangements = job_record.plan.get("arrangements", ())
+        arrangements = job_record.plan.arrangements or ()
         query = stored_query(self._planner, content)
         plan = self._planner.plan(
             query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
@@ -231,7 +231,7 @@ class Lifecycle:
             plan = plan.into(record.options)
         elif isinstance(content, IndexContent):
             plan = plan.keyed(len(content.key))
-        if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
+        if plan.fingerprint != job_record.plan.fingerprint or set(plan.state_tables()) != set(tables):
             raise JobFailed(
                 f'the plan of {_kind(record)} "{record.name}" is not the one that its state was made by',
                 hint="its rows stay readable; drop the view and create it again to have it kept up to date",
@@ -314,7 +314,7 @@ class Lifecycle:
             if record.content.writable:
                 relation = Relation(record, rows_schema(record), second)
                 assert relation.schema is not None
-                edits.append(Put(JobRecord(first, f"table-{first}", "created", plan={"kind": "table"})))
+                edits.append(Put(JobRecord(first, f"table-{first}", "created", plan=JobPlan(kind="table"))))
                 edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
             elif record.content.external:
                 relation = Relation(record)
@@ -356,10 +356,10 @@ class Lifecycle:
             group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
             joined = not any(j.group == group for j in core.jobs.values())
             lookups = plan.read_only_by_lookup
-            stored = {
-                "fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams), "lookups": sorted(lookups),
-                "arrangements": sorted(plan.arrangements), **automatic.stored(plan.sharable),
-            }  # fmt: skip
+            stored = JobPlan(
+                fingerprint=plan.fingerprint, upstreams=tuple(plan.upstreams), lookups=tuple(sorted(lookups)),
+                arrangements=tuple(sorted(plan.arrangements)), sharable=automatic.stored(plan.sharable),
+            )  # fmt: skip
             runner = self._runner(plan)
             edits: list[Edit] = [
                 Put(record),
@@ -660,7 +660,7 @@ def recovered_job(
     return Job(
         id=record.id,
         name=record.name,
-        upstreams=tuple(job_record.plan.get("upstreams", record.depends_on)),
+        upstreams=record.depends_on if job_record.plan.upstreams is None else job_record.plan.upstreams,
         tables=tables,
         group=job_record.group,
         status=job_record.status,
@@ -670,7 +670,7 @@ def recovered_job(
         position=position,
         joined=job_record.joined,
         due=job_record.due_epoch,
-        lookups=frozenset(job_record.plan.get("lookups", ())),
+        lookups=frozenset(job_record.plan.lookups or ()),
         automatic=automatic.is_automatic(record),
         delivers=_delivers(record),
     )
