@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.catalog.contents import ViewContent
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from headrace.sql.binder.way import COUNTS
@@ -57,7 +58,7 @@ def test_a_view_keeps_the_meaning_that_it_was_created_with(world: Database, monk
     assert isinstance(world.sql("SELECT m FROM older").rows()[0][0], float)
     assert isinstance(world.sql("SELECT m FROM newer").rows()[0][0], Decimal)
     found = [world.catalog.state.object_named("public", name) for name in ("older", "newer")]
-    assert [record is not None and record.payload["typed"] for record in found] == [False, True]
+    assert [record is not None and record.content_as(ViewContent).typed for record in found] == [False, True]
 
 
 def test_changes_divide_and_round_as_postgresql_does(world: Database) -> None:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
@@ -126,8 +127,8 @@ class Session:
         self.subscription_cursors: Named[SubscriptionCursor] = Named("cursor", "34000", "42P03")
         """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.find_portal: Callable[[str], Any] = lambda name: None
-        self.labels: dict[str, object] = {}
-        """Added to the payload of every object that the session creates."""
+        self.pipeline: MadeBy | None = None
+        """The definition of a pipeline for which the session creates objects."""
         self.transaction: Transaction | None = None
         """The transaction that BEGIN has opened."""
         self._writing: Transaction | None = None

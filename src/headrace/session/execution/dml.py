@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.coordinator.watermarks import declared
@@ -119,7 +120,7 @@ def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Colum
         literal = statement.literal_rows(types)
         if literal is not None:
             return _from_literals(session, record, targets, literal)
-        defaults = [record.payload.get("defaults", {}).get(c.name) for c in targets]
+        defaults = [record.content_as(TableContent).defaults.get(c.name) for c in targets]
         names = [c.name for c in targets]
         return _from_query(session, record, targets[:width], statement.rows.query(types, defaults, names))
     if statement.query is not None:
@@ -144,7 +145,7 @@ def _from_literals(
 
 def default_value(session: Session, record: ObjectRecord, column: Column) -> object:
     """The value of a column that an INSERT leaves out."""
-    text = record.payload.get("defaults", {}).get(column.name)
+    text = record.content_as(TableContent).defaults.get(column.name)
     if text is None:
         return None
     known, value = constant_value(text, column.type)
@@ -186,7 +187,7 @@ def update(session: Session, statement: st.Update) -> Result:
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
-    query = update_query(statement, names, record.payload.get("defaults", {}))
+    query = update_query(statement, names, record.content_as(TableContent).defaults)
     assigned = [a.column for a in statement.assignments]
     targets = [*record.columns, *(by_name[n] for n in assigned)]
 
@@ -252,7 +253,7 @@ def _replace(
 
 
 def _refuse_append_only(record: ObjectRecord, verb: str) -> None:
-    if record.payload.get("append_only"):
+    if record.content_as(TableContent).append_only:
         raise NotSupported(f'{verb} on the append-only table "{label(record)}"', hint="declare it without APPEND ONLY")
 
 
@@ -352,7 +353,7 @@ def returning_columns(session: Session, wanted: Returning, record: ObjectRecord,
 def queries_of(record: ObjectRecord, statement: st.Insert | st.Update | st.Delete) -> list[Query]:
     """The queries that a statement on a table stands for, as far as the types of its parameters follow from them."""
     found: list[Query] = []
-    names, defaults = [c.name for c in record.columns], record.payload.get("defaults", {})
+    names, defaults = [c.name for c in record.columns], record.content_as(TableContent).defaults
     if isinstance(statement, st.Update):
         found.append(update_query(statement, names, defaults))
     elif isinstance(statement, st.Delete):

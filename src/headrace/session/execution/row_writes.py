@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.coordinator.watermarks import declared
@@ -148,7 +149,7 @@ def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | N
             make = _insert(record, layout, statement, open_types, ignore)
             letters = letters_of(statement)
             return RowPlan(statement.table, record, "INSERT", letters, make, tuple(open_types), ignore, returned)
-        if record.payload.get("append_only"):
+        if record.content_as(TableContent).append_only:
             return None
         verb = "UPDATE" if isinstance(statement, st.Update) else "DELETE"
         return RowPlan(
@@ -205,7 +206,7 @@ def _cells(
 
 
 def _default(record: ObjectRecord, name: str, kind: str) -> Run:
-    text = record.payload.get("defaults", {}).get(name)
+    text = record.content_as(TableContent).defaults.get(name)
     known, value = (True, None) if text is None else constant_value(text, kind)
     if not known:
         raise NotScalar
