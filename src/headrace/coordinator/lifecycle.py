@@ -27,6 +27,7 @@ from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapReco
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source
+from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.connectors.sinks import delivers
 from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
@@ -34,7 +35,7 @@ from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Known
 from headrace.coordinator.into import refuse_circle, target_of
 from headrace.coordinator.lanes import Lanes
-from headrace.coordinator.options import GROUP, ON_ERROR, checked_options, job_options, on_error, own_group
+from headrace.coordinator.options import checked_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
 from headrace.coordinator.steps import Position, position_of
 from headrace.coordinator.undecided import Undecided
@@ -351,7 +352,7 @@ class Lifecycle:
                 record, id=first, content=content, columns=record.columns or plan.columns, depends_on=depends,
                 created_ms=record.created_ms or core.clock.now_ms(),
             )  # fmt: skip
-            own = job_options(record.options) if isinstance(content, SinkContent) else record.options
+            own = of_job(record.options) if isinstance(content, SinkContent) else record.options
             options = checked_options(own)
             group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
             joined = not any(j.group == group for j in core.jobs.values())

@@ -38,7 +38,7 @@ from headrace.plan.planner import Planner
 from headrace.session import frames, functions
 from headrace.session.access import check_rules
 from headrace.session.engine import Engine
-from headrace.session.execution import ddl, routines, sharing, show
+from headrace.session.execution import ddl, routines, sharing, views
 from headrace.session.execution.kernels import KernelPlans
 from headrace.session.following import Following, since_of
 from headrace.session.held import HeldFrames
@@ -349,7 +349,7 @@ class Database:
             shared = sharing.usable(self._main, {})
             return "\n".join(self._main.planner.plan(query, arrangements=shared).explain())
         bound = Bound(self._main.localized(parse_query(query)), self._main.names())
-        return "\n".join(show.incremental_plan(self._main, bound))
+        return "\n".join(views.incremental_plan(self._main, bound))
 
     def flush(self) -> None:
         """Wait until every view has taken in all that was written before."""

@@ -19,6 +19,7 @@ from headrace.connectors.connections import Given
 from headrace.errors import InvalidParameter
 from headrace.session.execution import secrets
 from headrace.session.execution.existing import of_kind, taken
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.names import label
 from headrace.session.result import Result
@@ -84,3 +85,6 @@ def shown(session: Session, record: ObjectRecord) -> str:
     objects = session.database.catalog.state.objects
     both = record.options | {name: f"SECRET {label(objects[i])}" for name, i in record.secrets.items() if i in objects}
     return ", ".join(f"{name} = {value}" for name, value in sorted(both.items()))
+
+
+HANDLERS: Final = (Handler(st.CreateConnection, create_connection),)

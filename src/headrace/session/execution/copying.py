@@ -24,6 +24,7 @@ from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
 from headrace.session.execution.dml import default_value
+from headrace.session.execution.handler import Handler, InScript
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
 from headrace.session.execution.targets import check_not_null, is_required, target_columns, target_table
@@ -201,3 +202,9 @@ class _Sink:
                 file.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+HANDLERS: Final = (
+    Handler(st.CopyFrom, copy_from, script=InScript.OPENS),
+    Handler(st.CopyTo, copy_to),
+)

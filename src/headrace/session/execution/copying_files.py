@@ -33,6 +33,7 @@ from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
 from headrace.session.execution.dml import default_value
+from headrace.session.execution.handler import Handler, InScript
 from headrace.session.execution.large_writes import insert_frame
 from headrace.session.execution.select import frame_of
 from headrace.session.execution.snapshots import open_snapshot
@@ -179,3 +180,9 @@ def _check_absolute(place: str, options: Mapping[str, str]) -> None:
     paths = [] if scheme_of(place, options) else [local_path(item.strip()) for item in place.split(",")]
     if any(not os.path.isabs(path) for path in paths):
         raise InvalidParameter("relative path not allowed for COPY with files", sqlstate="42602")
+
+
+HANDLERS: Final = (
+    Handler(st.CopyFromFiles, copy_from_files, script=InScript.OPENS),
+    Handler(st.CopyToFiles, copy_to_files),
+)

@@ -1,11 +1,11 @@
-"""CREATE, DROP and ALTER."""
+"""CREATE of tables, sources, indexes, subscriptions and schemas, and of whatever a job keeps up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import (
     Content,
@@ -17,7 +17,6 @@ from headrace.catalog.contents import (
     SinkContent,
     SourceContent,
     TableContent,
-    ViewContent,
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
@@ -25,9 +24,10 @@ from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
 from headrace.connectors import sinks
 from headrace.connectors.confidential import hiding
+from headrace.connectors.job_options import GROUP, PARALLELISM
 from headrace.connectors.sinks import drops_retractions
 from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
-from headrace.coordinator.options import GROUP, on_error
+from headrace.coordinator.options import on_error
 from headrace.errors import (
     DatatypeMismatch,
     DuplicateObject,
@@ -43,8 +43,9 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
-from headrace.session.execution import connections, fed, into, sharing, subscriptions, unaligned
+from headrace.session.execution import connections, fed, sharing, subscriptions
 from headrace.session.execution.as_of import check_as_of
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, quoted
 from headrace.session.result import Notice, Result, ResultColumn
@@ -69,7 +70,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
-        columns = _columns(describe(session, Bound(session.localized(statement.query), session.names())))
+        columns = columns_from(describe(session, Bound(session.localized(statement.query), session.names())))
     if not columns:
         raise NotSupported("a table without columns", hint="declare at least one column")
     for column in statement.columns:
@@ -85,7 +86,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     )
     coordinator = session.database.coordinator
     table_id = coordinator.create_relation(
-        _record(session, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
+        new_record(session, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
     )
     if statement.query is None:
         return Result("CREATE TABLE")
@@ -138,7 +139,8 @@ def _unlike(columns: tuple[Column, ...]) -> tuple[Column, ...]:
     return columns
 
 
-def _columns(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+def columns_from(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+    """The columns of a relation that is made of a query's, perhaps by other names."""
     found = list(columns)
     if names is not None and len(names) > len(found):
         raise SyntaxFault("more column names than columns in the query")
@@ -166,7 +168,7 @@ def _define_source(
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
-    _check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
+    check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = session.database.coordinator.secrets(named)
     columns = _declared(declared) or tuple(infer_columns(options, values))
@@ -176,7 +178,7 @@ def _define_source(
     source.start_offsets()
     source.claim()
     content = SourceContent(part=part, watermark=_watermark(statement.watermark, columns))
-    record = _record(session, content, name, columns, statement.text, (), options, given.needed)
+    record = new_record(session, content, name, columns, statement.text, (), options, given.needed)
     record = replace(record, secrets=named)
     return replace(record, id=session.database.coordinator.create_relation(record))
 
@@ -191,7 +193,7 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
     given = connections.resolved(session, statement, statement.options)
     options, key = given.options, statement.primary_key
-    of_job = {name: value for name, value in options.items() if name in ("checkpoint_group", "parallelism")}
+    of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
     declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
     if key and not feeds(options):
@@ -227,7 +229,7 @@ _HARMLESS = ("datagen", "nexmark", "blackhole")
 """Connectors that reach nothing outside of the server."""
 
 
-def _check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
+def check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
     """Raise `InsufficientPrivilege` for a connector that reaches more than the role may."""
     if options.get("connector") not in _HARMLESS:
         session.rights.require_member(role, action)
@@ -257,81 +259,6 @@ def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> Dec
             hint=f"write {column.name} - INTERVAL '...', the interval positive and without months or years",
         )
     return DeclaredWatermark(column=column.name, delay_ms=watermark.delay_ms, expression=watermark.expression)
-
-
-def create_view(session: Session, statement: st.CreateView) -> Result:
-    """CREATE VIEW: its query is put in place of its name."""
-    if statement.or_replace or statement.temporary:
-        raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
-    if found is not None:
-        return found
-    names = session.names()
-    bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
-    columns = _columns(describe(session, bound), statement.columns)
-    content = ViewContent(query=statement.query.text, search_path=tuple(names.search_path), typed=bound.typed)
-    session.database.coordinator.create_relation(
-        _record(session, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
-    )
-    return Result("CREATE VIEW")
-
-
-def create_materialized_view(session: Session, statement: st.CreateMaterializedView) -> Result:
-    """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
-    tag = "CREATE MATERIALIZED VIEW"
-    if statement.or_replace:
-        raise NotSupported("OR REPLACE", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, tag)
-    if found is not None:
-        return found
-    bound = Bound(session.localized(statement.query), session.names())
-    text = planned_text(bound, statement.columns)
-    options = dict(statement.options)
-    # What waits for windows to close needs the watermark that its joins pass on.
-    if session.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
-        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
-        return Result(tag)
-    create_planned(
-        session,
-        statement.name,
-        text,
-        MaterializedViewContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close),
-        statement.text,
-        options,
-        bound.dependencies(),
-    )
-    return Result(tag)
-
-
-def create_sink(session: Session, statement: st.CreateSink) -> Result:
-    """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
-    if found is not None:
-        return found
-    bound = sink_query(session, statement)
-    if statement.into is not None:
-        return _create_sink_into(session, statement, bound)
-    text, given = planned_text(bound, None), connections.resolved(session, statement, sinks.spelled(statement.options))
-    _check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
-    content = SinkContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close)
-    create_planned(
-        session, statement.name, text, content, statement.text, given.options,
-        (*bound.dependencies(), *given.needed), given.secrets,
-    )  # fmt: skip
-    return Result("CREATE SINK")
-
-
-def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) -> Result:
-    """CREATE SINK ... INTO a table."""
-    wanted = into.into_table(session, statement)
-    text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
-    closing = statement.emit_on_window_close
-    content = SinkContent(spark_sql=text, into=wanted.target.id, emit_on_window_close=closing)
-    needed = (*bound.dependencies(), wanted.target.id)
-    create_planned(
-        session, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned
-    )
-    return Result("CREATE SINK")
 
 
 def create_index(session: Session, statement: st.CreateIndex) -> Result:
@@ -366,16 +293,6 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     content = IndexContent(spark_sql=text, on=target.id, key=tuple(statement.columns))
     create_planned(session, statement.name, text, content, statement.text, {}, (target.id,))
     return Result("CREATE INDEX")
-
-
-def sink_query(session: Session, statement: st.CreateSink) -> Bound:
-    """The query whose changes go into a sink."""
-    query = statement.query
-    if query is None:
-        assert statement.source is not None
-        parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
-        query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
-    return Bound(session.localized(query), session.names())
 
 
 def _check_delivery(plan: ViewPlan) -> None:
@@ -448,7 +365,7 @@ def create_planned(
     with sharing.arranged(session, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = replace(content, append_only=plan.append_only)
-        record = _record(session, described, name, plan.columns, definition, (), own, upstreams)
+        record = new_record(session, described, name, plan.columns, definition, (), own, upstreams)
         view_id = database.coordinator.create_view(replace(record, secrets=confidential), plan)
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
@@ -461,7 +378,7 @@ def in_group(session: Session, options: Mapping[str, str], *, alone: bool) -> di
     `alone`: it delivers by epochs of its own, so it checkpoints for itself unless told otherwise.
     """
     group = "own" if alone else session.variables.get("default_checkpoint_group")
-    return {"checkpoint_group": group, **options} if group else dict(options)
+    return {GROUP: group, **options} if group else dict(options)
 
 
 def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:
@@ -513,10 +430,11 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
     return Result("CREATE SCHEMA")
 
 
-def _record(
+def new_record(
     session: Session, content: Content, name: TableName, columns: Sequence[Column], definition: str,
     primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int],
 ) -> ObjectRecord:  # fmt: skip
+    """The record of an object that the session creates now, and owns."""
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
     made = ObjectRecord(
@@ -524,3 +442,12 @@ def _record(
         tuple(primary_key), options, tuple(depends_on), now,
     )  # fmt: skip
     return owned(session, made)
+
+
+HANDLERS: Final = (
+    Handler(st.CreateTable, create_table),
+    Handler(st.CreateSource, create_source),
+    Handler(st.CreateIndex, create_index),
+    Handler(st.CreateSubscription, create_subscription),
+    Handler(st.CreateSchema, create_schema),
+)

@@ -1,16 +1,19 @@
-"""DROP: what goes together, in which order, and what is in its way."""
+"""DROP: what goes together, in which order, and what is in its way; and CANCEL JOBS."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
-from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, WrongObjectType
+from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic
+from headrace.session.execution.handler import Handler
+from headrace.session.execution.rows import having, rows_result
 from headrace.session.names import kind_called, kind_name, label
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
@@ -19,6 +22,8 @@ from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
+
+_CANCELLED = (("Id", "bigint"),)
 
 
 def drop(session: Session, statement: st.Drop) -> Result:
@@ -36,6 +41,20 @@ def drop(session: Session, statement: st.Drop) -> Result:
             session.rights.require_owner(found, to_drop=True)
             wanted.append(found)
     return Result(tag, notices=[*notices, *drop_records(session, wanted, cascade=statement.cascade)])
+
+
+def cancel_jobs(session: Session, statement: st.CancelJobs) -> Result:
+    """CANCEL JOBS: drop views that are still being created."""
+    state = session.database.catalog.state
+    for job_id in statement.ids:
+        job = state.jobs.get(job_id)
+        if job is None or job.status == "created" or job.exact:
+            raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
+        session.rights.require_owner(state.objects[job_id])
+    parts = parts_of(state, statement.ids)
+    told = fed.drop(session, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
+    found = rows_result("CANCEL JOBS", _CANCELLED, [[i] for i in statement.ids])
+    return replace(found, notices=[*found.notices, *map(Notice, told)])
 
 
 def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
@@ -108,3 +127,9 @@ def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Seque
         detail="\n".join(lines),
         hint="Use DROP ... CASCADE to drop the dependent objects too.",
     )
+
+
+HANDLERS: Final = (
+    Handler(st.Drop, drop),
+    Handler(st.CancelJobs, cancel_jobs, having(_CANCELLED)),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import DefaultGrant, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
@@ -13,12 +13,12 @@ from headrace.errors import (
     InsufficientPrivilege,
     NotSupported,
     StatementError,
-    TransactionError,
     UndefinedObject,
     UndefinedTable,
     WrongObjectType,
 )
 from headrace.session.execution.dropping import drop_records
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import ordered
 from headrace.session.names import kind_name, label
 from headrace.session.parts import is_part, parts_of
@@ -357,8 +357,6 @@ def set_role(session: Session, statement: st.SetRole) -> Result:
     if name is not None and name != session.authenticated:
         _check_becoming(session, name, statement.session)
     if statement.session:
-        if session.transaction is not None:
-            raise TransactionError("SET SESSION AUTHORIZATION cannot run inside a transaction block", sqlstate="25001")
         session.become(name, None)
     else:
         session.become(session.user, name, local=statement.local)
@@ -377,3 +375,13 @@ def _check_becoming(session: Session, name: str, authorization: bool) -> None:
         raise InsufficientPrivilege("permission denied to set session authorization")
     if record is None or record.id not in first.settable:
         raise InsufficientPrivilege(f'permission denied to set role "{name}"')
+
+
+HANDLERS: Final = (
+    Handler(st.Grant, grant),
+    Handler(st.GrantRole, grant_role),
+    Handler(st.AlterDefaultPrivileges, alter_default_privileges),
+    Handler(st.ReassignOwned, reassign_owned),
+    Handler(st.DropOwned, drop_owned),
+    Handler(st.SetRole, set_role, outside=lambda statement: "SET SESSION AUTHORIZATION" if statement.session else None),
+)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
+from headrace.connectors.job_options import GROUP
 from headrace.connectors.options import OptionReader
-from headrace.connectors.sinks import TYPES
+from headrace.connectors.sinks import SINK_OPTIONS, TYPES
 from headrace.coordinator.watermarks import declared
 from headrace.errors import InvalidParameter, NotNullViolation, NotSupported, SyntaxFault, WrongObjectType
 from headrace.plan.planner import ViewPlan
@@ -21,11 +22,6 @@ from headrace.sql import statements as st
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-
-_OPTIONS = (
-    "type", "primary_key", "force_append_only", "snapshot", "checkpoint_group", "parallelism", "checkpoint_interval_ms",
-    "max_rows_per_epoch", "on_error",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,10 +61,10 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
     options = dict(statement.options)
     if statement.secrets or statement.connection is not None:
         raise InvalidParameter("a sink into a table has no connector, so no secret and no connection")
-    unknown = next((name for name in options if name not in _OPTIONS), None)
+    unknown = next((name for name in options if name not in SINK_OPTIONS), None)
     if unknown is not None:
         raise InvalidParameter(
-            f"unknown option {unknown} of a sink into a table", hint=f"options: {', '.join(sorted(_OPTIONS))}"
+            f"unknown option {unknown} of a sink into a table", hint=f"options: {', '.join(sorted(SINK_OPTIONS))}"
         )
     reader, keyed = OptionReader(options), bool(target.primary_key)
     for name in ("force_append_only", "snapshot"):
@@ -77,7 +73,7 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
     kind = reader.choice("type", TYPES, "upsert" if keyed and not fixed else "append-only")
     session.rights.require("awd" if kind == "upsert" else "a", target)
     _check_type(target, kind, options)
-    if options.pop("checkpoint_group", "own") != "own":
+    if options.pop(GROUP, "own") != "own":
         raise NotSupported("option checkpoint_group of a sink into a table", hint="it has a group of its own")
     return IntoTable(target, {**options, "type": kind})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.scram import Verifier
@@ -17,6 +17,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session.execution.grants import check_droppable, granted_role, require_admin, role_meant
+from headrace.session.execution.handler import Handler
 from headrace.session.result import Notice, Result
 from headrace.session.roles import ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
@@ -161,3 +162,10 @@ def _verifier(password: str) -> str:
             "this is no SCRAM-SHA-256 verifier", hint="Give the password itself, or a whole verifier."
         )
     return Verifier.of(password).text
+
+
+HANDLERS: Final = (
+    Handler(st.CreateRole, create_role),
+    Handler(st.AlterRole, alter_role),
+    Handler(st.DropRole, drop_role),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
@@ -18,6 +18,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session import functions
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label
@@ -142,3 +143,6 @@ def described(session: Session, name: TableName) -> list[list[object]]:
         ["Strict", "yes" if content.strict else "no"],
         ["Body", body],
     ]
+
+
+HANDLERS: Final = (Handler(st.CreateFunction, create_function),)

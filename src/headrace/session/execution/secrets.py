@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import SecretContent
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import InvalidParameter
 from headrace.session.execution.existing import of_kind, taken
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -56,3 +57,9 @@ def named(session: Session, statement: Naming) -> dict[str, int]:
 def dependencies(secrets: Mapping[str, int]) -> tuple[int, ...]:
     """The secrets, each once."""
     return tuple(sorted(set(secrets.values())))
+
+
+HANDLERS: Final = (
+    Handler(st.CreateSecret, create_secret),
+    Handler(st.AlterSecret, alter_secret),
+)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from headrace.catalog.contents import IndexContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.connectors.job_options import GROUP, MAX_ROWS, PARALLELISM
 from headrace.coordinator import automatic
 from headrace.coordinator.automatic import WantedIndex, is_automatic
-from headrace.coordinator.options import GROUP
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Sharable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 SETTING = "streaming_use_arrangements"
-_PASSED_ON = ("parallelism", "max_rows_per_epoch")
+_PASSED_ON = (PARALLELISM, MAX_ROWS)
 """Options of a view that the index gets which is made for it."""
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import (
     ConnectionContent,
@@ -25,40 +22,22 @@ from headrace.catalog.contents import (
     ViewContent,
 )
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import arrow_type
 from headrace.config import describe_settings
-from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.running import physical_text
-from headrace.session.execution import connections, into, routines, sharing, unaligned
-from headrace.session.execution.ddl import in_group, planned_text, sink_query
-from headrace.session.execution.select import frame_of
-from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.names import Bound, label
+from headrace.session.execution import connections, routines
+from headrace.session.execution.handler import Columns, Handler, Types
+from headrace.session.execution.rows import Heads, Rows, having, result_columns, rows_result
+from headrace.session.names import label
 from headrace.session.parts import is_part
-from headrace.session.reading.explaining import explained
-from headrace.session.reading.planning import plan_read
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Result
 from headrace.session.system.headrace import sessions_shown, shown_error
 from headrace.sql import statements as st
 from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-
-Heads = Sequence[tuple[str, str]]
-"""Names and Spark types of the columns of a result."""
-Rows = Sequence[Sequence[object]]
-
-
-def rows_result(tag: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Result:
-    """A result of Python values."""
-    arrays = [pa.array([row[i] for row in rows], arrow_type(kind)) for i, (_, kind) in enumerate(columns)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
-    return Result(tag, [ResultColumn(name, kind) for name, kind in columns], iter([batch]))
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
@@ -70,17 +49,15 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 def show(session: Session, statement: st.Show) -> Result:
     """SHOW of lists, definitions and settings."""
-    return rows_result("SHOW", heads(statement), _listing(statement).rows(session, statement))
+    return rows_result("SHOW", _show_heads(statement), _listing(statement).rows(session, statement))
 
 
-def heads(statement: st.Statement) -> Heads:
-    """The columns of what SHOW, DESCRIBE and EXPLAIN return."""
-    if isinstance(statement, st.Show):
-        return _listing(statement).heads or ((statement.setting or "", "string"),)
-    if isinstance(statement, st.Describe):
-        return _FUNCTION_HEADS if statement.kind == "function" else _COLUMN_HEADS
-    assert isinstance(statement, st.Explain)
-    return (("QUERY PLAN", "string"),)
+def _show_heads(statement: st.Show) -> Heads:
+    return _listing(statement).heads or ((statement.setting or "", "string"),)
+
+
+def _describe_show(session: Session, statement: st.Show, types: Types) -> Columns:
+    return result_columns(_show_heads(statement))
 
 
 @dataclass(frozen=True)
@@ -239,15 +216,6 @@ def _progress(session: Session, statement: st.Show) -> Rows:
     ]  # fmt: skip
 
 
-def describe(session: Session, statement: st.Describe) -> Result:
-    """DESCRIBE a relation or a function."""
-    if statement.kind == "function":
-        rows: Rows = routines.described(session, statement.name)
-    else:
-        rows = _columns(session, statement.name, lambda name: True)
-    return rows_result("DESCRIBE", heads(statement), rows)
-
-
 def _texts(*names: str) -> Heads:
     return tuple((name, "string") for name in names)
 
@@ -267,9 +235,7 @@ _PROGRESS_HEADS: Heads = (
     ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("State", "string"), ("Running ms", "bigint"),
     ("Tasks", "string"), ("Rows in", "bigint"), ("Waiting for", "string"),
 )  # fmt: skip
-CANCELLED_HEADS: Heads = (("Id", "bigint"),)
-PROMOTED_HEADS: Heads = (("pg_promote", "boolean"),)
-"""What CANCEL JOBS returns."""
+_PLAN_HEADS: Heads = (("QUERY PLAN", "string"),)
 _EMPTY = ("cursors", "cluster")
 _LISTINGS: dict[str, Listing] = {
     "setting": Listing((), _setting),
@@ -298,67 +264,39 @@ _LISTINGS: dict[str, Listing] = {
 }
 
 
+def describe(session: Session, statement: st.Describe) -> Result:
+    """DESCRIBE a relation or a function."""
+    if statement.kind == "function":
+        rows: Rows = routines.described(session, statement.name)
+    else:
+        rows = _columns(session, statement.name, lambda name: True)
+    return rows_result("DESCRIBE", _heads_of_described(statement), rows)
+
+
+def _heads_of_described(statement: st.Describe) -> Heads:
+    return _FUNCTION_HEADS if statement.kind == "function" else _COLUMN_HEADS
+
+
+def _describe_described(session: Session, statement: st.Describe, types: Types) -> Columns:
+    return result_columns(_heads_of_described(statement))
+
+
 def explain(session: Session, statement: st.Explain) -> Result:
-    """EXPLAIN of a query, of CREATE MATERIALIZED VIEW or of CREATE SINK."""
+    """EXPLAIN of what a handler can explain."""
     inner = statement.statement
-    if not isinstance(inner, st.Select):
+    lines = session.handler(inner).explain
+    if inner.writes or lines is None:
         session.database.coordinator.refuse_writes(f"EXPLAIN {inner.words}")
         session.database.coordinator.wait_ready(session.check)
-    if isinstance(inner, st.CreateMaterializedView):
-        bound = Bound(session.localized(inner.query), session.names())
-        lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close, inner.options)
-    elif isinstance(inner, st.CreateSink):
-        lines = sink_plan(session, inner)
-    elif isinstance(inner, st.Select):
-        planned = plan_read(session, inner.query)
-        if planned is not None:
-            lines = explained(planned.plan)
-        else:
-            lines = query_plan(session, Bound(session.localized(inner.query), session.names()))
-    else:
+    if lines is None:
         raise NotSupported(
             "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."
         )
-    return rows_result("EXPLAIN", heads(statement), [[line] for line in lines])
+    return rows_result("EXPLAIN", _PLAN_HEADS, [[line] for line in lines(session, inner)])
 
 
-def incremental_plan(
-    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False,
-    options: Mapping[str, str] | None = None,
-) -> list[str]:  # fmt: skip
-    """The operators that would keep a view of this query up to date."""
-    text = planned_text(bound, columns)
-    apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
-    joins = unaligned.explained(session, text) if apart else []
-    given = options or {}
-    shared, tolerated = sharing.usable(session, given), on_error(given)
-    plan = session.planner.plan(text, on_window_close=on_window_close, arrangements=shared, on_error=tolerated)
-    return [*plan.explain(), *sharing.explained(session, plan, given), *joins]
-
-
-def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
-    """The operators that would feed a sink."""
-    bound = sink_query(session, statement)
-    text, given = planned_text(bound, None), statement.options
-    wanted = None if statement.into is None else into.into_table(session, statement)
-    if wanted is not None:
-        text = into.rows_text(session, statement, bound, wanted.target, text)
-    else:
-        given = connections.resolved(session, statement, spelled(given)).options
-    options = in_group(session, given, alone=wanted is not None or delivers(given))
-    shared = sharing.usable(session, options)
-    closing, tolerated = statement.emit_on_window_close, on_error(options)
-    plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
-    return [
-        *(plan.into(options) if wanted is None else wanted.planned(plan)).explain(),
-        *sharing.explained(session, plan, options),
-    ]
-
-
-def query_plan(session: Session, bound: Bound) -> list[str]:
-    """Spark's physical plan."""
-    with ExitStack() as stack:
-        frame = frame_of(session, bound, open_snapshot(session, bound, stack))
-        with session.jobs.running("EXPLAIN"):
-            plan = physical_text(frame)
-    return [line for line in plan.splitlines() if line.strip()]
+HANDLERS: Final = (
+    Handler(st.Show, show, _describe_show),
+    Handler(st.Describe, describe, _describe_described),
+    Handler(st.Explain, explain, having(_PLAN_HEADS)),
+)

@@ -23,6 +23,7 @@ from headrace.common.identifiers import quoted_name
 from headrace.coordinator.subscriptions import Feed
 from headrace.errors import HeadraceError, InvalidParameter, ObjectMissing, UndefinedObject, WrongObjectType
 from headrace.session.execution.copying import check_lists
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import outrun
 from headrace.session.names import kind_name, label
 from headrace.session.result import Result, ResultColumn
@@ -378,6 +379,12 @@ class _Followed:
         kinds = [arrow_type(c.type) for c in self._columns[2:]]
         columns = [pa.array([epoch]), pa.array([PROGRESS]), *(pa.nulls(1, kind) for kind in kinds)]
         return pa.RecordBatch.from_arrays(columns, names=[c.name for c in self._columns])
+
+
+HANDLERS: Final = (
+    Handler(st.DeclareSubscriptionCursor, declare),
+    Handler(st.CopySubscribe, copy_subscribe),
+)
 
 
 __all__ = [

@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.catalog.contents import MaterializedViewContent
-from headrace.coordinator.options import ON_ERROR, on_error
+from headrace.connectors.job_options import CHECKPOINT, GROUP, MAX_ROWS, ON_ERROR, PARALLELISM
+from headrace.coordinator.options import on_error
 from headrace.errors import HeadraceError, NotSupported
 from headrace.plan.cuts import cut_joins, in_place_of, named
 from headrace.plan.failures import translated
@@ -53,11 +54,11 @@ def create(
     def make(join: JNode) -> JNode:
         part = TableName(name.schema, f"{name.name}$join_{len(made) + 1}")
         content = replace(content_of(named(bridge, join)), part=name.name)
-        own = {k: v for k, v in options.items() if k in ("parallelism", "max_rows_per_epoch", "checkpoint_interval_ms")}
+        own = {k: v for k, v in options.items() if k in (PARALLELISM, MAX_ROWS, CHECKPOINT)}
         made.append(
             create_planned(
                 session, part, stored_query(planner, content), content, f"-- a join of {name}",
-                {**own, "checkpoint_group": "own"}, depends,
+                {**own, GROUP: "own"}, depends,
             )
         )  # fmt: skip
         return in_place_of(bridge, join, bridge.analyzed(planner.relation_frame(made[-1])))
