@@ -18,7 +18,7 @@ import headrace
 from headrace.config import Settings, describe_settings, unknown_variables
 from headrace.dataflow.spark import _OWN, _with_further, refuse_own
 from headrace.errors import HeadraceError, InvalidParameter, QueryCanceled
-from headrace.plan.bridge import PLANNING_CONF
+from headrace.plan.catalyst.bridge import PLANNING_CONF
 from headrace.session import logs
 from headrace.session.database import Database, connect
 from headrace.session.turns import Turns

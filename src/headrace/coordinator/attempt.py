@@ -149,7 +149,7 @@ def params_of(
     tables = {
         i: TableInput(work.inputs[i].refs, work.inputs[i].keys) if i in work.inputs else TableInput(())
         for i in job.upstreams
-        if core.relation(i).kind != "source"
+        if not core.relation(i).external
     }
     own = {
         name: StateInput(

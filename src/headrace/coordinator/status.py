@@ -137,7 +137,7 @@ class Status:
         return RelationEpochs(
             relation_id=relation.id,
             name=relation.name,
-            kind=relation.kind,
+            kind=relation.record.kind,
             committed_epoch=None if job is None else job.committed,
             frontier=core.frontier(relation.id),
             safe_epoch=relation.safe,

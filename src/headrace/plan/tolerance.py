@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.connectors.options import ON_ERROR
 from headrace.errors import NotSupported
 from headrace.plan.alike import Alike
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 
 if TYPE_CHECKING:
     from headrace.plan.temporal import Clock

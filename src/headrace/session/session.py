@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import (
@@ -96,8 +97,8 @@ class Session:
         self.subscription_cursors: Named[SubscriptionCursor] = Named("cursor", "34000", "42P03")
         """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.find_portal: Callable[[str], Any] = lambda name: None
-        self.labels: dict[str, object] = {}
-        """Added to the payload of every object that the session creates."""
+        self.pipeline: MadeBy | None = None
+        """The definition of a pipeline for which the session creates objects."""
         self.transaction: Transaction | None = None
         """The transaction that BEGIN has opened."""
         self.writing: Transaction | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
@@ -36,7 +37,7 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
         assert statement.target is not None
         grants.give(session, record, statement.target)
         return Result(tag)
-    if record.kind == "subscription" and statement.action == "set":
+    if isinstance(record.content, SubscriptionContent) and statement.action == "set":
         _keep_for(session, record, statement.options)
         return Result(tag)
     if statement.action not in ("pause", "resume", "set"):

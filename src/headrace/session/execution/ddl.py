@@ -7,6 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import (
+    Content,
+    DeclaredWatermark,
+    IndexContent,
+    MaterializedViewContent,
+    PlannedContent,
+    SchemaContent,
+    SinkContent,
+    SourceContent,
+    TableContent,
+)
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
@@ -32,13 +43,11 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
-from headrace.plan.stored import ON_WINDOW_CLOSE
 from headrace.session.execution import connections, fed, sharing, subscriptions
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
 from headrace.session.names import Bound, kind_name, quoted
-from headrace.session.parts import PART
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
@@ -69,15 +78,15 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
             _check_default(session, column.default)
     if statement.append_only and statement.on_conflict == "overwrite":
         raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
-    payload = {
-        **_watermark(statement.watermark, columns),
-        "append_only": statement.append_only,
-        "on_conflict": statement.on_conflict or "overwrite",
-        "defaults": {c.name: c.default for c in statement.columns if c.default is not None},
-    }
+    content = TableContent(
+        watermark=_watermark(statement.watermark, columns),
+        append_only=statement.append_only,
+        on_conflict=statement.on_conflict or "overwrite",
+        defaults={c.name: c.default for c in statement.columns if c.default is not None},
+    )
     coordinator = session.database.coordinator
     table_id = coordinator.create_relation(
-        new_record(session, "table", statement.name, columns, statement.text, statement.primary_key, {}, (), payload)
+        new_record(session, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
     )
     if statement.query is None:
         return Result("CREATE TABLE")
@@ -148,13 +157,13 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     if found is not None:
         return found
     given = connections.resolved(session, statement, statement.options)
-    _define_source(session, statement, statement.name, statement.columns, given, {})
+    _define_source(session, statement, statement.name, statement.columns, given, None)
     return Result("CREATE SOURCE")
 
 
 def _define_source(
     session: Session, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
-    given: connections.Resolved, payload: Mapping[str, object],
+    given: connections.Resolved, part: str | None,
 ) -> ObjectRecord:  # fmt: skip
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
@@ -168,8 +177,8 @@ def _define_source(
     source = open_source(options, columns, values)
     source.start_offsets()
     source.claim()
-    payload = {**payload, **_watermark(statement.watermark, columns)}
-    record = new_record(session, "source", name, columns, statement.text, (), options, given.needed, payload)
+    content = SourceContent(part=part, watermark=_watermark(statement.watermark, columns))
+    record = new_record(session, content, name, columns, statement.text, (), options, given.needed)
     record = replace(record, secrets=named)
     return replace(record, id=session.database.coordinator.create_relation(record))
 
@@ -200,14 +209,13 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         )
     options = settled(options)
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
-    part = {PART: statement.name.name}
     given = replace(given, options=options)
-    source = _define_source(session, statement, hidden, declared or statement.columns, given, part)
+    source = _define_source(session, statement, hidden, declared or statement.columns, given, statement.name.name)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
-        payload: dict[str, object] = {"spark_sql": text}
-        create_planned(session, statement.name, text, payload, statement.text, of_job, (source.id,))
+        content = MaterializedViewContent(spark_sql=text)
+        create_planned(session, statement.name, text, content, statement.text, of_job, (source.id,))
     except BaseException as error:
         with suppress(HeadraceError):
             left = fed.drop(session, [source])
@@ -236,10 +244,10 @@ def _check_default(session: Session, text: str) -> None:
         raise
 
 
-def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dict[str, object]:
+def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> DeclaredWatermark | None:
     """What is stored of `WATERMARK FOR`. Raises `UndefinedColumn`, `DatatypeMismatch`, `NotSupported`."""
     if watermark is None:
-        return {}
+        return None
     column = next((c for c in columns if c.name == watermark.column), None)
     if column is None:
         raise UndefinedColumn(f'column "{watermark.column}" does not exist')
@@ -250,9 +258,7 @@ def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dic
             f"the watermark {watermark.expression}",
             hint=f"write {column.name} - INTERVAL '...', the interval positive and without months or years",
         )
-    return {
-        "watermark": {"column": column.name, "delay_ms": watermark.delay_ms, "expression": watermark.expression}
-    }  # fmt: skip
+    return DeclaredWatermark(column=column.name, delay_ms=watermark.delay_ms, expression=watermark.expression)
 
 
 def create_index(session: Session, statement: st.CreateIndex) -> Result:
@@ -261,7 +267,7 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     if found is not None:
         return found
     target = session.names().get(statement.table)
-    if target.kind not in ("table", "materialized_view"):
+    if not target.content.keeps_rows:
         raise WrongObjectType(
             f'"{statement.table}" is a {kind_name(target)}: indexes are on tables and materialized views'
         )
@@ -284,8 +290,8 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     rest = [n for n in statement.include or names if n not in statement.columns]
     columns = ", ".join(quoted(n) for n in [*statement.columns, *dict.fromkeys(rest)])
     text = f"SELECT {columns} FROM `r{target.id}`"
-    payload = {"spark_sql": text, "on": target.id, "key": list(statement.columns)}
-    create_planned(session, statement.name, text, payload, statement.text, {}, (target.id,), "index")
+    content = IndexContent(spark_sql=text, on=target.id, key=tuple(statement.columns))
+    create_planned(session, statement.name, text, content, statement.text, {}, (target.id,))
     return Result("CREATE INDEX")
 
 
@@ -327,8 +333,8 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 
 
 def create_planned(
-    session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
-    options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
+    session: Session, name: TableName, query: object, content: PlannedContent, definition: str,
+    options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id.
@@ -336,29 +342,30 @@ def create_planned(
     `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
     """
     database = session.database
-    closing = bool(payload.get(ON_WINDOW_CLOSE))
     confidential = dict(named or {})
 
     def made(arrangements: frozenset[int]) -> ViewPlan:
         plan = session.planner.plan(
-            query, on_window_close=closing, arrangements=arrangements, on_error=on_error(options)
-        )
+            query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
+            on_error=on_error(options),
+        )  # fmt: skip
         if planned is not None:
             return planned(plan)
-        if kind == "index":
-            return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
-        if kind == "sink":
+        if isinstance(content, IndexContent):
+            return plan.keyed(len(content.key))
+        if isinstance(content, SinkContent):
             plan = plan.into(options)
             _check_delivery(plan)
             _check_append_only(plan)
             _try_sink(session, options, plan, confidential)
         return plan
 
-    own = in_group(session, options, alone=kind == "sink" and (planned is not None or sinks.delivers(options)))
+    alone = isinstance(content, SinkContent) and (content.into is not None or sinks.delivers(options))
+    own = in_group(session, options, alone=alone)
     with sharing.arranged(session, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
-        described = {**payload, "append_only": plan.append_only}
-        record = new_record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
+        described = replace(content, append_only=plan.append_only)
+        record = new_record(session, described, name, plan.columns, definition, (), own, upstreams)
         view_id = database.coordinator.create_view(replace(record, secrets=confidential), plan)
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
@@ -419,20 +426,20 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
         raise InsufficientPrivilege(
             "permission denied to create schema", hint="ALTER ROLE ... CREATEDB lets a role make schemas."
         )
-    session.database.coordinator.create_relation(owned(session, ObjectRecord(0, "schema", "", statement.name)))
+    session.database.coordinator.create_relation(owned(session, ObjectRecord(0, SchemaContent(), "", statement.name)))
     return Result("CREATE SCHEMA")
 
 
 def new_record(
-    session: Session, kind: str, name: TableName, columns: Sequence[Column], definition: str,
-    primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int], payload: Mapping[str, object],
+    session: Session, content: Content, name: TableName, columns: Sequence[Column], definition: str,
+    primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int],
 ) -> ObjectRecord:  # fmt: skip
     """The record of an object that the session creates now, and owns."""
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
     made = ObjectRecord(
-        0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
-        {**payload, **session.labels},
+        0, replace(content, pipeline=session.pipeline), schema, name.name, tuple(columns), definition,
+        tuple(primary_key), options, tuple(depends_on), now,
     )  # fmt: skip
     return owned(session, made)
 

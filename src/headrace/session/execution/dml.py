@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.coordinator.watermarks import declared
@@ -18,7 +19,8 @@ from headrace.coordinator.writes.layout import Key
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.coordinator.writes.requests import Written as Runs
 from headrace.errors import HeadraceError, NotSupported, SyntaxFault
-from headrace.session.engine import columns_of, stream
+from headrace.plan.catalyst.running import stream
+from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.handler import Columns, Handler, InScript, Server, Types
 from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
@@ -120,7 +122,7 @@ def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Colum
         literal = statement.literal_rows(types)
         if literal is not None:
             return _from_literals(session, record, targets, literal)
-        defaults = [record.payload.get("defaults", {}).get(c.name) for c in targets]
+        defaults = [record.content_as(TableContent).defaults.get(c.name) for c in targets]
         names = [c.name for c in targets]
         return _from_query(session, record, targets[:width], statement.rows.query(types, defaults, names))
     if statement.query is not None:
@@ -145,7 +147,7 @@ def _from_literals(
 
 def default_value(session: Session, record: ObjectRecord, column: Column) -> object:
     """The value of a column that an INSERT leaves out."""
-    text = record.payload.get("defaults", {}).get(column.name)
+    text = record.content_as(TableContent).defaults.get(column.name)
     if text is None:
         return None
     known, value = constant_value(text, column.type)
@@ -187,7 +189,7 @@ def update(session: Session, statement: st.Update) -> Result:
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
-    query = update_query(statement, names, record.payload.get("defaults", {}))
+    query = update_query(statement, names, record.content_as(TableContent).defaults)
     assigned = [a.column for a in statement.assignments]
     targets = [*record.columns, *(by_name[n] for n in assigned)]
 
@@ -253,7 +255,7 @@ def _replace(
 
 
 def _refuse_append_only(record: ObjectRecord, verb: str) -> None:
-    if record.payload.get("append_only"):
+    if record.content_as(TableContent).append_only:
         raise NotSupported(f'{verb} on the append-only table "{label(record)}"', hint="declare it without APPEND ONLY")
 
 
@@ -364,7 +366,7 @@ def _infer_inserted(session: Session, statement: st.Insert, types: list[str | No
     """Fill in types of parameters from the columns and queries that they stand in. Raises what is wrong with those."""
     record = target_table(session, statement)
     targets = target_columns(record, statement.columns)
-    kinds, defaults = [c.type for c in targets], record.payload.get("defaults", {})
+    kinds, defaults = [c.type for c in targets], record.content_as(TableContent).defaults
     queries: list[Query] = []
     if statement.rows is not None:
         texts = [defaults.get(c.name) for c in targets]
@@ -377,7 +379,7 @@ def _infer_inserted(session: Session, statement: st.Insert, types: list[str | No
 def _infer_updated(session: Session, statement: st.Update, types: list[str | None]) -> None:
     with suppress(HeadraceError):  # comes up when it is run
         record = target_table(session, statement)
-        query = update_query(statement, [c.name for c in record.columns], record.payload.get("defaults", {}))
+        query = update_query(statement, [c.name for c in record.columns], record.content_as(TableContent).defaults)
         _infer(session, [query], statement.returning, types)
 
 

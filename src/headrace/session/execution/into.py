@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.connectors.job_options import GROUP
 from headrace.connectors.options import OptionReader
@@ -53,7 +54,7 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
     """What a statement says. Raises `WrongObjectType`, `InsufficientPrivilege`, `InvalidParameter`, `NotSupported`."""
     assert statement.into is not None
     target = session.names().get(statement.into)
-    if target.kind != "table":
+    if not target.content.writable:
         raise WrongObjectType(
             f'cannot put the changes into {kind_name(target)} "{label(target)}"', hint="Only tables can be written to."
         )
@@ -68,7 +69,7 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
     reader, keyed = OptionReader(options), bool(target.primary_key)
     for name in ("force_append_only", "snapshot"):
         reader.boolean(name, False)
-    fixed = bool(target.payload.get("append_only"))
+    fixed = target.content_as(TableContent).append_only
     kind = reader.choice("type", TYPES, "upsert" if keyed and not fixed else "append-only")
     session.rights.require("awd" if kind == "upsert" else "a", target)
     _check_type(target, kind, options)
@@ -78,7 +79,7 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
 
 
 def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> None:
-    fixed, key = bool(target.payload.get("append_only")), target.primary_key
+    fixed, key = target.content_as(TableContent).append_only, target.primary_key
     name = label(target)
     if fixed and key:
         raise NotSupported(f'a sink into "{name}", which is APPEND ONLY and has a primary key')
@@ -89,7 +90,7 @@ def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> 
         raise InvalidParameter(
             f'a sink of type upsert into "{name}", which has no primary key', hint="set type to append-only"
         )
-    if kind == "upsert" and target.payload.get("on_conflict") == "ignore":
+    if kind == "upsert" and target.content_as(TableContent).on_conflict == "ignore":
         raise NotSupported(
             f'a sink of type upsert into "{name}", which is ON CONFLICT IGNORE', hint="set type to append-only"
         )
@@ -119,7 +120,7 @@ def rows_text(session: Session, statement: st.CreateSink, bound: Bound, target: 
     for column in ordered:
         if column.name in places:
             continue
-        if column.name in target.payload.get("defaults", {}):
+        if column.name in target.content_as(TableContent).defaults:
             raise NotSupported(
                 f'a sink that leaves out the column "{column.name}", which has a DEFAULT', hint="give it in the query"
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import exp
 
 from headrace.errors import HeadraceError
+from headrace.plan.catalyst.running import physical_text
 from headrace.session.execution.handler import Columns, Handler, Types
 from headrace.session.execution.select import describe_query, frame_of, select
 from headrace.session.execution.snapshots import open_snapshot
@@ -78,7 +79,7 @@ def query_plan(session: Session, bound: Bound) -> list[str]:
     with ExitStack() as stack:
         frame = frame_of(session, bound, open_snapshot(session, bound, stack))
         with session.jobs.running("EXPLAIN"):
-            plan = str(frame._jdf.queryExecution().executedPlan().treeString())
+            plan = physical_text(frame)
     return [line for line in plan.splitlines() if line.strip()]
 
 

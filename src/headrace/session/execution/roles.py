@@ -56,7 +56,7 @@ def _let_in(session: Session, maker: int, name: str) -> None:
 
     def change(record: ObjectRecord) -> ObjectRecord:
         role = Role.of(record)
-        return replace(record, payload=replace(role, member_of={**role.member_of, number: True}).payload)
+        return replace(record, content=replace(role, member_of={**role.member_of, number: True}).content)
 
     session.database.coordinator.alter_objects([maker], change, "has made a role")
 
@@ -90,7 +90,7 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
 
     def altered(found: ObjectRecord) -> ObjectRecord:
         role = _changed(Role.of(found), statement.options)
-        return replace(found, name=statement.target or found.name, payload=role.payload)
+        return replace(found, name=statement.target or found.name, content=role.content)
 
     session.database.coordinator.alter_objects([record.id], altered, "was changed")
     return Result("ALTER ROLE")
@@ -141,9 +141,7 @@ def drop_role(session: Session, statement: st.DropRole) -> Result:
 
 
 def _create(session: Session, role: Role) -> None:
-    record = ObjectRecord(
-        0, "role", ROLES_SCHEMA, role.name, payload=role.payload, created_ms=session.database.now_ms()
-    )
+    record = ObjectRecord(0, role.content, ROLES_SCHEMA, role.name, created_ms=session.database.now_ms())
     session.database.coordinator.create_relation(record)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.coordinator.watermarks import declared
@@ -147,7 +148,7 @@ def plan_rows(session: Session, statement: RowChange, types: Sequence[str | None
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
             make = _insert(record, layout, statement, open_types, ignore)
-        elif record.payload.get("append_only"):
+        elif record.content_as(TableContent).append_only:
             return None
         else:
             ignore, make = False, _change(record, layout, statement, open_types)
@@ -197,7 +198,7 @@ def _cells(
 
 
 def _default(record: ObjectRecord, name: str, kind: str) -> Run:
-    text = record.payload.get("defaults", {}).get(name)
+    text = record.content_as(TableContent).defaults.get(name)
     known, value = (True, None) if text is None else constant_value(text, kind)
     if not known:
         raise NotScalar

@@ -8,6 +8,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import (
+    ConnectionContent,
+    Content,
+    IndexContent,
+    MaterializedViewContent,
+    SchemaContent,
+    SecretContent,
+    SinkContent,
+    SourceContent,
+    SubscriptionContent,
+    TableContent,
+    ViewContent,
+)
 from headrace.catalog.records import ObjectRecord
 from headrace.config import describe_settings
 from headrace.coordinator.automatic import is_automatic
@@ -87,7 +100,7 @@ def _create(session: Session, statement: st.Show) -> Rows:
 
 def _schemas(session: Session, statement: st.Show) -> Rows:
     fits = _matcher(statement.pattern)
-    names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of("schema"))})
+    names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of(SchemaContent))})
     return [[n] for n in [*names, *session.system_schemas] if fits(n)]
 
 
@@ -95,7 +108,7 @@ def _functions(session: Session, statement: st.Show) -> Rows:
     return routines.listed(session, _searched(session, statement), _matcher(statement.pattern))
 
 
-def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
+def _relations(kind: type[Content]) -> Callable[[Session, st.Show], Rows]:
     """The names of all relations of a kind."""
 
     def rows(session: Session, statement: st.Show) -> Rows:
@@ -108,9 +121,9 @@ def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
 
 def _connections(session: Session, statement: st.Show) -> Rows:
     fits, schemas = _matcher(statement.pattern), _searched(session, statement)
-    found = [o for o in session.database.catalog.state.objects_of("connection") if o.schema in schemas and fits(o.name)]
-    ordered = sorted(found, key=lambda o: o.name)
-    return [[o.name, o.payload[connections.TYPE], connections.shown(session, o)] for o in ordered]
+    there = session.database.catalog.state.objects_of(ConnectionContent)
+    ordered = sorted((o for o in there if o.schema in schemas and fits(o.name)), key=lambda o: o.name)
+    return [[o.name, o.content_as(ConnectionContent).type, connections.shown(session, o)] for o in ordered]
 
 
 def _subscription_cursors(session: Session, statement: st.Show) -> Rows:
@@ -138,8 +151,9 @@ def _indexes(session: Session, statement: st.Show) -> Rows:
     on = session.names().get(statement.name).id if statement.name is not None else None
     schemas = _searched(session, statement)
     rows: list[list[object]] = []
-    for o in sorted(session.database.catalog.state.objects_of("index"), key=lambda o: o.name):
-        relation, key = objects[o.payload["on"]], o.payload["key"]
+    for o in sorted(session.database.catalog.state.objects_of(IndexContent), key=lambda o: o.name):
+        index = o.content_as(IndexContent)
+        relation, key = objects[index.on], index.key
         schema = relation.schema if is_automatic(o) else o.schema
         if fits(o.name) and (relation.id == on if on is not None else schema in schemas):
             include = [c.name for c in o.columns if c.name not in key]
@@ -155,7 +169,7 @@ def _columns_shown(session: Session, statement: st.Show) -> Rows:
 
 def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Rows:
     found = session.names().find(name)
-    target = found if found is not None and found.kind == "sink" else session.names().target(name)
+    target = found if found is not None and isinstance(found.content, SinkContent) else session.names().target(name)
     keys = target.primary_key if isinstance(target, ObjectRecord) else ()
     watermarks = _watermarks(target) if isinstance(target, ObjectRecord) else {}
     return [
@@ -237,14 +251,14 @@ _LISTINGS: dict[str, Listing] = {
     "processlist": Listing((("Id", "bigint"), *_texts("User", "Application", "Connected", "Transaction")), _processes),
     "databases": Listing(_texts("Name"), lambda session, statement: [["dev"]]),
     "schemas": Listing(_texts("Name"), _schemas),
-    "tables": Listing(_texts("Name"), _relations("table")),
-    "sources": Listing(_texts("Name"), _relations("source")),
-    "materialized views": Listing(_texts("Name"), _relations("materialized_view")),
-    "views": Listing(_texts("Name"), _relations("view")),
-    "sinks": Listing(_texts("Name"), _relations("sink")),
-    "secrets": Listing(_texts("Name"), _relations("secret")),
+    "tables": Listing(_texts("Name"), _relations(TableContent)),
+    "sources": Listing(_texts("Name"), _relations(SourceContent)),
+    "materialized views": Listing(_texts("Name"), _relations(MaterializedViewContent)),
+    "views": Listing(_texts("Name"), _relations(ViewContent)),
+    "sinks": Listing(_texts("Name"), _relations(SinkContent)),
+    "secrets": Listing(_texts("Name"), _relations(SecretContent)),
     "connections": Listing(_texts("Name", "Type", "Properties"), _connections),
-    "subscriptions": Listing(_texts("Name"), _relations("subscription")),
+    "subscriptions": Listing(_texts("Name"), _relations(SubscriptionContent)),
     "subscription cursors": Listing(_texts("Name", "SubscriptionName", "Position"), _subscription_cursors),
     **{what: Listing(_texts("Name"), _nothing) for what in _EMPTY},
 }

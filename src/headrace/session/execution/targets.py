@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.texts import text_of
@@ -36,7 +37,7 @@ def letters_of(statement: Writing) -> str:
 def target_table(session: Session, statement: Writing) -> ObjectRecord:
     """The table to write to. Raises `WrongObjectType` for anything else, `InsufficientPrivilege`."""
     record = session.names().get(statement.table)
-    if record.kind != "table":
+    if not record.content.writable:
         raise WrongObjectType(
             f'cannot {statement.verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
         )
@@ -57,7 +58,7 @@ def target_columns(record: ObjectRecord, names: Sequence[str]) -> list[Column]:
 
 def ignores(record: ObjectRecord, statement: st.Insert) -> bool:
     """Whether an INSERT leaves a row out whose primary key is there."""
-    return (statement.on_conflict or record.payload.get("on_conflict", "overwrite")) == "ignore"
+    return (statement.on_conflict or record.content_as(TableContent).on_conflict) == "ignore"
 
 
 def is_required(record: ObjectRecord, column: Column) -> bool:

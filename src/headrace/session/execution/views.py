@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from headrace.catalog.records import INTO
+from headrace.catalog.contents import MaterializedViewContent, SinkContent, ViewContent
 from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.options import on_error
 from headrace.errors import NotSupported
-from headrace.plan.stored import closing_payload
 from headrace.session.execution import connections, into, sharing, unaligned
 from headrace.session.execution.ddl import (
     check_reach,
@@ -22,7 +21,7 @@ from headrace.session.execution.ddl import (
 from headrace.session.execution.existing import taken
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import TYPED, Bound
+from headrace.session.names import Bound
 from headrace.session.result import Result
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
@@ -41,9 +40,9 @@ def create_view(session: Session, statement: st.CreateView) -> Result:
     names = session.names()
     bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
     columns = columns_from(describe(session, bound), statement.columns)
-    payload = {"query": statement.query.text, "search_path": list(names.search_path), TYPED: bound.typed}
+    content = ViewContent(query=statement.query.text, search_path=tuple(names.search_path), typed=bound.typed)
     session.database.coordinator.create_relation(
-        new_record(session, "view", statement.name, columns, statement.text, (), {}, bound.dependencies(), payload)
+        new_record(session, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
     )
     return Result("CREATE VIEW")
 
@@ -67,7 +66,7 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
         session,
         statement.name,
         text,
-        {"spark_sql": text, **closing_payload(statement.emit_on_window_close)},
+        MaterializedViewContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close),
         statement.text,
         options,
         bound.dependencies(),
@@ -85,10 +84,10 @@ def create_sink(session: Session, statement: st.CreateSink) -> Result:
         return _create_sink_into(session, statement, bound)
     text, given = planned_text(bound, None), connections.resolved(session, statement, spelled(statement.options))
     check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
-    payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
+    content = SinkContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close)
     create_planned(
-        session, statement.name, text, payload, statement.text, given.options,
-        (*bound.dependencies(), *given.needed), "sink", given.secrets,
+        session, statement.name, text, content, statement.text, given.options,
+        (*bound.dependencies(), *given.needed), given.secrets,
     )  # fmt: skip
     return Result("CREATE SINK")
 
@@ -97,10 +96,11 @@ def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) 
     """CREATE SINK ... INTO a table."""
     wanted = into.into_table(session, statement)
     text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
-    payload = {"spark_sql": text, INTO: wanted.target.id, **closing_payload(statement.emit_on_window_close)}
+    closing = statement.emit_on_window_close
+    content = SinkContent(spark_sql=text, into=wanted.target.id, emit_on_window_close=closing)
     needed = (*bound.dependencies(), wanted.target.id)
     create_planned(
-        session, statement.name, text, payload, statement.text, wanted.options, needed, "sink", planned=wanted.planned
+        session, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned
     )
     return Result("CREATE SINK")
 
