@@ -31,6 +31,7 @@ from headrace.coordinator.commit import (
     source_rests,
 )
 from headrace.coordinator.exact import intersect_all, newest
+from headrace.coordinator.life import Turn
 from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.together import next_steps
 from headrace.errors import DataError
@@ -95,7 +96,7 @@ class Simulation:
     def change(self, relation: int, most: int = 6) -> None:
         """A write or a binding, durable at once, complete at once or later."""
         world, r = self.world, self.random
-        if world.relations[relation].kind == "source":
+        if world.relations[relation].external:
             count = r.randint(1, most)
             do: Callable[[int], None] = lambda epoch: world.bind(relation, count, epoch)  # noqa: E731
         else:
@@ -133,9 +134,9 @@ class Simulation:
         readable = [i for i in world.relations if i not in world.jobs or r.random() < 0.9]
         inputs = tuple(r.choice(readable) for _ in range(r.choice([1, 1, 2, 2])))
         kind = r.choice(KINDS)
-        if kind == "balanced" and any(world.relations[i].kind != "table" for i in inputs):
+        if kind == "balanced" and any(not world.relations[i].writable for i in inputs):
             kind = "union"
-        if kind == "shared" and (len(inputs) == 1 or world.relations[inputs[-1]].kind == "source"):
+        if kind == "shared" and (len(inputs) == 1 or world.relations[inputs[-1]].external):
             kind = "join"
         if kind in JOINS and any(world.jobs[i].kind in JOINS for i in inputs if i in world.jobs):
             kind = "distinct"
@@ -150,9 +151,9 @@ class Simulation:
         job = world.jobs[view]
         what = r.choice(["pause", "resume", "resume", "move", "move", "poison", "heal", "heal", "drop"])
         if what == "pause" and job.status != "quarantined":
-            world.alter(view, status="paused")
+            world.turn(view, Turn.PAUSE)
         elif what == "resume" and job.status == "paused":
-            world.alter(view, status="created" if world.state.jobs[view].exact else "creating")
+            world.turn(view, Turn.RESUME)
         elif what == "move":
             group = r.choice([f"job-{view}", "g", "h"])
             refused = world.cycle_of(view, group, job.upstreams) or world.filling(view, group)
@@ -422,7 +423,7 @@ class Simulation:
         for view, job in self.world.jobs.items():
             job.poisoned = False
             if job.status == "paused":
-                self.world.alter(view, status="created" if self.world.state.jobs[view].exact else "creating")
+                self.world.turn(view, Turn.RESUME)
         self.rest(set())
         world = self.world
         for job in world.jobs.values():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from headrace.errors import HeadraceError, QueryCanceled
 from headrace.session.database import Database
+from headrace.session.execution.handler import Handler
+from headrace.session.handlers import handler_of
 from headrace.session.result import Result
+from headrace.session.session import Session
 from headrace.sql import statements as st
 from support import POLL_S, WAIT_S, eventually
 
@@ -49,14 +53,18 @@ def test_what_has_taken_effect_is_not_said_to_be_cancelled(
     if sql.startswith("DROP"):
         database.sql(f"CREATE SCHEMA {name}")
     session = database.session({"statement_timeout": timeout})
-    dispatch = session._dispatch
 
-    def cancelled_at_the_end(statement: st.Statement) -> Result:
-        result = dispatch(statement)
-        session.cancel()
-        return result
+    def cancelled_at_the_end(statement: st.Statement) -> Handler[st.Statement]:
+        handler = handler_of(statement)
 
-    monkeypatch.setattr(session, "_dispatch", cancelled_at_the_end)
+        def run(session: Session, statement: st.Statement) -> Result:
+            result = handler.run(session, statement)
+            session.cancel()
+            return result
+
+        return replace(handler, run=run)
+
+    monkeypatch.setattr("headrace.session.session.handler_of", cancelled_at_the_end)
     script = session.execute(f"{sql} {name}; SELECT 1")
     assert next(script).tag == sql
     with pytest.raises(QueryCanceled, match="user request"):
@@ -70,11 +78,11 @@ def test_a_time_out_that_comes_too_late_hits_nothing_else(database: Database) ->
     timers: list[threading.Timer | None] = []
     session.variables.set("statement_timeout", "1h")
     prepared = session.prepare("SELECT 1")
-    check = session.check
-    session.check = lambda: (timers.append(session._timer), check())  # type: ignore[assignment,method-assign]
+    interrupts, check = session.interrupts, session.interrupts.check
+    interrupts.check = lambda: (timers.append(interrupts._timer), check())  # type: ignore[assignment,method-assign]
     prepared.execute([])
     timer = next(t for t in timers if t is not None)
-    session._time_out(timer)
+    interrupts.time_out(timer)
     check()
 
 

@@ -21,18 +21,36 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.declared import Declared
+from headrace.connectors import job_options
+from headrace.connectors.declared import Declared, Option
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.options import OptionReader, check_secrets
 from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
-SINK_OPTIONS = (
-    "type", "primary_key", "force_append_only", "snapshot", "parallelism", "checkpoint_interval_ms", "checkpoint_group",
-    "max_rows_per_epoch",
-)  # fmt: skip
-"""Options of every sink, besides those of its connector."""
 TYPES = ("upsert", "append-only")
+OPTIONS = Declared(
+    (
+        Option(
+            "type",
+            "whether rows are only added, or replaced and deleted by `primary_key`",
+            default="upsert",
+            choices=TYPES,
+        ),
+        Option("primary_key", "what tells rows apart, needed for `upsert`: `'a, b'`", "columns"),
+        Option(
+            "force_append_only",
+            "with `append-only`: what is taken back is left out, instead of being refused at the creation",
+            "boolean",
+            "false",
+        ),
+        Option("snapshot", "`false`: only what changes from the creation on", "boolean", "true"),
+    )
+)
+"""Options that every sink has besides those of its connector and of its job."""
+_ALL = (*OPTIONS.options, *job_options.OF_SINKS)
+SINK_OPTIONS = tuple(option.name for option in _ALL)
+"""The names of these."""
 
 _SINKS: dict[str, tuple[str, str]] = {
     "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
@@ -154,11 +172,8 @@ def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> No
 def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
     """The sink that `options['connector']` names. Raises `InvalidParameter` for options that are wrong."""
     kind, reader = _kind(options), OptionReader(options)
-    reader.choice("type", TYPES, "upsert")
-    for option in ("force_append_only", "snapshot"):
-        reader.boolean(option, False)
-    for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
-        reader.integer(option, 1)
+    for option in _ALL:
+        option.read(reader)
     return kind(options, columns_outside(columns) if kind.delivers else columns)
 
 

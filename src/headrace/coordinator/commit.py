@@ -16,6 +16,7 @@ from headrace.common.shifts import epoch_reaching
 from headrace.connectors.base import Offsets
 from headrace.coordinator.exact import Interval, after_commit
 from headrace.coordinator.graph import Graph, J, JobState, R, RelationState
+from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.machine import outcome
 from headrace.coordinator.steps import (
     InputProgress,
@@ -179,7 +180,7 @@ def next_work(
     refs: dict[int, tuple[RunRef, ...]] = {}
     for upstream in part.job.upstreams:
         looked_up = upstream in part.job.lookups or (not part.committed and upstream in part.job.changes_only)
-        if graph.relation(upstream).kind != "source" and not looked_up and not part.position.of(upstream).done:
+        if not graph.relation(upstream).external and not looked_up and not part.position.of(upstream).done:
             refs[upstream] = _change_refs(graph, state, epoch, part, upstream)
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
             rests += [] if rest is None else [rest]
@@ -228,7 +229,7 @@ def _closes(graph: Graph[R, J], state: CatalogState, part: Part[J], target: int)
 
 def _nothing_of(graph: Graph[R, J], upstream: int) -> Rest:
     """An input of which nothing is left: so that the step leaves a position behind, and is not taken twice."""
-    source = graph.relation(upstream).kind == "source"
+    source = graph.relation(upstream).external
     return SourceRest(upstream, (), 0, 1) if source else TableRest(upstream, ())
 
 
@@ -270,7 +271,7 @@ def source_rests(
     _check_bindings(graph, state, part, epoch.target)
     for upstream in part.job.upstreams:
         taken = part.position.of(upstream)
-        if graph.relation(upstream).kind != "source" or taken.done:
+        if not graph.relation(upstream).external or taken.done:
             continue
         to = state.offsets_at(upstream, epoch.target)
         after = state.offsets_at(upstream, part.committed) if part.committed else None
@@ -362,9 +363,9 @@ class Commit:
             if job is None:
                 continue
             job.rounds = 0 if move.created else job.rounds + 1
+            if move.created:
+                job.turn(Turn.CAUGHT_UP)
             job.committed, job.exact = max(job.committed, move.committed), move.exact
-            if move.created and job.status == "creating":
-                job.status = "created"
             job.whole = False
             if move.joined:
                 job.joining = False
@@ -479,15 +480,14 @@ def _advance(
     reached = max(record.committed_epoch, target)
     found.moves[job.id] = JobAdvance(reached, exact, created, joined, due)
     found.edits += _commit_tables(graph, state, job, target)
-    status = "created" if created and record.status == "creating" else record.status
+    turned_to, effects = turned(record, Turn.CAUGHT_UP) if created else (record, ())
     moved: JobRecord = replace(
-        record, status=status, committed_epoch=reached, frontier=max(record.frontier, reached), exact=exact,
+        turned_to, committed_epoch=reached, frontier=max(record.frontier, reached), exact=exact,
         joined=record.joined or joined, due_epoch=record.due_epoch if due is None else due,
     )  # fmt: skip
     found.edits.append(Put(moved))
-    if status != record.status:
-        found.edits.append(AddEvent("job_created", job.id, f'materialized view "{job.name}" is created'))
-    elif joined:
+    found.edits += [AddEvent(said, job.id, f'materialized view "{job.name}" is created') for said in effects]
+    if joined and not effects:
         text = f'job "{job.name}" moves in step with checkpoint group "{job.group}"'
         found.edits.append(AddEvent("job_joined", job.id, text))
 

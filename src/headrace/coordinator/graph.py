@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import JobStatus, ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.exact import (
     ChangeLog,
@@ -21,6 +21,7 @@ from headrace.coordinator.exact import (
     next_epoch_after,
     view_exact,
 )
+from headrace.coordinator.life import Life, Turn, step
 from headrace.coordinator.steps import Position
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.errors import LogLost, UndefinedTable
@@ -53,9 +54,14 @@ class RelationState:
         return self.record.id
 
     @property
-    def kind(self) -> str:
-        """table, source or materialized_view."""
-        return self.record.kind
+    def external(self) -> bool:
+        """It is a source: see `Content`."""
+        return self.record.content.external
+
+    @property
+    def writable(self) -> bool:
+        """It is a table: see `Content`."""
+        return self.record.content.writable
 
     @property
     def name(self) -> str:
@@ -91,8 +97,8 @@ class JobState:
     """Name of a state table -> its id."""
     group: str
     """The checkpoint group: the jobs that commit together."""
-    status: str
-    """As in the catalog: creating, created, paused or quarantined."""
+    status: JobStatus
+    """As in the catalog; `life.py` says what makes another one of it."""
     committed: int = 0
     exact: tuple[Interval, ...] = ()
     """Empty until it is created."""
@@ -133,6 +139,15 @@ class JobState:
     version: int = 0
     """Counts the changes of its group: an attempt that began before one of them must not commit."""
     stopping: bool = False
+
+    @property
+    def life(self) -> Life:
+        """Where it stands in its life."""
+        return Life(self.status, self.created)
+
+    def turn(self, turn: Turn) -> None:
+        """Take a turn in its life, in memory."""
+        self.status = step(self.life, turn)[0].status
 
     @property
     def runnable(self) -> bool:
@@ -203,7 +218,7 @@ class Graph(ABC, Generic[R, J]):
         job = self.jobs.get(relation_id)
         if job is not None:
             return self.job_frontier(job, known)
-        if relation.kind == "source" and not relation.bound:
+        if relation.external and not relation.bound:
             return 0
         return self.complete
 
@@ -356,7 +371,7 @@ class Graph(ABC, Generic[R, J]):
         inputs = dict.fromkeys(job.upstreams)
         found = [self.relations[i] for i in inputs if i in self.relations]
         more = (self.relations[i] for i in self.bindings_for(job) if i not in inputs and i in self.relations)
-        found += [r for r in more if r.kind == "source"]
+        found += [r for r in more if r.external]
         return [r for r in found if 0 < self.needs(job, r.id) < r.safe]
 
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from headrace.common.hosts import address_towards, bind_address
+from headrace.common.regular import STACK_MIB
 from headrace.dataflow import class_archive
 from headrace.errors import InvalidParameter, OperationalError
 from headrace.plan.catalyst import process
@@ -252,8 +253,9 @@ def refuse_own(further: Mapping[str, str]) -> None:
 
 def _with_further(conf: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
     found = {**conf, **further}
-    if _JAVA_OPTIONS in further:
-        found[_JAVA_OPTIONS] = f"{conf[_JAVA_OPTIONS]} {further[_JAVA_OPTIONS]}"
+    for name in (_JAVA_OPTIONS, _EXECUTORS_OPTIONS):
+        if name in further and name in conf:
+            found[name] = f"{conf[name]} {further[name]}"
     return found
 
 
@@ -270,7 +272,8 @@ def _no_failed_calls(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
 
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JAVA_OPTIONS, _EXECUTORS_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+_STACK = f"-Xss{STACK_MIB}m"
 _OWN = {
     "spark.master": "the setting master, or --master, says where Spark runs",
     "spark.driver.memory": "the setting spark_driver_memory_mb says it",
@@ -294,8 +297,8 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
     pools.write_text(_POOLS)
     log_conf.write_text(_LOGGING)
     return {
-        # Java's regular expressions with alternatives in a loop recurse for each character of a text.
-        _JAVA_OPTIONS: f"-Xss4m -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
+        _JAVA_OPTIONS: f"{_STACK} -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
+        _EXECUTORS_OPTIONS: _STACK,
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

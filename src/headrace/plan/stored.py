@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
+from headrace.catalog.contents import MaterializedViewContent, PlannedContent
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.answers import CallFailed, first_line
 from headrace.plan.catalyst.bridge import Bridge
@@ -17,8 +18,6 @@ from headrace.plan.catalyst.nodes import Leaf, Node, Project, PythonGroups, Pyth
 if TYPE_CHECKING:
     from headrace.plan.planner import Planner
 
-ON_WINDOW_CLOSE = "emit_on_window_close"
-"""In the payload of a view: what it puts out waits until the watermark has passed it."""
 _MARK = "headrace stands for "
 """Marks a projection that is stored in place of another node."""
 
@@ -26,28 +25,23 @@ IdOfLeaf = Callable[[Node], int | None]
 """The id of the relation that a leaf of a plan stands for, if it stands for one."""
 
 
-def closing_payload(on_window_close: bool) -> dict[str, object]:
-    """What a view's payload says of when its rows come out."""
-    return {ON_WINDOW_CLOSE: True} if on_window_close else {}
-
-
 def snapshot_relation(node: Node) -> int | None:
     """The id of the relation whose snapshot a node reads."""
     return node.relation if isinstance(node, PythonMap) else None
 
 
-def stored_query(planner: Planner, payload: Mapping[str, Any]) -> str | DataFrame:
+def stored_query(planner: Planner, content: PlannedContent) -> str | DataFrame:
     """The query of a view as `Planner.plan` takes it, from what the catalog holds of it.
 
     Raises `NotSupported` where the catalog holds none, or one that this version of Spark cannot read.
     """
-    if "spark_sql" in payload:
-        return str(payload["spark_sql"])
-    if "plan" not in payload:
+    if content.spark_sql is not None:
+        return content.spark_sql
+    if content.plan is None:
         raise NotSupported("the view's definition was not stored", hint="drop the view and create it again")
     bridge = planner.bridge
     try:
-        return bridge.frame(from_payload(bridge, payload, lambda i: bridge.analyzed(planner.relation_frame(i))))
+        return bridge.frame(from_content(bridge, content, lambda i: bridge.analyzed(planner.relation_frame(i))))
     except (CallFailed, ValueError, KeyError) as error:
         raise NotSupported(
             f"the stored plan of the DataFrame cannot be read: {first_line(error)}",
@@ -61,8 +55,11 @@ def leaf_ids(node: Node) -> list[int]:
     return ([] if found is None else [found]) + [i for c in node.children for i in leaf_ids(c)]
 
 
-def to_payload(bridge: Bridge, analyzed: Node, id_of: IdOfLeaf) -> dict[str, Any]:
-    """A plan as JSON values. Raises `NotSupported` for leaves that are no relations, and where Java cannot write it."""
+def to_content(bridge: Bridge, analyzed: Node, id_of: IdOfLeaf) -> MaterializedViewContent:
+    """What is stored of a view with this plan.
+
+    Raises `NotSupported` for leaves that are no relations, and where Java cannot write the plan.
+    """
     ids: list[int] = []
 
     def visit(node: Node) -> Node:
@@ -84,7 +81,7 @@ def to_payload(bridge: Bridge, analyzed: Node, id_of: IdOfLeaf) -> dict[str, Any
         return node.with_children([visit(c) for c in children])
 
     plain = visit(_without_views(analyzed))
-    return {"plan": bridge.serialize(plain), "leaves": ids, "last_id": _last_id(plain)}
+    return MaterializedViewContent(plan=bridge.serialize(plain), leaves=tuple(ids), last_id=_last_id(plain))
 
 
 def _without_views(node: Node) -> Node:
@@ -95,10 +92,12 @@ def _without_views(node: Node) -> Node:
     return node.with_children([_without_views(c) for c in children]) if children else node
 
 
-def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[int], Node]) -> Node:
-    """The plan of a payload, over the leaves that `leaf_of` gives for ids."""
-    bridge.skip_ids(int(payload["last_id"]))
-    ids = iter(payload["leaves"])
+def from_content(bridge: Bridge, content: PlannedContent, leaf_of: Callable[[int], Node]) -> Node:
+    """A stored plan, over the leaves that `leaf_of` gives for ids. Raises `ValueError` if it is not all there."""
+    if content.plan is None or content.leaves is None or content.last_id is None:
+        raise ValueError("a part of it is missing")
+    bridge.skip_ids(content.last_id)
+    ids = iter(content.leaves)
 
     def visit(node: Node) -> Node:
         children = node.children
@@ -116,7 +115,7 @@ def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[
         pairs = zip(leaf.output, node.output, strict=True)
         return bridge.project([bridge.alias(new, old.name, old) for new, old in pairs], leaf)
 
-    return visit(bridge.deserialize(str(payload["plan"])))
+    return visit(bridge.deserialize(content.plan))
 
 
 def _stand_in(bridge: Bridge, node: PythonMap | PythonGroups, child: Node) -> Node:

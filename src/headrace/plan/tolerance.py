@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.connectors.options import ON_ERROR
 from headrace.errors import NotSupported
 from headrace.plan import sessions
 from headrace.plan.alike import Alike
@@ -35,8 +36,7 @@ from headrace.plan.guards import apart, guard, has_guard, is_sound, unguarded
 if TYPE_CHECKING:
     from headrace.plan.temporal import Clock
 
-FAIL, NULL, SKIP = "fail", "null", "skip"
-POLICIES = (FAIL, NULL, SKIP)
+FAIL, NULL, SKIP = ON_ERROR
 
 # Expressions that never fail by themselves, whatever their arguments; to guard them would only cost time.
 _SURE = frozenset(
@@ -255,4 +255,4 @@ class _Tolerance:
                 self.loosened.add(a.id)
 
 
-__all__ = ["FAIL", "NULL", "POLICIES", "SKIP", "tolerant"]
+__all__ = ["FAIL", "NULL", "SKIP", "tolerant"]

@@ -7,62 +7,39 @@ CREATE, DROP and ALTER take effect at once, and ROLLBACK does not take them back
 from __future__ import annotations
 
 import itertools
-import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
-from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
-from headrace.coordinator.reads import ReadOptions
-from headrace.coordinator.writes.requests import Request
 from headrace.errors import (
-    DivisionByZero,
     HeadraceError,
-    NotSupported,
     ObjectMissing,
     QueryCanceled,
     ReadOnlyTransaction,
     SerializationFailure,
     ShuttingDown,
-    SnapshotUnavailable,
     TransactionError,
-    UndefinedColumn,
-    UndefinedFunction,
-    UndefinedTable,
 )
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import (
-    altering,
-    connections,
-    copying,
-    copying_files,
-    cursors,
-    ddl,
-    dml,
-    dropping,
-    fed,
-    grants,
-    kill,
-    roles,
-    routines,
-    secrets,
-    show,
-    subscriptions,
-)
+from headrace.session.execution import cursors
 from headrace.session.execution.cursors import OpenCursor
-from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
-from headrace.session.execution.select import read, select
+from headrace.session.execution.handler import Handler, Server, Started
+from headrace.session.execution.row_writes import RowPlan, run_plan, start_plan
+from headrace.session.execution.select import read
 from headrace.session.execution.subscriptions import SubscriptionCursor
+from headrace.session.execution.transacting import bracket
+from headrace.session.handlers import handler_of
+from headrace.session.interrupts import Interrupts
+from headrace.session.locating import located
 from headrace.session.named import Named
 from headrace.session.names import Names
-from headrace.session.parts import parts_of
-from headrace.session.prepared import PreparedStatement, deallocate, execute, prepare, prepare_named
+from headrace.session.prepared import PreparedStatement, prepare
+from headrace.session.read_epochs import SessionReads
 from headrace.session.reading.at_once import read_at_once
 from headrace.session.reading.planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
@@ -70,10 +47,9 @@ from headrace.session.rights import Rights
 from headrace.session.scripts import run_script
 from headrace.session.system.functions import localize
 from headrace.session.texts import KnownTexts
-from headrace.session.transactions import StartedCommit, Transaction
-from headrace.session.variables import SEVERITIES, Variables, duration_ms
+from headrace.session.transactions import Transaction
+from headrace.session.variables import SEVERITIES, Variables, defaults_of, duration_ms
 from headrace.sql import statements as st
-from headrace.sql.dialect import tokenize
 from headrace.sql.parser import parse, parse_one
 from headrace.sql.query import Query
 from headrace.sql.scalar import values_of
@@ -82,18 +58,13 @@ from headrace.state.changes import TableChange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.coordinator.reads import Snapshot
     from headrace.plan.planner import Planner
     from headrace.session.database import Database
 
-_WAIT_SLICE_S = 0.1
 _LOOK_WAIT_S = 10.0
 """Most seconds that a read on a standby waits for another look at the catalog."""
 _numbers = itertools.count(1)
-_ALWAYS = (st.Commit, st.Rollback, st.Empty)
-_ROW_CHANGES = (st.Insert, st.Update, st.Delete)
-_WAITS_FOR_VIEWS = (st.Flush, st.Wait)
-"""Statements that ask the active server for something, though they write nothing."""
+_S = TypeVar("_S", bound=st.Statement)
 
 
 class Session:
@@ -105,7 +76,7 @@ class Session:
         self.database = database
         self.number: int = next(_numbers)
         self.began_ms = database.now_ms()
-        self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self.variables = Variables(**{**defaults_of(database.settings), **(settings or {})})
         self.greetings: list[Notice] = []
         """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user
@@ -126,26 +97,21 @@ class Session:
         self.subscription_cursors: Named[SubscriptionCursor] = Named("cursor", "34000", "42P03")
         """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.find_portal: Callable[[str], Any] = lambda name: None
-        self.labels: dict[str, object] = {}
-        """Added to the payload of every object that the session creates."""
+        self.pipeline: MadeBy | None = None
+        """The definition of a pipeline for which the session creates objects."""
         self.transaction: Transaction | None = None
         """The transaction that BEGIN has opened."""
-        self._writing: Transaction | None = None
+        self.writing: Transaction | None = None
         """The transaction of the statement that runs, if that writes: the open one, or one of its own."""
-        self._cancelled: str | None = None
-        self._durable = False
-        """Whether the statement that runs has written something that is durable."""
-        self._waits_for: Request | None = None
-        """What was started and waits to be committed."""
+        self.interrupts = Interrupts(
+            f"headrace-wait-{self.number}",
+            lambda: self.jobs.cancel(),
+            lambda request, error: database.coordinator.writer.cancel(request, error),
+        )
         self._requested = False
-        self._timing = threading.Lock()
-        self._timer: threading.Timer | None = None
         self._closed = False
         self._quickly = -1, False
         """For which version of the settings statements start quickly, and whether they do."""
-        self._newest = -1, False
-        """For which version of the settings tables are read as of the newest epoch, and whether they are."""
-        self._options: tuple[tuple[int, int], ReadOptions] | None = None
         self._told: tuple[Mapping[str, str], bool, Mapping[str, str]] = {}, False, {}
         """What clients are told: the session's settings, whether the server is a standby, and both together."""
         self._texts = KnownTexts(self)
@@ -153,7 +119,7 @@ class Session:
         """The epoch of the newest change that was in the way of a transaction of the session."""
         self.last_write = 0
         """The epoch of its last write."""
-        self._floors = Floors()
+        self.reads = SessionReads(self)
 
     # ---- what servers use
 
@@ -243,7 +209,7 @@ class Session:
 
         Without it each call of `execute`, `prepare` and `PreparedStatement.execute` is a request of its own.
         """
-        self._cancelled = None
+        self.interrupts.begin()
         self._requested = True
 
     @contextmanager
@@ -268,7 +234,7 @@ class Session:
                 yield from run_script(self, wanted)
             elif wanted:
                 yield self.run(wanted[0])
-            if len(statements) == 1 and isinstance(statements[0], (st.Insert, st.Update, st.Delete, st.Select)):
+            if len(statements) == 1 and statements[0].preparable:
                 self._texts.met(sql)
 
     def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> PreparedStatement:
@@ -278,9 +244,13 @@ class Session:
             self._require_open()
             prepared: PreparedStatement | None = self._texts.prepared(sql, parameter_types)
             if prepared is None:
-                prepared = prepare(self, parse_one(sql), parameter_types)
+                prepared = self.prepared(parse_one(sql), parameter_types)
                 self._texts.keep(sql, parameter_types, prepared)
             return prepared
+
+    def prepared(self, statement: st.Statement, parameter_types: Sequence[str | None]) -> PreparedStatement:
+        """Prepare a statement that is parsed already."""
+        return prepare(self, statement, parameter_types)
 
     def knows_statement(self, sql: str, parameter_types: Sequence[str | None]) -> bool:
         """Whether a text is prepared without blocking, to a statement that is quick."""
@@ -289,12 +259,12 @@ class Session:
 
     def cancel(self) -> None:
         """Stop what runs, from another thread."""
-        self._stop("canceling statement due to user request")
+        self.interrupts.stop("canceling statement due to user request")
 
     def close(self) -> None:
         """Give up an open transaction, and what runs."""
         # First what waits: once the transaction is over, nothing keeps what it has written from vacuum.
-        self._withdraw("the session was closed")
+        self.interrupts.withdraw("the session was closed")
         transactions.end(self)
         cursors.close_all(self)
         if not self._closed:
@@ -309,8 +279,8 @@ class Session:
             self.check()
             self._admit(statement)
             with self._limited():
-                result = self._dispatch(statement)
-                self._durable |= statement.writes  # DDL stays done, too
+                result = handler_of(statement).run(self, statement)
+                self.interrupts.durable |= statement.writes  # DDL stays done, too
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
             return result
 
@@ -351,22 +321,6 @@ class Session:
         return self._quickly[1]
 
     @property
-    def reads_newest(self) -> bool:
-        """Whether a table is read as of the newest complete epoch: nothing asks for another one."""
-        variables = self.variables
-        if self._newest[0] != variables.version:
-            fits = not int(variables.get("query_epoch") or 0) and variables.get("query_consistency") != "global"
-            self._newest = variables.version, fits
-        return self._newest[1]
-
-    def read_options(self) -> ReadOptions:
-        """How a read outside of transactions chooses its epoch."""
-        now = self.variables.version, self.last_write
-        if self._options is None or self._options[0] != now:
-            self._options = now, self._read_options((), None)
-        return self._options[1]
-
-    @property
     def finds_quickly(self) -> bool:
         """Whether an open transaction finds single rows without waiting for a store across the network."""
         return self.transaction is None or self.database.coordinator.root.is_local
@@ -385,7 +339,7 @@ class Session:
         """Start a statement that ends or begins a transaction, or is like others before; None for what is to be run."""
         if not self.starts_quickly:
             return None
-        statement = transactions.bracket(sql)
+        statement = bracket(sql)
         if statement is not None:
             return self.start_bracket(statement)
         known = self._texts.find(sql)
@@ -393,14 +347,16 @@ class Session:
 
     def knows_text(self, sql: str) -> bool:
         """Whether `start_text` starts a text, without blocking whoever calls it."""
-        return self.starts_quickly and (transactions.bracket(sql) is not None or self._texts.find(sql) is not None)
+        return self.starts_quickly and (bracket(sql) is not None or self._texts.find(sql) is not None)
 
     def start_bracket(self, statement: st.Statement) -> Result | Pending:
         """The same for one that is parsed already."""
         try:
             self.check()
             self._admit(statement)
-            started = transactions.start(self, statement)
+            start = handler_of(statement).start
+            assert start is not None
+            started = start(self, statement)
         except BaseException as error:
             self._fail(error, statement)
         return self._waiting(started)
@@ -435,50 +391,43 @@ class Session:
         except Exception:
             return None
 
-    def _waiting(self, started: StartedWrite | StartedCommit | Result) -> Result | Pending:
+    def _waiting(self, started: Started | Result) -> Result | Pending:
         """Note what was started, so that it can be cancelled: perhaps it was already."""
         if not isinstance(started, Result):
-            self._waits_for = started.request
-            if self._cancelled is not None:
-                self._withdraw(self._cancelled)
+            self.interrupts.waiting_for(started.request)
         return started
 
     def finish(self, statement: st.Statement, result: Callable[[], Result]) -> Result:
         """Take the result of a statement that was started: its errors are those of the session."""
-        self._waits_for = None
+        self.interrupts.waited()
         try:
             return result()
         except BaseException as error:
             self._fail(error, statement)
 
     def _admit(self, statement: st.Statement) -> None:
+        """Raise what is in the way of a statement, as things stand with the session and its server."""
         self._require_open()
-        transaction = self.transaction
-        failed = transaction is not None and transaction.failed
-        if failed and not (isinstance(statement, _ALWAYS) or _rolls_back(statement)):
+        handler, transaction = handler_of(statement), self.transaction
+        if transaction is not None and transaction.failed and not handler.in_failed(statement):
             raise TransactionError(
                 "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
             )
-        if statement.writes or isinstance(statement, _WAITS_FOR_VIEWS):
+        if handler.server is not Server.ANY:
             coordinator = self.database.coordinator
             coordinator.refuse_writes(statement.words)
-            if not isinstance(statement, _ROW_CHANGES):
+            if handler.server is Server.READY:
                 coordinator.wait_ready(self.check)
         if statement.writes and self._reads_only():
             raise ReadOnlyTransaction(f"cannot execute {statement.words} in a read-only transaction")
+        alone = None if transaction is None else handler.outside(statement)
+        if alone is not None:
+            raise TransactionError(f"{alone} cannot run inside a transaction block", sqlstate="25001")
 
     def _require_open(self) -> None:
         if self._closed:
             raise ShuttingDown("the session is closed")
         self.database.check()
-
-    def _dispatch(self, statement: st.Statement) -> Result:
-        if isinstance(statement, st.Select):
-            return select(self, statement.query)
-        run = _RUN.get(type(statement))
-        if run is None:
-            raise NotSupported(f"{statement.words} is not supported yet", hint="docs/sql.md lists what is")
-        return run(self, statement)
 
     @contextmanager
     def _failing(self, statement: st.Statement | None = None) -> Iterator[None]:
@@ -500,7 +449,7 @@ class Session:
         found = self.database.keeper.explained(translate(error), spark)
         if isinstance(found, SerializationFailure):
             found = transactions.explained(self, self.transaction, found)
-        reason = self._cancelled
+        reason = self.interrupts.reason
         if reason is not None and not isinstance(found, QueryCanceled):
             found = QueryCanceled(reason)
         if statement is not None:
@@ -509,84 +458,17 @@ class Session:
             raise error
         raise found from error
 
-    @contextmanager
-    def _limited(self) -> Iterator[None]:
+    def _limited(self) -> AbstractContextManager[None]:
         """Apply `statement_timeout`."""
-        limit_ms = duration_ms(self.variables.get("statement_timeout"))
-        if not limit_ms or self._timer is not None:  # EXECUTE runs a statement inside of another one
-            self._durable = False
-            yield
-            self._check_end()
-            return
-        self._durable = False
-        timer = threading.Timer(limit_ms / 1000, lambda: self._time_out(timer))
-        timer.daemon = True
-        self._timer = timer
-        timer.start()
-        try:
-            yield
-            self._check_end()
-        finally:
-            with self._timing:
-                self._timer = None
-            timer.cancel()
-
-    def _check_end(self) -> None:
-        """Raise `QueryCanceled` for a statement that was cancelled at its end, unless it has written: that holds."""
-        if not self._durable:
-            self.check()
-
-    def _time_out(self, timer: threading.Timer) -> None:
-        """The time of a statement is over; if it has ended just now, the next one has nothing to do with that."""
-        with self._timing:
-            if self._timer is timer:
-                self._stop("canceling statement due to statement timeout")
-
-    def _stop(self, reason: str) -> None:
-        self._cancelled = reason
-        self.jobs.cancel()
-        self._withdraw(reason)
-
-    def _withdraw(self, reason: str) -> None:
-        """Let what was started fail, unless it is being committed."""
-        waits_for = self._waits_for
-        if waits_for is not None:
-            self.database.coordinator.writer.cancel(waits_for, QueryCanceled(reason))
+        return self.interrupts.limited(duration_ms(self.variables.get("statement_timeout")))
 
     def check(self) -> None:
         """Raise `QueryCanceled` if the running statement was cancelled."""
-        if self._cancelled is not None:
-            raise QueryCanceled(self._cancelled)
+        self.interrupts.check()
 
     def wait(self, step: Callable[[Callable[[], None]], object]) -> None:
-        """Run `step` in a thread of its own, so that waiting for it can be cancelled.
-
-        It gets what it has to call now and then, and which raises once nobody waits for it any more.
-        """
-        done, given_up = threading.Event(), threading.Event()
-
-        def check() -> None:
-            if given_up.is_set():
-                raise QueryCanceled("nobody waits for this any more")
-
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                step(check)
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                done.set()
-
-        threading.Thread(target=run, name=f"headrace-wait-{self.number}", daemon=True).start()
-        try:
-            while not done.wait(_WAIT_SLICE_S):
-                self.check()
-        finally:
-            given_up.set()
-        if failures:
-            raise failures[0]
+        """Wait for `step` in a thread of its own, as long as nobody cancels it. It calls now and then what it gets."""
+        self.interrupts.wait(step)
 
     # ---- what the kinds of statements share
 
@@ -623,121 +505,39 @@ class Session:
         """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
         return Names(self.database.catalog, self.variables.search_path(), checked, self.rights)
 
+    def handler(self, statement: _S) -> Handler[_S]:
+        """What there is to know of a statement: for those that hold another one."""
+        return handler_of(statement)
+
     def localized(self, query: Query) -> Query:
         """The query with functions and casts that only the session or the catalog can answer replaced."""
         return localize(self, query)
 
+    @property
+    def acting(self) -> Transaction | None:
+        """The transaction in which the statement that runs reads."""
+        return self.writing or self.transaction
+
     @contextmanager
     def within(self, transaction: Transaction) -> Iterator[None]:
         """Let what is read inside the block be read in a transaction that writes."""
-        self._writing = transaction
+        self.writing = transaction
         try:
             yield
         finally:
-            self._writing = None
+            self.writing = None
 
     def has_changed(self, table_id: int) -> bool:
         """Whether the transaction that is open wants to write to a table."""
-        transaction = self._writing or self.transaction
+        transaction = self.acting
         return transaction is not None and transaction.work.has_changed(table_id)
 
     def wrote(self, epoch: int) -> None:
         """Something has been written at an epoch: whoever wants to cancel it comes too late."""
-        self._cancelled, self._durable = None, True
+        self.interrupts.wrote()
         self.last_write = max(self.last_write, epoch)
         if self.variables.is_on("rw_implicit_flush"):
             self.flush()
-
-    def snapshot(
-        self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None = None
-    ) -> AbstractContextManager[Snapshot]:
-        """A snapshot of relations: at an epoch that is asked for, that of the transaction, or the newest.
-
-        `point` is the table and the primary key of the one row that is read, where that is known.
-        """
-        return self._snapshot(relations, at, point)
-
-    @contextmanager
-    def _snapshot(
-        self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None
-    ) -> Iterator[Snapshot]:
-        transaction = self._writing or self.transaction
-        options = self._read_options(relations, at)
-        if transaction is None or options.at is not None:
-            with self.database.coordinator.snapshot(list(relations), options=options) as snapshot:
-                yield snapshot
-            return
-        with ExitStack() as stack:
-            snapshot = stack.enter_context(self._transaction_snapshot(transaction, relations, options))
-            if transaction.work.epoch is None:
-                transaction.shown = snapshot.shown
-                transaction.behind = self._behind(relations, snapshot)
-            transaction.work.fix(snapshot.epoch)
-            if point is not None and transaction.work.can_look_up(point[0]):
-                transaction.work.note_keys(point[0], [point[1]])
-            else:
-                transaction.work.note_tables(self.database.coordinator.tables_read(relations))
-            for i in snapshot.tables:
-                if transaction.work.has_changed(i):
-                    own = transaction.work.own_runs(i)
-                    snapshot.tables[i] = replace(snapshot.tables[i], refs=(*snapshot.tables[i].refs, *own))
-            yield snapshot
-
-    def _behind(self, relations: Sequence[int], snapshot: Snapshot) -> str | None:
-        """Why a snapshot is older than the tables that it is made of; None if it is not."""
-        coordinator = self.database.coordinator
-        tables = coordinator.tables_read(relations)
-        if tables.issuperset(relations) or coordinator.writer.last_change(tables) <= snapshot.epoch:
-            return None
-        return "; ".join(snapshot.notices) or "a view that it has read had not taken them in yet"
-
-    def _transaction_snapshot(
-        self, transaction: Transaction, relations: Sequence[int], options: ReadOptions
-    ) -> AbstractContextManager[Snapshot]:
-        """The first read waits for what the session has written; where that cannot be, only writing fails."""
-        try:
-            return self.database.coordinator.snapshot(list(relations), options=options)
-        except SnapshotUnavailable:
-            if transaction.implicit or not options.at_least or self.variables.is_on("read_your_writes"):
-                raise
-            return self.database.coordinator.snapshot(list(relations), options=replace(options, at_least=0))
-
-    def _read_options(self, relations: Sequence[int], at: int | None) -> ReadOptions:
-        """How the session's settings, its transaction and its writes let a read choose its epoch."""
-        v, transaction = self.variables, self._writing or self.transaction
-        if self._writing is None:
-            at = at or int(v.get("query_epoch") or 0) or None
-        if at is not None:
-            return ReadOptions(at=at, check=self.check)
-        fixed = None if transaction is None else transaction.work.epoch
-        consistency = cast(Consistency, v.get("query_consistency"))
-        at_least = self.last_write if v.is_on("read_your_writes") else 0
-        if transaction is not None:
-            # A transaction reads one snapshot.
-            consistency = "snapshot" if consistency == "latest" or transaction.implicit else consistency
-            if not transaction.read_only and fixed is None:
-                at_least = self._needed(transaction, relations)
-        return ReadOptions(
-            consistency=consistency,
-            monotonic=cast(Monotonic, v.get("monotonic_reads")),
-            exactly=fixed,
-            shown={} if transaction is None else transaction.shown,
-            at_least=at_least,
-            session=self._floors,
-            align=transaction is not None and fixed is None,
-            check=self.check,
-        )
-
-    def _needed(self, transaction: Transaction, relations: Sequence[int]) -> int:
-        """The epoch that the snapshot of a transaction that may write must have reached, so that it can commit.
-
-        Its own session's writes must be there; for a single statement, the newest change of any table that it reads.
-        """
-        if not transaction.implicit:
-            return transaction.at_least
-        coordinator = self.database.coordinator
-        tables = coordinator.tables_read(relations)
-        return max(transaction.at_least, coordinator.writer.last_change(tables))
 
     def write(self, record: ObjectRecord, change: TableChange) -> None:
         """Write to a table: now, or at COMMIT."""
@@ -773,185 +573,3 @@ class Session:
         if self.on_standby:
             return True
         return transaction.read_only if transaction else self.variables.is_on("default_transaction_read_only")
-
-    def set_variable(self, statement: st.SetVariable) -> Result:
-        """SET."""
-        if statement.name == "transaction_read_only" and statement.value is not None:
-            value = Variables(transaction_read_only="off")
-            value.set(statement.name, statement.value)
-            return transactions.set_transaction(self, st.SetTransaction(read_only=value.is_on(statement.name)))
-        if statement.local and self.transaction is None:
-            warning = Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")
-            return Result("SET", notices=[warning])
-        self.variables.set(statement.name, statement.value, local=statement.local)
-        return Result("SET")
-
-    def reset(self, statement: st.ResetVariable) -> Result:
-        """RESET."""
-        if statement.name is None:
-            self.variables.reset()
-        else:
-            self.variables.set(statement.name, None)
-        return Result("RESET")
-
-    def alter_system(self, statement: st.AlterSystem) -> Result:
-        """ALTER SYSTEM: takes effect at once, and holds over restarts."""
-        if self.transaction is not None:
-            raise TransactionError("ALTER SYSTEM cannot run inside a transaction block", sqlstate="25001")
-        self.rights.require_superuser("set parameters of the system")
-        self.database.alter_system(statement.name, statement.value)
-        return Result("ALTER SYSTEM")
-
-    def discard(self, statement: st.Discard) -> Result:
-        """DISCARD."""
-        if statement.what == "all":
-            if self.transaction is not None:
-                raise TransactionError("DISCARD ALL cannot run inside a transaction block", sqlstate="25001")
-            self.become(None, None)
-            self.variables.reset()
-            self.statements.clear()
-            cursors.close_all(self)
-        return Result(f"DISCARD {statement.what.upper()}")
-
-    def flush_statement(self, statement: st.Statement) -> Result:
-        """FLUSH and WAIT."""
-        self.flush()
-        return Result("FLUSH" if isinstance(statement, st.Flush) else "WAIT")
-
-    def promote(self, statement: st.Promote) -> Result:
-        """pg_promote: let this standby take over from the active server."""
-        self.rights.require_superuser("let a standby take over")
-        done: list[bool] = []
-        limit_s = statement.wait_s if statement.wait else 0.0
-        self.wait(lambda check: done.append(self.database.coordinator.take_over(limit_s, check)))
-        return show.rows_result("SELECT", show.PROMOTED_HEADS, [[done[0] or not statement.wait]])
-
-    def cancel_jobs(self, statement: st.CancelJobs) -> Result:
-        """CANCEL JOBS: drop views that are still being created."""
-        state = self.database.catalog.state
-        for job_id in statement.ids:
-            job = state.jobs.get(job_id)
-            if job is None or job.status == "created" or job.exact:
-                raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
-            self.rights.require_owner(state.objects[job_id])
-        parts = parts_of(state, statement.ids)
-        told = fed.drop(self, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
-        found = show.rows_result("CANCEL JOBS", show.CANCELLED_HEADS, [[i] for i in statement.ids])
-        return replace(found, notices=[*found.notices, *map(Notice, told)])
-
-
-_RUN: dict[type[st.Statement], Callable[..., Result]] = {
-    st.Empty: lambda session, statement: Result(""),
-    st.Insert: dml.insert,
-    st.Update: dml.update,
-    st.Delete: dml.delete,
-    st.CopyFrom: copying.copy_from,
-    st.CopyTo: copying.copy_to,
-    st.CopyFromFiles: copying_files.copy_from_files,
-    st.CopyToFiles: copying_files.copy_to_files,
-    st.CopySubscribe: subscriptions.copy_subscribe,
-    st.CreateTable: ddl.create_table,
-    st.CreateSource: ddl.create_source,
-    st.CreateView: ddl.create_view,
-    st.CreateMaterializedView: ddl.create_materialized_view,
-    st.CreateSink: ddl.create_sink,
-    st.CreateIndex: ddl.create_index,
-    st.CreateSchema: ddl.create_schema,
-    st.CreateSubscription: ddl.create_subscription,
-    st.CreateFunction: routines.create_function,
-    st.CreateSecret: secrets.create_secret,
-    st.CreateConnection: connections.create_connection,
-    st.AlterSecret: secrets.alter_secret,
-    st.CreateRole: roles.create_role,
-    st.AlterRole: roles.alter_role,
-    st.DropRole: roles.drop_role,
-    st.GrantRole: grants.grant_role,
-    st.Grant: grants.grant,
-    st.AlterDefaultPrivileges: grants.alter_default_privileges,
-    st.ReassignOwned: grants.reassign_owned,
-    st.DropOwned: grants.drop_owned,
-    st.SetRole: grants.set_role,
-    st.Drop: dropping.drop,
-    st.AlterJob: altering.alter,
-    st.Kill: kill.kill,
-    st.Show: show.show,
-    st.Describe: show.describe,
-    st.Explain: show.explain,
-    st.Begin: transactions.begin,
-    st.Commit: transactions.commit,
-    st.Rollback: transactions.rollback,
-    st.Savepoint: transactions.savepoint,
-    st.SetTransaction: transactions.set_transaction,
-    st.SetVariable: Session.set_variable,
-    st.ResetVariable: Session.reset,
-    st.AlterSystem: Session.alter_system,
-    st.Discard: Session.discard,
-    st.Flush: Session.flush_statement,
-    st.Wait: Session.flush_statement,
-    st.CancelJobs: Session.cancel_jobs,
-    st.Promote: Session.promote,
-    st.DeclareCursor: cursors.declare_cursor,
-    st.DeclareSubscriptionCursor: subscriptions.declare,
-    st.FetchCursor: cursors.fetch_cursor,
-    st.CloseCursor: cursors.close_cursor,
-    st.Unlisten: lambda session, statement: Result("UNLISTEN"),
-    st.Prepare: prepare_named,
-    st.Execute: execute,
-    st.Deallocate: deallocate,
-}
-
-_SUBJECT = re.compile(r'(?:relation|column|table|view|source|function) "([^"]+)"')
-_SPARK_COLUMN = re.compile(
-    r"(?:with name|column or function|field) `([^`]+)`(?:\.`([^`]+)`)?.*cannot be resolved", re.DOTALL
-)
-_SPARK_FUNCTION = re.compile(r"Cannot resolve routine (`\S+`) on search path")
-_SUGGESTED = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
-
-
-def _rolls_back(statement: st.Statement) -> bool:
-    return isinstance(statement, st.Savepoint) and statement.action == "rollback"
-
-
-def located(error: HeadraceError, statement: st.Statement) -> HeadraceError:
-    """The error in PostgreSQL's words where they are known, with its position in the script."""
-    if error.position is not None and statement.position > 1 and error.position <= len(statement.text):
-        return error
-    if isinstance(error, DivisionByZero):
-        return DivisionByZero("division by zero", hint=error.hint, detail=error.detail)
-    if isinstance(error, UndefinedColumn):
-        error = _undefined_column(error)
-    if isinstance(error, UndefinedFunction):
-        error = _undefined_function(error)
-    if error.position is None and isinstance(error, (UndefinedTable, UndefinedColumn, UndefinedFunction)):
-        subject = _SUBJECT.search(error.message)
-        if subject is not None:
-            at = _position(statement.text, subject[1].rsplit(".", 1)[-1])
-            error.position = at + statement.position - 1 if at is not None else None
-    return error
-
-
-def _undefined_column(error: UndefinedColumn) -> UndefinedColumn:
-    found = _SPARK_COLUMN.search(error.message)
-    if found is None:
-        return error
-    name = ".".join(part for part in found.groups() if part)
-    suggested = _SUGGESTED.search(error.message)
-    hint = None
-    if suggested is not None:
-        choices = [part.split(".")[-1].strip(" `") for part in suggested[1].split(",")]
-        hint = "Perhaps you meant " + " or ".join(f'"{c}"' for c in dict.fromkeys(choices) if c) + "."
-    return UndefinedColumn(f'column "{name}" does not exist', hint=hint)
-
-
-def _undefined_function(error: UndefinedFunction) -> UndefinedFunction:
-    found = _SPARK_FUNCTION.search(error.message)
-    if found is None:
-        return error
-    return UndefinedFunction(f'function "{found[1].replace("`", "")}" does not exist', hint=error.hint)
-
-
-def _position(text: str, name: str) -> int | None:
-    for token in tokenize(text):
-        if token.text == name or token.text.lower() == name:
-            return int(token.start) + 1
-    return None

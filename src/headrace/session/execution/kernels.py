@@ -196,7 +196,7 @@ def _only_table(bound: Bound) -> tuple[ObjectRecord | None, bool]:
     if not targets:
         return None, True
     only = targets[0]
-    plain = isinstance(only, ObjectRecord) and only.kind == "table" and len(selects) == 1
+    plain = isinstance(only, ObjectRecord) and only.content.writable and len(selects) == 1
     return (only, True) if plain and isinstance(only, ObjectRecord) else (None, False)
 
 

@@ -247,7 +247,7 @@ def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Ca
         for record in bound.relations().values():
             assert snapshot is not None
             names = pruned(record.columns, mentioned)
-            if record.kind == "source":
+            if record.content.external:
                 secrets = session.database.coordinator.secrets(record.secrets)
                 offsets = snapshot.sources.get(record.id, {})
                 frames[record.id] = engine.source_leaf(spark, record, offsets, names, secrets)
