@@ -9,6 +9,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from headrace.plan.catalyst.running import Held
 from headrace.session.database import Database
 from headrace.session.held import HeldFrames
 from support import eventually
@@ -50,7 +51,7 @@ def test_what_is_held_goes_with_java_and_with_the_database() -> None:
 
     released: list[str] = []
     frames = HeldFrames()
-    frames._held += [(Ended(), lambda: released.append("ended")), (Here(), lambda: released.append("here"))]
+    frames._held += [(Held(Ended()), lambda: released.append("ended")), (Held(Here()), lambda: released.append("here"))]
     frames.look()
     assert released == ["ended"]
     frames.close()
@@ -79,7 +80,7 @@ def test_java_ends_while_snapshots_are_looked_at() -> None:
     frames, released = HeldFrames(), []
     first, second = Lost(), Lost()
     first.gone = False
-    frames._held = [(first, lambda: released.append(1)), (second, lambda: released.append(2))]
+    frames._held = [(Held(first), lambda: released.append(1)), (Held(second), lambda: released.append(2))]
     frames.look()
     assert released == [2]
     first.gone = True

@@ -30,7 +30,7 @@ class HeldFrames:
 
     def hold(self, leaf: DataFrame, release: Callable[[], object]) -> None:
         """Call `release` once no plan over `leaf`, the outcome of a `mapInArrow`, is left."""
-        reference = Held(leaf)
+        reference = Held.of(leaf)
         with self._lock:
             self._held.append((reference, release))
             if self._thread is None and not self._closed.is_set():

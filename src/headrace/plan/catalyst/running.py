@@ -58,10 +58,16 @@ class Held:
     over a leaf share is the function that makes its rows.
     """
 
-    def __init__(self, leaf: DataFrame) -> None:
+    def __init__(self, reference: Any) -> None:
+        """`reference` is Java's weak reference to that function."""
+        self._reference = reference
+
+    @classmethod
+    def of(cls, leaf: DataFrame) -> Held:
+        """Look after the plans over a leaf."""
         jvm: Any = leaf.sparkSession._jvm
         function = leaf._jdf.queryExecution().analyzed().functionExpr().func()
-        self._reference = jvm.java.lang.ref.WeakReference(function)
+        return cls(jvm.java.lang.ref.WeakReference(function))
 
     def is_gone(self) -> bool:
         """Whether there is none left. So it is, too, when its Java process has ended, and all plans with it."""
