@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.zones import Zone
 from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
 from headrace.coordinator.reads import ReadOptions
 from headrace.coordinator.writes.requests import Request
@@ -106,8 +107,6 @@ class Session:
         self.number: int = next(_numbers)
         self.began_ms = database.now_ms()
         self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
-        self.greetings: list[Notice] = []
-        """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
@@ -183,6 +182,11 @@ class Session:
         return self.variables.role
 
     @property
+    def zone(self) -> Zone:
+        """The time zone in which its statements read and show times."""
+        return self.variables.zone
+
+    @property
     def rights(self) -> Rights:
         """What the session may do now."""
         state, name = self.database.catalog.image, self.role
@@ -217,10 +221,10 @@ class Session:
         """What a client is told when it connects."""
         status = self.database.coordinator.standby()
         if status is None:
-            return self.greetings
+            return []
         where = f", which is at {status.address}" if status.address else ""
         text = f"this server is a standby of {status.owner}{where}; it has heard of that {status.staleness_ms} ms ago"
-        return [*self.greetings, Notice(text)]
+        return [Notice(text)]
 
     def idle_limit(self) -> IdleLimit | None:
         """How long the client may now ask for nothing."""
@@ -417,7 +421,7 @@ class Session:
                 if planned is None:
                     return None
                 try:
-                    result = read(self, planned, values_of(texts, planned.plan.types))
+                    result = read(self, planned, values_of(texts, planned.plan.types, self.zone))
                 except ObjectMissing:
                     if not self.on_standby:
                         raise
@@ -621,7 +625,7 @@ class Session:
 
     def names(self, *, checked: bool = True) -> Names:
         """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
-        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights)
+        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights, self.zone)
 
     def localized(self, query: Query) -> Query:
         """The query with functions and casts that only the session or the catalog can answer replaced."""

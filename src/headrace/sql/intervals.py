@@ -1,11 +1,12 @@
-"""Interval literals: PostgreSQL's spelling to months, days and microseconds, and to Spark's spelling."""
+"""Interval literals: PostgreSQL's spelling to months, days and microseconds, to Spark's spelling, and to zones."""
 
 from __future__ import annotations
 
 import re
 from decimal import Decimal
 
-from headrace.errors import InvalidDatetime
+from headrace.common.zones import Zone, zone_at
+from headrace.errors import InvalidDatetime, InvalidParameter
 
 _MICROS = {"microsecond": 1, "millisecond": 1000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000}
 _DAYS = {"day": 1, "week": 7}
@@ -83,3 +84,14 @@ def spark_interval(text: str) -> str:
     hours, minute = divmod(minutes, 60)
     day, hour = divmod(hours, 24)
     return f"INTERVAL '{sign}{day} {hour:02d}:{minute:02d}:{second:02d}.{fraction:06d}' DAY TO SECOND"
+
+
+def zone_of_interval(text: str) -> Zone:
+    """The zone that is an interval ahead of UTC. Raises `InvalidParameter`, `InvalidDatetime`."""
+    months, days, micros = parse_interval(text)
+    if months or days or micros % 1_000_000:
+        raise InvalidParameter(f'interval time zone "{text}" must not include months or days')
+    try:
+        return zone_at(micros // 1_000_000)
+    except ValueError:
+        raise InvalidParameter(f'time zone "{text}" out of range') from None

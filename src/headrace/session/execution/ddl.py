@@ -32,6 +32,7 @@ from headrace.errors import (
 )
 from headrace.plan.planner import ViewPlan
 from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
+from headrace.session.defined import ZONE
 from headrace.session.execution import connections, fed, into, sharing, subscriptions, unaligned
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.select import describe
@@ -510,6 +511,9 @@ def _record(
 ) -> ObjectRecord:  # fmt: skip
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
+    kept = kind in ("materialized_view", "sink") or bool(payload.get("defaults"))
+    if kept and not session.zone.is_plain:
+        payload = {**payload, ZONE: session.zone.name}
     made = ObjectRecord(
         0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
         {**payload, **session.labels},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from headrace.errors import (
     NotSupported,
     SyntaxFault,
 )
+from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of, stream
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
@@ -115,12 +117,14 @@ def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Colum
         width = statement.rows.width
         if statement.columns and width < len(targets):
             raise SyntaxFault("INSERT has more target columns than expressions")
-        literal = statement.literal_rows(types)
+        literal = statement.literal_rows(types, session.zone)
         if literal is not None:
             return _from_literals(session, record, targets, literal)
         defaults = [record.payload.get("defaults", {}).get(c.name) for c in targets]
         names = [c.name for c in targets]
-        return _from_query(session, record, targets[:width], statement.rows.query(types, defaults, names))
+        return _from_query(
+            session, record, targets[:width], statement.rows.query(types, defaults, names, declared_zone(record))
+        )
     if statement.query is not None:
         return _from_query(session, record, targets, statement.query, bool(statement.columns))
     return _from_literals(session, record, [], [[]])
@@ -146,12 +150,14 @@ def default_value(session: Session, record: ObjectRecord, column: Column) -> obj
     text = record.payload.get("defaults", {}).get(column.name)
     if text is None:
         return None
-    known, value = constant_value(text, column.type)
+    zone = declared_zone(record)
+    known, value = constant_value(text, column.type, zone)
     if known:
         return value
     query = session.localized(parse_query(f"SELECT {text}"))
-    bound = Bound(query, session.names())
-    table = rows_of(session, AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column])))
+    bound = Bound(query, replace(session.names(), zone=zone))
+    wanted = AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column], zone))
+    table = rows_of(session, wanted)
     return table.column(0)[0].as_py()
 
 
@@ -162,7 +168,7 @@ def _from_query(
 
     def wrap(found: list[ResultColumn], text: str) -> str:
         _check_width(len(found), len(targets), exact)
-        return assigned(found, text, targets)
+        return assigned(found, text, targets, bound.zone)
 
     computed = rows_of(session, AssignedQuery(bound, targets, wrap, exact=exact))
     at = {c.name: i for i, c in enumerate(targets[: computed.num_columns])}
@@ -185,7 +191,7 @@ def update(session: Session, statement: st.Update) -> Result:
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
-    query = update_query(statement, names, record.payload.get("defaults", {}))
+    query = update_query(statement, names, record.payload.get("defaults", {}), declared_zone(record))
     assigned = [a.column for a in statement.assignments]
     targets = [*record.columns, *(by_name[n] for n in assigned)]
 
@@ -273,7 +279,7 @@ def _bound(session: Session, record: ObjectRecord, query: Query, joined: bool) -
 
 
 def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> AssignedQuery:
-    return AssignedQuery(bound, targets, lambda columns, text: assigned(columns, text, targets), key)
+    return AssignedQuery(bound, targets, lambda columns, text: assigned(columns, text, targets, bound.zone), key)
 
 
 def _affected(
@@ -333,7 +339,7 @@ def returning(
         spark = engine.session_for(None)
         frame = spark.createDataFrame(rows)
         with engine.views({record.id: frame}) as labels:
-            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema))
+            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, session.zone))
         return Result(tag, columns_of(found), iter(list(stream(found))))
 
 
@@ -345,7 +351,9 @@ def returning_columns(session: Session, wanted: Returning, record: ObjectRecord,
         return [ResultColumn(label, types[column]) for column, label in plain]
     schema = {name: {c.name: c.type for c in record.columns}}
     with session.jobs.running(wanted.text):
-        return session.database.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema))
+        return session.database.engine.analyze(
+            wanted.to_spark(lambda _: null_relation(record.columns), schema, session.zone)
+        )
 
 
 def queries_of(record: ObjectRecord, statement: st.Insert | st.Update | st.Delete) -> list[Query]:
@@ -353,14 +361,14 @@ def queries_of(record: ObjectRecord, statement: st.Insert | st.Update | st.Delet
     found: list[Query] = []
     names, defaults = [c.name for c in record.columns], record.payload.get("defaults", {})
     if isinstance(statement, st.Update):
-        found.append(update_query(statement, names, defaults))
+        found.append(update_query(statement, names, defaults, declared_zone(record)))
     elif isinstance(statement, st.Delete):
         found.append(delete_query(statement, names))
     else:
         targets = target_columns(record, statement.columns)
         types, texts = [c.type for c in targets], [defaults.get(c.name) for c in targets]
         if statement.rows is not None:
-            found.append(statement.rows.query(types, texts, [c.name for c in targets]))
+            found.append(statement.rows.query(types, texts, [c.name for c in targets], declared_zone(record)))
         elif statement.query is not None:
             found.append(statement.query.stored_as(types))
     return found + ([] if statement.returning is None else [statement.returning.query])

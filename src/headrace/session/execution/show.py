@@ -19,6 +19,7 @@ from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
+from headrace.session.defined import definition_of
 from headrace.session.execution import connections, into, routines, sharing, unaligned
 from headrace.session.execution.ddl import in_group, planned_text, sink_query
 from headrace.session.execution.select import frame_of
@@ -104,7 +105,7 @@ def _parameters(session: Session, statement: st.Show) -> Rows:
 def _create(session: Session, statement: st.Show) -> Rows:
     assert statement.name is not None
     record = session.names().get(statement.name)
-    return [[label(record), record.definition]]
+    return [[label(record), definition_of(record)]]
 
 
 def _schemas(session: Session, statement: st.Show) -> Rows:

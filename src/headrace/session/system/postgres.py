@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
+from headrace.session.defined import definition_of
 from headrace.session.parts import is_part
 from headrace.session.rights import acl_items, role_name
 from headrace.session.roles import all_roles
@@ -255,7 +256,7 @@ def _indexes(session: Session) -> Rows:
 def _of_kind(kind: str, prefix: str) -> object:
     def rows(session: Session) -> Rows:
         return [
-            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": o.definition,
+            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o),
              f"{prefix}owner": role_name(session.database.catalog.state, o.owner)}
             for o in relations(session)
             if o.kind == kind
