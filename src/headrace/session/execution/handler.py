@@ -59,6 +59,7 @@ class InScript(Enum):
     COMMITS = "commits"
     """Takes effect at once and cannot be taken back, so what came before is committed first."""
     ENDS = "ends"
+    """Ends it."""
 
 
 def never(statement: st.Statement) -> bool:
