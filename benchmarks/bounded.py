@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import headrace
+from headrace.catalog.contents import SourceContent
 from headrace.session.database import Database
 
 RESULTS = Path(__file__).parent / "results"
@@ -97,7 +98,7 @@ def read_events(db: Database) -> int:
     """Events up to which the slowest job has read."""
     done = []
     with db.catalog.reading() as held:
-        for source in held.objects_of("source"):
+        for source in held.objects_of(SourceContent):
             for job in held.jobs.values():
                 if source.id in held.objects[job.id].depends_on:
                     remap = held.offsets_at(source.id, job.committed_epoch)

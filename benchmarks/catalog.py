@@ -43,6 +43,7 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "state"), str(_TESTS / "e2e")]
 from failover import Pair  # noqa: E402
 
 from headrace.catalog.catalog import Catalog  # noqa: E402
+from headrace.catalog.contents import MaterializedViewContent  # noqa: E402
 from headrace.catalog.directory import Directory  # noqa: E402
 from headrace.catalog.edits import Edit, Put  # noqa: E402
 from headrace.catalog.moving import Places, move  # noqa: E402
@@ -179,7 +180,7 @@ def fill(catalog: Catalog, records: int) -> None:
     views, per_view = max(1, records // 1000), 997
     for view in range(1, views + 1):
         made: list[Edit] = [
-            Put(ObjectRecord(view, "materialized_view", "public", f"v{view}", definition="SELECT 1")),
+            Put(ObjectRecord(view, MaterializedViewContent(), "public", f"v{view}", definition="SELECT 1")),
             Put(JobRecord(view, f"g{view}", "created")), Put(StateTableRecord(view, view, "0/state", "", (), (), ())),
         ]  # fmt: skip
         for n in range(per_view):

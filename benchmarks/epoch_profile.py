@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from headrace.catalog.catalog import Catalog
 from headrace.coordinator import driver
 from headrace.dataflow import runner
-from headrace.plan.bridge import Bridge
+from headrace.plan.catalyst.bridge import Bridge
 
 WARM_UP = 15
 STEPS = (

@@ -45,6 +45,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import headrace
+from headrace.catalog.contents import SourceContent
 from headrace.common.columns import Column
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.sql.parser import parse_query
@@ -149,7 +150,7 @@ def _bound(db: headrace.Database) -> int:
     """How far into the stream of events the sources are bound."""
     state = db.catalog.state
     found = 0
-    for source in state.objects_of("source"):
+    for source in state.objects_of(SourceContent):
         if (newest := state.newest_remap(source.id)) is not None:
             files = [o for o in newest.offsets.values() if isinstance(o, dict)]
             rows = sum(o["row"] for o in files)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from headrace.catalog import bindings as bindings_module
 from headrace.catalog.bindings import moves
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import SourceContent
 from headrace.catalog.edits import Delete, EditRejected, Put, plan_change
 from headrace.catalog.records import ObjectRecord, RemapRecord, decode, encode
 from headrace.catalog.state import CatalogState
 from headrace.errors import CorruptObject
 
 Positions = dict[str, Any]
-SOURCE = Put(ObjectRecord(1, "source", "s", "t"))
+SOURCE = Put(ObjectRecord(1, SourceContent(), "s", "t"))
 
 
 def applied(state: CatalogState, *edits: Any) -> None:

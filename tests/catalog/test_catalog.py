@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from headrace.catalog.catalog import Catalog, read_config
+from headrace.catalog.contents import SourceContent, TableContent
 from headrace.catalog.edits import (
     FENCING_KEY,
     FORMAT_VERSION_KEY,
@@ -47,7 +48,7 @@ from headrace.errors import Fenced, InvalidParameter, OperationalError, ReadOnly
 from support import WAIT_S
 
 SETUP: list[Edit] = [
-    Put(ObjectRecord(1, "table", "public", "t")),
+    Put(ObjectRecord(1, TableContent(), "public", "t")),
     Put(JobRecord(1, "g", "created")),
     *(Put(StateTableRecord(i, 1, "op", "", (), (), ())) for i in (10, 11)),
 ]
@@ -94,7 +95,7 @@ class Disturbed(int):
 
 def test_bindings_that_are_pruned_during_a_search_do_not_mislead_it(location: str) -> None:
     with Catalog.open(location) as catalog:
-        catalog.transact([Put(ObjectRecord(1, "source", "public", "s"))])
+        catalog.transact([Put(ObjectRecord(1, SourceContent(), "public", "s"))])
         for epoch in range(1, 17):
             catalog.transact([Put(RemapRecord(1, epoch, {"0": epoch}))])
 
@@ -113,7 +114,7 @@ def test_what_was_handed_out_never_changes(location: str) -> None:
         with catalog.reading() as inside:
             handed_out = (catalog.state, catalog.image, inside)
         before, names = sorted(map(repr, inside.records())), [iter(s.objects.values()) for s in handed_out]
-        catalog.transact([Put(ObjectRecord(n, "table", "public", f"t{n}")) for n in range(20, 600)])
+        catalog.transact([Put(ObjectRecord(n, TableContent(), "public", f"t{n}")) for n in range(20, 600)])
         catalog.transact([Put(RemapRecord(1, 6, {})), Delete("remap", (1, 5)), AddEvent("k", None, ""), setting("x")])
         for state, objects in zip(handed_out, names, strict=True):
             assert [o.name for o in objects] == ["t"] and sorted(map(repr, state.records())) == before

@@ -1,5 +1,6 @@
 import pytest
 
+from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent, ViewContent
 from headrace.catalog.edits import (
     MAX_EVENTS,
     NEXT_ID_KEY,
@@ -37,8 +38,8 @@ def run(table_id: int, path: str = "p", rows: int = 1) -> RunRecord:
 def state() -> CatalogState:
     return CatalogState(
         [
-            ObjectRecord(1, "source", "s", "t"),
-            ObjectRecord(2, "materialized_view", "s", "v", depends_on=(1,)),
+            ObjectRecord(1, SourceContent(), "s", "t"),
+            ObjectRecord(2, MaterializedViewContent(), "s", "v", depends_on=(1,)),
             JobRecord(2, "g", "created", committed_epoch=10, frontier=10),
             StateTableRecord(20, 2, "op", "", (), (), (), committed_epoch=10, safe_epoch=5),
             StateTableRecord(21, 2, "op", "", (), (), (), committed_epoch=10, safe_epoch=5),
@@ -143,14 +144,15 @@ def test_a_compaction_loses_cleanly_against_a_drop(state: CatalogState) -> None:
 
 
 def test_names_are_unique(state: CatalogState) -> None:
-    refused(state, Put(ObjectRecord(3, "table", "s", "t")), match=r'"s\.t" is taken by object 1')
-    refused(state, Put(ObjectRecord(3, "table", "s", "x")), Put(ObjectRecord(4, "table", "s", "x")), match="twice")
-    plan_change(state, [Delete("object", 2), Put(ObjectRecord(3, "table", "s", "v"))], 0)
+    refused(state, Put(ObjectRecord(3, TableContent(), "s", "t")), match=r'"s\.t" is taken by object 1')
+    refused(state, *(Put(ObjectRecord(i, TableContent(), "s", "x")) for i in (3, 4)), match="twice")
+    plan_change(state, [Delete("object", 2), Put(ObjectRecord(3, TableContent(), "s", "v"))], 0)
 
 
 def test_an_object_that_others_need_stays(state: CatalogState) -> None:
     refused(state, Delete("object", 1), match="object 2 is built on it")
-    refused(state, Put(ObjectRecord(5, "view", "s", "w", depends_on=(77,))), match="needs object 77")
+    view = ObjectRecord(5, ViewContent(query="SELECT 1"), "s", "w", depends_on=(77,))
+    refused(state, Put(view), match="needs object 77")
     plan_change(state, [Delete("object", 1), Delete("object", 2)], 0)
 
 

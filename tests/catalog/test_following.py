@@ -14,6 +14,7 @@ from opener_model import Memory
 
 from headrace.catalog import stash
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put, SetConfig
 from headrace.catalog.following import FollowedCatalog, LogFollower, Refreshed
 from headrace.catalog.journal import RollupPolicy
@@ -21,6 +22,7 @@ from headrace.catalog.log_store import LogOptions, LogStore
 from headrace.catalog.moving import Places, move
 from headrace.catalog.places import PlaceOptions, canonical
 from headrace.catalog.records import (
+    JobPlan,
     JobRecord,
     ObjectRecord,
     PositionRecord,
@@ -64,8 +66,8 @@ def state_table(table_id: int, job_id: int) -> StateTableRecord:
 
 def table(n: int) -> list[Edit]:
     return [
-        Put(ObjectRecord(n, "table", "public", f"t{n}")),
-        Put(JobRecord(n, f"table-{n}", "created", plan={"kind": "table"})),
+        Put(ObjectRecord(n, TableContent(), "public", f"t{n}")),
+        Put(JobRecord(n, f"table-{n}", "created", plan=JobPlan(kind="table"))),
         Put(state_table(n + 1, n)),
     ]
 
@@ -412,7 +414,7 @@ def test_a_batch_under_a_name_that_was_rolled_up_is_none_of_the_log() -> None:
 
 def test_every_kind_of_record_has_a_key_that_can_be_read_back() -> None:
     for record in (
-        ObjectRecord(1, "table", "public", "t"), JobRecord(1, "g", "created"), state_table(2, 1),
+        ObjectRecord(1, TableContent(), "public", "t"), JobRecord(1, "g", "created"), state_table(2, 1),
         RunRecord(RunRef(2, "2/a:b.run", 5, 1, 1, 1, 1, 0, 0), 0, 0), RemapRecord(3, 4, {}), PositionRecord(1, 2, 3),
         SettingRecord("a:b", "x"), SourceRecord(7),
     ):  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from backends import new_database
 
 from headrace.catalog.catalog import Catalog, read_config
+from headrace.catalog.contents import MaterializedViewContent, SchemaContent, TableContent
 from headrace.catalog.edits import DATABASE_KEY, FENCING_KEY, FORMAT_VERSION_KEY, SEQUENCE_KEY, SetConfig
 from headrace.catalog.records import RECORD_TYPES
 from headrace.catalog.store import FORMAT_VERSION
@@ -28,8 +29,9 @@ def check(catalog: Catalog) -> None:
     """What was put into it by the program of format 1."""
     state = catalog.state
     assert {r.COLLECTION for r in state.records()} == {*RECORD_TYPES} - {"source"}
-    assert [o.name for o in state.objects_of("schema", "table", "materialized_view")] == ["public", "t", "v"]
-    assert state.objects[2].options == {"retention": "1"} and state.objects[2].payload == {"x": [1, None]}
+    made = state.objects_of(SchemaContent, TableContent, MaterializedViewContent)
+    assert [o.name for o in made] == ["public", "t", "v"]
+    assert state.objects[2].options == {"retention": "1"} and state.objects[2].content.more == {"x": [1, None]}
     assert [(t.committed_epoch, t.safe_epoch, t.watermark) for t in state.tables_of(3)] == [(7, 3, None), (7, 0, 50)]
     assert [(r.ref.path, r.ref.k_min, r.level) for r in state.runs_of(10)] == [("3/a.run", -5, 1)]
     assert state.offsets_at(2, 5) is not None and state.position(3, 2) is not None

@@ -13,6 +13,7 @@ import pytest
 from backends import empty_place
 
 from headrace.catalog.catalog import Catalog, read_config
+from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import DATABASE_KEY, FENCING_KEY, SEQUENCE_KEY, TOMBSTONE_KEY, AddEvent, Put, SetConfig
 from headrace.catalog.marks import NotTheTruth
 from headrace.catalog.moving import Places, find_truth, make_true, move
@@ -46,7 +47,7 @@ def places() -> Places:
 
 def fill(catalog: Catalog, name: str = "a") -> None:
     catalog.transact([
-        Put(ObjectRecord(1, "table", "public", "t")), Put(JobRecord(1, "g", "created")),
+        Put(ObjectRecord(1, TableContent(), "public", "t")), Put(JobRecord(1, "g", "created")),
         Put(StateTableRecord(10, 1, "op", "", (), (), ())), Put(SettingRecord(name, "1")),
         AddEvent("k", None, name), SetConfig("big", (1 << 64) - 1),
     ])  # fmt: skip

@@ -7,9 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.catalog.contents import (
+    ConnectionContent,
+    Content,
+    DeclaredWatermark,
+    IndexContent,
+    MadeBy,
+    MaterializedViewContent,
+    RoleContent,
+    SecretContent,
+    SinkContent,
+    SubscriptionContent,
+    TableContent,
+)
 from headrace.catalog.records import (
     RECORD_TYPES,
     EventRecord,
+    JobPlan,
     JobRecord,
     ObjectRecord,
     PositionRecord,
@@ -63,11 +77,35 @@ refs = st.builds(
     k_min=i64, k_max=i64,
 )  # fmt: skip
 tables = st.builds(StateTableRecord.from_table_schema, i64, i64, texts, table_schemas)
+contents: st.SearchStrategy[Content] = st.one_of(
+    st.builds(
+        TableContent,
+        watermark=st.none() | st.builds(DeclaredWatermark, column=texts, delay_ms=epochs, expression=texts),
+        append_only=st.booleans(),
+        defaults=options,
+        more=st.dictionaries(st.sampled_from(["newer", "newest"]), json_values),
+    ),
+    st.fixed_dictionaries({}, optional={"newer": json_values, "append_only": st.booleans(), "defaults": options}).map(
+        TableContent.from_json
+    ),
+    st.builds(
+        MaterializedViewContent,
+        spark_sql=st.none() | texts,
+        leaves=st.none() | tuples(i64),
+        append_only=st.booleans(),
+        pipeline=st.none() | st.builds(MadeBy, digest=texts, comment=texts),
+    ),
+    st.builds(IndexContent, on=i64, key=tuples(texts), automatic=st.booleans()),
+    st.builds(SecretContent, cipher=texts, key_id=texts, sealed=texts),
+    st.builds(RoleContent, can_login=st.booleans(), password=st.none() | texts, valid_until_ms=st.none() | epochs),
+    st.builds(SubscriptionContent, retention_ms=epochs, since=epochs),
+    st.builds(ConnectionContent, type=texts),
+)
 records: st.SearchStrategy[Record] = st.one_of(
     st.builds(
         ObjectRecord,
         id=i64,
-        kind=st.sampled_from(["table", "materialized_view", "index", "secret", "role", "subscription", "connection"]),
+        content=contents,
         schema=texts,
         name=texts,
         columns=tuples(st.builds(Column, texts, texts, st.booleans())),
@@ -76,17 +114,23 @@ records: st.SearchStrategy[Record] = st.one_of(
         options=options,
         depends_on=tuples(i64),
         created_ms=i64,
-        payload=payloads,
         secrets=st.dictionaries(texts, i64, max_size=2),
     ),
     st.builds(
+        JobPlan,
         JobRecord,
         id=i64,
         group=texts,
         status=st.sampled_from(["creating", "created", "paused", "quarantined"]),
         committed_epoch=epochs,
         frontier=epochs,
-        plan=payloads,
+        plan=st.builds(
+            JobPlan,
+            fingerprint=st.none() | texts,
+            upstreams=st.none() | tuples(i64),
+            sharable=tuples(st.tuples(i64, tuples(texts))),
+        )
+        | st.dictionaries(st.sampled_from(["newer", "newest"]), json_values).map(JobPlan.from_json),
         options=options,
         exact=tuples(st.tuples(epochs, epochs)),
     ),
@@ -129,9 +173,10 @@ def test_bytes_of_version_1_stay_readable() -> None:
         '{"v":1,"id":3,"kind":"table","schema":"public","name":"t","columns":[["a","int",false]],"definition":"",'
         '"primary_key":["a"],"options":{},"depends_on":[],"created_ms":5,"payload":{}}'
     )
-    table = ObjectRecord(3, "table", "public", "t", (Column("a", "int", False),), primary_key=("a",), created_ms=5)
+    columns = (Column("a", "int", False),)
+    table = ObjectRecord(3, TableContent(), "public", "t", columns, primary_key=("a",), created_ms=5)
     assert decode("object", "3", stored) == table
-    assert encode(table) == stored
+    assert encode(decode("object", "3", stored)) == stored
 
 
 def test_newer_and_broken_records_are_refused_by_name() -> None:
@@ -146,6 +191,6 @@ def test_newer_and_broken_records_are_refused_by_name() -> None:
 
 def test_a_sink_into_a_table_is_refused_by_programs_that_know_of_none() -> None:
     """They would take it for one of a connector."""
-    plain = ObjectRecord(1, "sink", "public", "s", options={"connector": "blackhole"})
+    plain = ObjectRecord(1, SinkContent(), "public", "s", options={"connector": "blackhole"})
     assert json.loads(encode(plain))["v"] == 1
-    assert json.loads(encode(replace(plain, payload={"into": 7})))["v"] == 6
+    assert json.loads(encode(replace(plain, content=SinkContent(into=7))))["v"] == 6

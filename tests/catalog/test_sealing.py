@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import SecretContent, SourceContent
 from headrace.catalog.edits import Put
 from headrace.catalog.moving import Places, move
 from headrace.catalog.places import canonical
@@ -110,7 +111,7 @@ def test_another_key_comes_first() -> None:
 
 
 def secret(catalog: Catalog, number: int, value: str) -> ObjectRecord:
-    record = ObjectRecord(number, "secret", "public", f"s{number}", definition=f"CREATE SECRET s{number}")
+    record = ObjectRecord(number, SecretContent(), "public", f"s{number}", definition=f"CREATE SECRET s{number}")
     made = sealed_record(record, value, catalog.state, KEYS)
     catalog.transact([Put(made)])
     return made
@@ -127,8 +128,8 @@ def test_all_are_encrypted_anew_or_none(location: str) -> None:
         assert reencrypt(catalog, both) == 0
     with Catalog.open(location) as catalog:
         assert reencrypted(catalog.state, Keys.read(NEW, None)) == []
-        for record in catalog.state.objects_of("secret"):
-            found = unseal(record.payload, identity(record, catalog.state), Keys.read(NEW, None))
+        for record in catalog.state.objects_of(SecretContent):
+            found = unseal(record.content.to_json(), identity(record, catalog.state), Keys.read(NEW, None))
             assert found == f"value {record.id}"
 
 
@@ -147,7 +148,7 @@ def test_a_move_keeps_the_ciphertext(
     with Catalog.find(canonical(location), places) as catalog:
         there = catalog.state.objects[1]
         assert there == made
-        assert unseal(there.payload, identity(there, catalog.state), KEYS) == "hunter2"
+        assert unseal(there.content.to_json(), identity(there, catalog.state), KEYS) == "hunter2"
 
 
 def test_swapped_records_are_noticed(tmp_path: Path) -> None:
@@ -156,18 +157,18 @@ def test_swapped_records_are_noticed(tmp_path: Path) -> None:
         first, second = secret(catalog, 1, "one"), secret(catalog, 2, "two")
     with sqlite3.connect(at) as file:
         for record, other in ((first, second), (second, first)):
-            text = encode(replace(record, payload=other.payload))
+            text = encode(replace(record, content=other.content))
             file.execute("UPDATE record SET value = ? WHERE collection = 'object' AND key = ?", (text, str(record.id)))
     with Catalog.open(at) as catalog:
-        for record in catalog.state.objects_of("secret"):
+        for record in catalog.state.objects_of(SecretContent):
             with pytest.raises(CorruptObject, match="was not made for it"):
-                unseal(record.payload, identity(record, catalog.state), KEYS)
+                unseal(record.content.to_json(), identity(record, catalog.state), KEYS)
 
 
 def test_older_programs_refuse_what_has_to_do_with_secrets() -> None:
-    plain = ObjectRecord(1, "source", "public", "s")
+    plain = ObjectRecord(1, SourceContent(), "public", "s")
     assert plain.to_json()["v"] == 1 and "secrets" not in plain.to_json()
-    for record in (ObjectRecord(2, "secret", "public", "x"), replace(plain, secrets={"password": 2})):
+    for record in (ObjectRecord(2, SecretContent(), "public", "x"), replace(plain, secrets={"password": 2})):
         assert record.to_json()["v"] == 2
         assert decode("object", str(record.id), encode(record)) == record
     old = json.dumps({**plain.to_json(), "v": 1})
@@ -184,7 +185,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         made = secret(catalog, 1, "hunter2")
     shell(None).dump()
     text = capsys.readouterr().out
-    assert '"sealed":"***"' in text and made.payload["sealed"] not in text and "hunter2" not in text
+    assert (
+        '"sealed":"***"' in text and (made.content_as(SecretContent).sealed or "") not in text and "hunter2" not in text
+    )
     assert shell(None).verify() and shell(OLD).verify()
     assert not shell(NEW).verify()
     assert "needs key" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.catalog.contents import MaterializedViewContent, SchemaContent, SourceContent, TableContent
 from headrace.catalog.edits import AddEvent, AdvanceJob, CommitTable, Delete, Edit, EditRejected, Put, plan_change
 from headrace.catalog.records import (
     JobRecord,
@@ -34,31 +35,31 @@ def run(table_id: int, path: str, epoch: int = 1, level: int = 0) -> RunRecord:
 
 def test_objects_are_found_by_name_and_by_what_they_are_built_on() -> None:
     state = built(
-        Put(ObjectRecord(1, "schema", "", "public")),
-        Put(ObjectRecord(2, "table", "public", "t")),
-        Put(ObjectRecord(3, "materialized_view", "public", "v", depends_on=(2,))),
+        Put(ObjectRecord(1, SchemaContent(), "", "public")),
+        Put(ObjectRecord(2, TableContent(), "public", "t")),
+        Put(ObjectRecord(3, MaterializedViewContent(), "public", "v", depends_on=(2,))),
     )
     assert state.object_named("", "public") == state.objects[1]
     assert state.object_named("public", "v") == state.objects[3]
     assert state.object_named("public", "w") is None
     assert state.dependents(2) == (3,)
-    assert [o.id for o in state.objects_of("table", "materialized_view")] == [2, 3]
-    built(Put(ObjectRecord(3, "materialized_view", "public", "w")), state=state)
+    assert [o.id for o in state.objects_of(TableContent, MaterializedViewContent)] == [2, 3]
+    built(Put(ObjectRecord(3, MaterializedViewContent(), "public", "w")), state=state)
     assert state.object_named("public", "v") is None and state.object_named("public", "w") is not None
     assert state.dependents(2) == ()
 
 
 def test_names_can_be_swapped_in_one_transaction() -> None:
-    state = built(Put(ObjectRecord(1, "table", "s", "a")), Put(ObjectRecord(2, "table", "s", "b")))
-    built(Put(ObjectRecord(1, "table", "s", "b")), Put(ObjectRecord(2, "table", "s", "a")), state=state)
+    state = built(Put(ObjectRecord(1, TableContent(), "s", "a")), Put(ObjectRecord(2, TableContent(), "s", "b")))
+    built(Put(ObjectRecord(1, TableContent(), "s", "b")), Put(ObjectRecord(2, TableContent(), "s", "a")), state=state)
     a, b = state.object_named("s", "a"), state.object_named("s", "b")
     assert a is not None and b is not None and (a.id, b.id) == (2, 1)
 
 
 def test_jobs_tables_runs_positions() -> None:
     state = built(
-        Put(ObjectRecord(1, "table", "s", "t")),
-        Put(ObjectRecord(2, "materialized_view", "s", "v", depends_on=(1,))),
+        Put(ObjectRecord(1, TableContent(), "s", "t")),
+        Put(ObjectRecord(2, MaterializedViewContent(), "s", "v", depends_on=(1,))),
         Put(JobRecord(1, "g", "created")),
         Put(JobRecord(2, "g", "creating")),
         Put(table(11, 2)),
@@ -81,7 +82,7 @@ def test_jobs_tables_runs_positions() -> None:
 def test_dropping_an_object_drops_what_belongs_to_it() -> None:
     """PC-27: DROP leaves no metadata behind."""
     state = built(
-        Put(ObjectRecord(1, "source", "s", "t")),
+        Put(ObjectRecord(1, SourceContent(), "s", "t")),
         Put(JobRecord(1, "g", "created")),
         Put(table(10, 1)),
         Put(run(10, "a")),
@@ -123,7 +124,7 @@ def test_a_moved_watermark_is_a_change() -> None:
 
 def test_last_epoch_is_the_newest_that_any_record_named() -> None:
     state = built(
-        Put(ObjectRecord(1, "source", "s", "t")), Put(JobRecord(1, "g", "created", 3, 7)), Put(table(10, 1)),
+        Put(ObjectRecord(1, SourceContent(), "s", "t")), Put(JobRecord(1, "g", "created", 3, 7)), Put(table(10, 1)),
         Put(RemapRecord(1, 5, {}))
     )  # fmt: skip
     assert state.last_epoch == 7
@@ -140,7 +141,9 @@ def test_newest_events_first() -> None:
 
 edit_lists = st.lists(
     st.one_of(
-        st.builds(lambda i, n: Put(ObjectRecord(i, "table", "s", n)), st.integers(1, 4), st.sampled_from("abcd")),
+        st.builds(
+            lambda i, n: Put(ObjectRecord(i, TableContent(), "s", n)), st.integers(1, 4), st.sampled_from("abcd")
+        ),
         st.builds(lambda i, g: Put(JobRecord(i, g, "created")), st.integers(1, 4), st.sampled_from("gh")),
         st.builds(lambda i, j: Put(table(i, j)), st.integers(1, 4), st.integers(1, 4)),
         st.builds(lambda i, p: Put(run(i, p)), st.integers(1, 4), st.sampled_from("pqrs")),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from headrace.common.regular import Unlike, java_pattern, pattern, replacement_for
 from headrace.errors import StatementError
@@ -75,3 +80,65 @@ def test_what_only_looks_captures_nothing() -> None:
 def test_ranges_and_counts_are_those_of_postgres() -> None:
     assert java_pattern("[a^-z]", "", "any") == r"(?s)[a\^-z]"
     assert pattern("a{²}").java == r"a\{²\}"
+
+
+@pytest.mark.parametrize(
+    ("text", "java"),
+    [("^(a|b)*$", r"^(a|b)*+\z"), ("(ab?)*", "(ab?)*+"), ("((a|b)*c)+", "((a|b)*+c)++"), ("(ab)*", "(ab)*"),
+     ("([a-z]+0)*1", "([a-z]+0)*+1"), ("^((a)|b)*", "^((a)|b)*+")],
+)  # fmt: skip
+def test_a_loop_whose_turns_are_certain_gives_nothing_back(text: str, java: str) -> None:
+    """Java keeps no frames for it: the text may be of any length."""
+    assert (pattern(text).java, pattern(text).most_characters) == (java, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [("(a|ab)*", 6000), ("(a+)+", 6000), (r"(a|b)*\M", 6000), ("(a|b)*(?=c)", 6000), ("(a|b)*^c", 6000),
+     ("(?:a|b)*?", 6000), ("(((a|ab)x)*y)*", 3000), ("((a|ab){0,255}){5}", 4000), ("(a|ab){0,255}", None),
+     ("(a{1,3}){2}", None), ("a|ab|[ab]*a", None)],
+)  # fmt: skip
+def test_other_loops_bound_the_text(text: str, most: int | None) -> None:
+    assert pattern(text).most_characters == most
+    if most is not None:
+        java_pattern(text, "", "any", most)
+        with pytest.raises(StatementError, match="too long") as caught:
+            java_pattern(text, "", "any", most + 1)
+        assert caught.value.sqlstate == "54001"
+
+
+@pytest.mark.parametrize("text", ["a" * 10_001, "(" * 50 + "a" + ")" * 50])
+def test_patterns_of_any_size_would_need_any_stack(text: str) -> None:
+    with pytest.raises(Unlike):
+        pattern(text)
+
+
+_ATOMS = st.sampled_from(["a", "b", "c", "[ab]", "[^a]", "."])
+_TIMES = st.sampled_from(["", "", "*", "+", "?", "{2}", "{1,2}", "{2,}", "{2,3}"])
+
+
+def _repeated(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    choices = st.lists(st.lists(parts, min_size=1, max_size=3).map("".join), min_size=1, max_size=3).map("|".join)
+    return st.builds("({}){}".format, choices, _TIMES)
+
+
+_PATTERNS = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["", "^"]),
+    st.lists(st.recursive(st.builds("{}{}".format, _ATOMS, _TIMES), _repeated, max_leaves=8), min_size=1, max_size=3)
+    .map("".join),
+    st.sampled_from(["", "$", "b"]),
+)  # fmt: skip
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="its regular expressions have no possessive quantifiers")
+@given(text=_PATTERNS, over=st.lists(st.text("abc", max_size=12), min_size=5, max_size=5))
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_nothing_that_is_given_back_would_have_been_matched(text: str, over: list[str]) -> None:
+    """Matches are the same where a loop gives back what it has taken."""
+    java = pattern(text).java
+    assume(java != text.replace("$", r"\z"))
+    giving_back = re.compile(re.sub(r"([*+?}])\+", r"\1", java).replace(r"\z", r"\Z"))
+    keeping = re.compile(java.replace(r"\z", r"\Z"))
+    for subject in over:
+        assert [m.span() for m in keeping.finditer(subject)] == [m.span() for m in giving_back.finditer(subject)]

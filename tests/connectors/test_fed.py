@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.catalog.contents import MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common import span, time_of_day
 from headrace.common.columns import Column
@@ -45,8 +46,8 @@ def session_of(coordinator: Coordinator) -> Any:
 
 
 RECORDS = [
-    ObjectRecord(1, "materialized_view", "public", "t"),
-    ObjectRecord(2, "source", "public", "t$changes", options={"connector": "postgres-cdc"}),
+    ObjectRecord(1, MaterializedViewContent(), "public", "t"),
+    ObjectRecord(2, SourceContent(), "public", "t$changes", options={"connector": "postgres-cdc"}),
 ]
 
 

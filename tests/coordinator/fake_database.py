@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.contents import MaterializedViewContent, SinkContent, SourceContent, TableContent
+from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import ManualClock
 from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
@@ -207,15 +208,15 @@ class Database:
 
     def table(self, name: str = "t", key: bool = False) -> int:
         return self.c.create_relation(
-            ObjectRecord(0, "table", "public", name, COLUMNS, primary_key=("n",) if key else ())
+            ObjectRecord(0, TableContent(), "public", name, COLUMNS, primary_key=("n",) if key else ())
         )
 
     def source(self, name: str, **options: str) -> int:
-        return self.c.create_relation(ObjectRecord(0, "source", "public", name, COLUMNS, options=options))
+        return self.c.create_relation(ObjectRecord(0, SourceContent(), "public", name, COLUMNS, options=options))
 
     def view(self, name: str, *inputs: int, wait: bool = True) -> int:
         sql = ",".join(map(str, inputs))
-        record = ObjectRecord(0, "materialized_view", "public", name, payload={"spark_sql": sql})
+        record = ObjectRecord(0, MaterializedViewContent(spark_sql=sql), "public", name)
         made = self.c.create_view(record, self.planner.plan(sql))  # type: ignore[arg-type]
         if wait:
             self.c.wait_created(made, WAIT_S)
@@ -223,9 +224,9 @@ class Database:
 
     def sink_into(self, name: str, table: int, *inputs: int, wait: bool = True, **options: str) -> int:
         sql = ",".join(map(str, inputs))
-        payload = {"spark_sql": sql, INTO: table}
+        content = SinkContent(spark_sql=sql, into=table)
         given = {"type": "upsert", "checkpoint_group": "own", **options}
-        record = ObjectRecord(0, "sink", "public", name, options=given, depends_on=(*inputs, table), payload=payload)
+        record = ObjectRecord(0, content, "public", name, options=given, depends_on=(*inputs, table))
         made = self.c.create_view(record, self.planner.plan(sql).into_table(1))  # type: ignore[arg-type]
         if wait:
             self.c.wait_created(made, WAIT_S)

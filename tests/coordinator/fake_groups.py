@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fake_database import Database
 
+from headrace.catalog.contents import MaterializedViewContent
 from headrace.catalog.records import ObjectRecord, RunRecord
 from headrace.catalog.state import Change
 from headrace.common import faults
@@ -36,7 +37,7 @@ class Groups(Database):
     def grouped(self, name: str, group: str, *inputs: int, wait: bool = True, **options: str) -> int:
         sql = ",".join(map(str, inputs))
         record = ObjectRecord(
-            0, "materialized_view", "public", name, payload={"spark_sql": sql},
+            0, MaterializedViewContent(spark_sql=sql), "public", name,
             options={"checkpoint_group": group, **options},
         )  # fmt: skip
         made = self.c.create_view(record, self.planner.plan(sql))  # type: ignore[arg-type]
@@ -59,7 +60,7 @@ def check_catalog(db: Database) -> None:
     """PC-16, PC-47: along each edge the input's checkpoint is the later one; a job's tables have one epoch."""
     state = db.catalog.image
     for record in state.jobs.values():
-        for upstream in record.plan.get("upstreams", ()):
+        for upstream in record.plan.upstreams or ():
             if upstream in state.jobs and record.committed_epoch:
                 assert state.jobs[upstream].committed_epoch >= record.committed_epoch
         assert len({t.committed_epoch for t in state.tables_of(record.id)} | {record.committed_epoch}) <= 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from headrace.catalog.records import JobRecord, ObjectRecord
+from headrace.catalog.contents import Content, IndexContent, MaterializedViewContent, TableContent
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.automatic import (
-    AUTOMATIC,
     SCHEMA,
     WantedIndex,
     abandoned,
@@ -35,24 +35,21 @@ class World:
         self.table()
 
     def table(self) -> int:
-        return self._add("table", ())
+        return self._add(TableContent())
 
     def view(self, *depends_on: int, group: str = "g", keeps: Sequence[Sharable] = ()) -> int:
-        made = self._add("materialized_view", depends_on)
-        self.jobs[made] = JobRecord(made, group, "created", plan={"fingerprint": "f", **stored(keeps)})
+        made = self._add(MaterializedViewContent(), *depends_on)
+        self.jobs[made] = JobRecord(made, group, "created", plan=JobPlan(fingerprint="f", sharable=stored(keeps)))
         return made
 
     def index(self, side: Sharable, group: str = "g", status: str = "created", by_hand: bool = False) -> int:
-        payload = {"on": side.relation, "key": list(side.key)} | ({} if by_hand else {AUTOMATIC: True})
-        made = self._add("index", (side.relation,), payload)
+        made = self._add(IndexContent(on=side.relation, key=side.key, automatic=not by_hand), side.relation)
         self.jobs[made] = JobRecord(made, group, status)  # type: ignore[arg-type]
         return made
 
-    def _add(self, kind: str, depends_on: Sequence[int], payload: dict[str, object] | None = None) -> int:
+    def _add(self, content: Content, *depends_on: int) -> int:
         made = len(self.objects) + 1
-        self.objects[made] = ObjectRecord(
-            made, kind, "public", f"o{made}", (), "", (), {}, tuple(depends_on), 0, payload or {}  # type: ignore[arg-type]
-        )  # fmt: skip
+        self.objects[made] = ObjectRecord(made, content, "public", f"o{made}", depends_on=depends_on)
         return made
 
     @property
@@ -120,13 +117,13 @@ def test_nothing_that_is_used_goes_and_nothing_unused_stays() -> None:
         for _ in range(choice.randint(1, 12)):
             below = choice.sample(sorted(world.objects), min(len(world.objects), choice.randint(1, 3)))
             if choice.random() < 0.4:
-                on = choice.choice([i for i in world.objects if world.objects[i].kind != "index"])
+                on = choice.choice([i for i in world.objects if not isinstance(world.objects[i].content, IndexContent)])
                 world.view(world.index(Sharable(on, ("k",))), *below)
             else:
                 world.view(*below)
         while world.jobs:
             state = world.state
-            views = [i for i in world.jobs if world.objects[i].kind != "index"]
+            views = [i for i in world.jobs if not isinstance(world.objects[i].content, IndexContent)]
             going = {choice.choice(views)}
             while more := {d for i in going for d in state.dependents(i)} - going:
                 going |= more

@@ -11,6 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.catalog.contents import (
+    Content,
+    DeclaredWatermark,
+    MaterializedViewContent,
+    SourceContent,
+    TableContent,
+    ViewContent,
+)
 from headrace.catalog.records import ObjectRecord, RemapRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.watermarks import (
@@ -82,21 +90,19 @@ def test_a_range_is_cut_only_where_the_watermark_has_risen() -> None:
     assert list(cuts(state, 2, 0, 9)) == []
 
 
-def record(payload: dict[str, Any]) -> ObjectRecord:
-    return ObjectRecord(1, "source", "public", "s", payload=payload)
-
-
 @pytest.mark.parametrize(
-    ("payload", "watermark", "column"),
+    ("content", "watermark", "column"),
     [
-        ({}, None, None),
-        ({"watermark": {"column": "t", "delay_ms": 1500}}, Declared("t", 1_500_000), "t"),
-        ({"watermark_column": "ws"}, None, "ws"),
+        (SourceContent(), None, None),
+        (SourceContent(watermark=DeclaredWatermark(column="t", delay_ms=1500)), Declared("t", 1_500_000), "t"),
+        (TableContent(watermark=DeclaredWatermark(column="t", delay_ms=1500)), Declared("t", 1_500_000), "t"),
+        (MaterializedViewContent(watermark_column="ws"), None, "ws"),
+        (ViewContent(query="SELECT 1"), None, None),
     ],
 )
-def test_declarations(payload: dict[str, Any], watermark: Declared | None, column: str | None) -> None:
-    assert declared(record(payload)) == watermark
-    assert time_column(record(payload)) == column
+def test_declarations(content: Content, watermark: Declared | None, column: str | None) -> None:
+    record = ObjectRecord(1, content, "public", "s")
+    assert (declared(record), time_column(record)) == (watermark, column)
 
 
 def test_the_watermark_of_a_view_is_that_of_what_it_closes() -> None:

@@ -10,6 +10,7 @@ import pytest
 from fake_database import COLUMNS, SCHEMA, Database, FakePlan, rows
 from fake_groups import InFlight
 
+from headrace.catalog.contents import DeclaredWatermark, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.faults import disarm_all
 from headrace.plan.watermarks import EventTime, of_column
@@ -17,7 +18,7 @@ from headrace.state.changes import TableChange
 from headrace.state.schema import TableSchema
 from support import WAIT_S
 
-WATERMARK = {"watermark": {"column": "n", "delay_ms": 0, "expression": "n"}}
+WATERMARK = DeclaredWatermark(column="n", delay_ms=0, expression="n")
 """Event times are the rows themselves, in microseconds."""
 
 
@@ -33,16 +34,16 @@ class Closing(Database):
     """Relations with watermarks and views that close by them."""
 
     def table(self, name: str = "t", key: bool = False) -> int:
-        return self.c.create_relation(ObjectRecord(0, "table", "public", name, COLUMNS, payload=WATERMARK))
+        return self.c.create_relation(ObjectRecord(0, TableContent(watermark=WATERMARK), "public", name, COLUMNS))
 
     def source(self, name: str, **options: str) -> int:
-        record = ObjectRecord(0, "source", "public", name, COLUMNS, options=options, payload=WATERMARK)
+        record = ObjectRecord(0, SourceContent(watermark=WATERMARK), "public", name, COLUMNS, options=options)
         return self.c.create_relation(record)
 
     def view(self, name: str, *inputs: int, wait: bool = True) -> int:
         mark = of_column(inputs[0], "n")
         event_time = EventTime(frozenset(inputs), {"0/state": mark}, mark, "n")
-        record = ObjectRecord(0, "materialized_view", "public", name, payload={"spark_sql": str(inputs[0])})
+        record = ObjectRecord(0, MaterializedViewContent(spark_sql=str(inputs[0])), "public", name)
         plan = ClosingPlan(name, inputs, event_time=event_time)
         made = self.c.create_view(record, plan)  # type: ignore[arg-type]
         if wait:

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema
 from headrace.config import Settings
@@ -50,13 +51,13 @@ class Database:
         self.catalog.close()
 
     def table(self, name: str, columns: tuple[Column, ...], key: tuple[str, ...] = ()) -> int:
-        return self.c.create_relation(ObjectRecord(0, "table", "public", name, columns, primary_key=key))
+        return self.c.create_relation(ObjectRecord(0, TableContent(), "public", name, columns, primary_key=key))
 
     def source(self, name: str, columns: tuple[Column, ...], options: dict[str, str]) -> int:
-        return self.c.create_relation(ObjectRecord(0, "source", "public", name, columns, options=options))
+        return self.c.create_relation(ObjectRecord(0, SourceContent(), "public", name, columns, options=options))
 
     def view(self, name: str, sql: str) -> int:
-        record = ObjectRecord(0, "materialized_view", "public", name, definition=sql, payload={"spark_sql": sql})
+        record = ObjectRecord(0, MaterializedViewContent(spark_sql=sql), "public", name, definition=sql)
         made = self.c.create_view(record, self.planner.plan(sql))
         self.c.wait_created(made, WAIT_S)
         return made

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.edits import AddEvent, AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe
 from headrace.catalog.following import FollowedCatalog, Refreshed
 from headrace.catalog.moving import Places
 from headrace.catalog.places import PlaceOptions
-from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.mirror import complete_epoch, mirror
 from headrace.coordinator.standby import Standby
@@ -50,20 +51,20 @@ class Active:
 
     def _create(self) -> list[Edit]:
         i, table = self._catalog.allocate_ids(2)
-        kind = self._random.choice(["table", "materialized_view"])
-        upstreams = [] if kind == "table" or self._any() is None else [self._any()]
+        content = self._random.choice([TableContent(), MaterializedViewContent()])
+        upstreams = [] if content.writable or self._any() is None else [self._any()]
         self._tables[i], self._runs[i] = table, []
-        status = "created" if kind == "table" else "creating"
+        status = "created" if content.writable else "creating"
         return [
-            Put(ObjectRecord(i, kind, "public", f"o{i}", depends_on=tuple(u for u in upstreams if u is not None))),
-            Put(JobRecord(i, f"g{i}", status, plan={"upstreams": upstreams})),
+            Put(ObjectRecord(i, content, "public", f"o{i}", depends_on=tuple(u for u in upstreams if u is not None))),
+            Put(JobRecord(i, f"g{i}", status, plan=JobPlan(upstreams=tuple(u for u in upstreams if u is not None)))),
             Put(StateTableRecord.from_table_schema(table, i, ROWS, SCHEMA)),
         ]
 
     def _source(self) -> list[Edit]:
         (i,) = self._catalog.allocate_ids(1)
         self._sources.append(i)
-        return [Put(ObjectRecord(i, "source", "public", f"s{i}", options={"connector": "datagen"}))]
+        return [Put(ObjectRecord(i, SourceContent(), "public", f"s{i}", options={"connector": "datagen"}))]
 
     def _write(self) -> list[Edit]:
         i = self._any()

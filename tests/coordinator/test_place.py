@@ -12,6 +12,7 @@ from fake_database import Database
 from typer.testing import CliRunner
 
 from headrace.catalog.catalog import Catalog, read_config
+from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord, SettingRecord
 from headrace.cli import app
@@ -112,7 +113,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CATALOG_LEASE_MS", "0")
     data, url = tmp_path / "data", f"file://{tmp_path}/log"
     catalog, _, _ = opened(data)
-    catalog.transact([Put(ObjectRecord(1, "table", "public", "t"))])
+    catalog.transact([Put(ObjectRecord(1, TableContent(), "public", "t"))])
     catalog.close()
     own = f"sqlite:///{data}/catalog.db"
     before = read_config(data / "catalog.db")
@@ -174,7 +175,7 @@ def test_a_shadow_by_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
     catalog, _, _ = opened(tmp_path)
-    catalog.transact([Put(ObjectRecord(1, "table", "public", "t")), Put(JobRecord(1, "g", "created"))])
+    catalog.transact([Put(ObjectRecord(1, TableContent(), "public", "t")), Put(JobRecord(1, "g", "created"))])
     row = ("job", "7", '{"v":2,"id":7,"group":"g","status":"created","exact":[]}')
     from headrace.catalog.store import Writes
 

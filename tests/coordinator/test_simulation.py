@@ -95,7 +95,7 @@ class Simulation:
     def change(self, relation: int, most: int = 6) -> None:
         """A write or a binding, durable at once, complete at once or later."""
         world, r = self.world, self.random
-        if world.relations[relation].kind == "source":
+        if world.relations[relation].external:
             count = r.randint(1, most)
             do: Callable[[int], None] = lambda epoch: world.bind(relation, count, epoch)  # noqa: E731
         else:
@@ -133,9 +133,9 @@ class Simulation:
         readable = [i for i in world.relations if i not in world.jobs or r.random() < 0.9]
         inputs = tuple(r.choice(readable) for _ in range(r.choice([1, 1, 2, 2])))
         kind = r.choice(KINDS)
-        if kind == "balanced" and any(world.relations[i].kind != "table" for i in inputs):
+        if kind == "balanced" and any(not world.relations[i].writable for i in inputs):
             kind = "union"
-        if kind == "shared" and (len(inputs) == 1 or world.relations[inputs[-1]].kind == "source"):
+        if kind == "shared" and (len(inputs) == 1 or world.relations[inputs[-1]].external):
             kind = "join"
         if kind in JOINS and any(world.jobs[i].kind in JOINS for i in inputs if i in world.jobs):
             kind = "distinct"

@@ -129,3 +129,47 @@ def test_an_error_that_only_looks_like_it_is_the_views_own(db: Database) -> None
     db.runner_of(v).error = None
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1]]
+
+
+def _ends(db: Database, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark end while the planner is told something."""
+
+    def fails(*_: object) -> None:
+        lose(db)
+        raise SparkLost("Spark has ended")
+
+    monkeypatch.setattr(db.planner, method, fails)
+
+
+def test_what_is_created_while_spark_ends_is_there(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is durable before the planner is told of it: nobody hears of a failure, and the next Spark knows it."""
+    t = db.table("t")
+    with monkeypatch.context() as patched:
+        _ends(db, "define", patched)
+        late = db.table("late")
+    db.c.renew(lambda: begin_again(db))
+    assert {t, late} <= set(db.planner.defined)
+    db.insert(late, 5)
+    db.c.flush(WAIT_S)
+    assert db.read(late) == [[5]]
+
+
+def test_what_is_dropped_while_spark_ends_is_gone(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone from the catalog before the planner is told: nobody hears of a failure."""
+    t, dropped = db.table("t"), db.table("dropped")
+    with monkeypatch.context() as patched:
+        _ends(db, "forget", patched)
+        db.c.drop([dropped])
+    db.c.renew(lambda: begin_again(db))
+    assert t in db.planner.defined and dropped not in db.planner.defined
+
+
+def test_a_planner_that_fails_for_itself_is_told(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Spark alive its failure is not passed over."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(db.planner, "define", fails)
+    with pytest.raises(ValueError, match="a fault"):
+        db.table("t")

@@ -13,6 +13,7 @@ import pytest
 from fake_database import Database, rows
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator import TableChange
@@ -35,7 +36,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def keyed(db: Database, kind: str) -> int:
     """A table with a key and a value."""
     columns = (Column("k", "bigint"), Column("v", kind))
-    return db.c.create_relation(ObjectRecord(0, "table", "public", "kv", columns, primary_key=("k",)))
+    return db.c.create_relation(ObjectRecord(0, TableContent(), "public", "kv", columns, primary_key=("k",)))
 
 
 def put(table: int, k: int, value: Any) -> RowWrite:

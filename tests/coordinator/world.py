@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.catalog.contents import CONTENTS, MaterializedViewContent, SourceContent, TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Delete, Edit, Put, RaiseSafe, plan_change
-from headrace.catalog.records import JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs
@@ -195,12 +196,12 @@ class World(Graph[RelationState, SimJob]):
     def transact(self, edits: Sequence[Edit]) -> None:
         """Apply edits by the catalog's rules, and check what must hold after every transaction."""
         before = {i: j.committed_epoch for i, j in self.state.jobs.items()}
-        remaps = [r for s in self.relations.values() if s.kind == "source" for r in self.state.all_remaps(s.id)[-2:]]
+        remaps = [r for s in self.relations.values() if s.external for r in self.state.all_remaps(s.id)[-2:]]
         self.state.apply(plan_change(self.state, edits, 0))
         self.transactions += 1
         for i, job in self.state.jobs.items():
             assert job.committed_epoch >= before.get(i, 0), "I6: a committed epoch went back"
-            for up in job.plan.get("upstreams", ()):
+            for up in job.plan.upstreams or ():
                 if job.committed_epoch and up in self.state.jobs:
                     assert self.state.jobs[up].committed_epoch >= job.committed_epoch, "PC-16"
             assert len({t.committed_epoch for t in self.state.tables_of(i)} | {job.committed_epoch}) == 1, "PC-47"
@@ -210,7 +211,7 @@ class World(Graph[RelationState, SimJob]):
     def create(self, kind: str, name: str = "") -> int:
         """A table or a source."""
         made = self.id()
-        record = ObjectRecord(made, kind, "public", name or f"{kind}{made}")  # type: ignore[arg-type]
+        record = ObjectRecord(made, CONTENTS[kind](), "public", name or f"{kind}{made}")
         relation = RelationState(record)
         edits: list[Edit] = [Put(record)]
         if kind == "table":
@@ -230,8 +231,10 @@ class World(Graph[RelationState, SimJob]):
             return None
         tables = {name: self.id() for name in tables_of(kind)}
         joined = not any(j.group == group for j in self.jobs.values())
-        record = ObjectRecord(made, "materialized_view", "public", f"v{made}", depends_on=tuple(dict.fromkeys(inputs)))
-        plan = {"upstreams": list(dict.fromkeys(inputs)), "inputs": list(inputs), "kind": kind}
+        record = ObjectRecord(
+            made, MaterializedViewContent(), "public", f"v{made}", depends_on=tuple(dict.fromkeys(inputs))
+        )
+        plan = JobPlan(upstreams=record.depends_on, more={"query": kind, "inputs": inputs})
         edits: list[Edit] = [Put(record), Put(JobRecord(made, group, "creating", plan=plan, joined=joined))]
         edits += [Put(StateTableRecord.from_table_schema(i, made, n, SCHEMA)) for n, i in tables.items()]
         self.transact(edits)
@@ -340,17 +343,17 @@ class World(Graph[RelationState, SimJob]):
         return self.known[relation, epoch]
 
     def _model(self, relation: int, epoch: int) -> Rows:
-        if relation in self.writes and self.relations[relation].kind == "table":
+        if relation in self.writes and self.relations[relation].writable:
             return summed(change for at, change in self.writes[relation] if at <= epoch)
-        if self.relations[relation].kind == "source":
+        if self.relations[relation].external:
             remap = self.state.offsets_at(relation, epoch)
             return Counter(source_row(n) for n in range(0 if remap is None else remap.offsets["0"]))
         plan = self.state.jobs[relation].plan
-        return evaluate(plan["kind"], [self.model(i, epoch) for i in plan["inputs"]], epoch)
+        return evaluate(plan.more["query"], [self.model(i, epoch) for i in plan.more["inputs"]], epoch)
 
     def check(self, relation: int, epoch: int) -> None:
         """I13, I14, I16, CK-1, PC-40: what is readable is the view's definition at that epoch, now and ever after."""
-        if self.relations[relation].kind == "source":
+        if self.relations[relation].external:
             return
         found = self.content(relation, epoch)
         assert found == clean(self.model(relation, epoch)), f"relation {relation} at epoch {epoch >> 16}"
@@ -368,7 +371,7 @@ class World(Graph[RelationState, SimJob]):
             for n, t in job.tables.items()
         }
         state = {n: self._sum(refs, 0, 1 << 63) for n, refs in own.items()}
-        inputs = self.state.jobs[job.id].plan["inputs"]
+        inputs = self.state.jobs[job.id].plan.more["inputs"]
         deltas = [self._delta(epoch, part, work, i) for i in inputs]
         if job.kind == "shared":
             state["0/right"] = self._so_far(epoch, part, work, inputs[-1])
@@ -406,19 +409,19 @@ class World(Graph[RelationState, SimJob]):
         """Forget what is in memory, and take up what is durable; views that are `broken` cannot be planned any more."""
         self.jobs, self.pinned = {}, []
         self.under_way.clear()
-        objects = {o.id: o for o in self.state.objects_of("table", "source", "materialized_view")}
+        objects = {o.id: o for o in self.state.objects_of(TableContent, SourceContent, MaterializedViewContent)}
         self.relations = {}
         for i, record in objects.items():
             self.relations[i] = self._recovered(record)
         for i, found in sorted(self.state.jobs.items()):
-            if objects[i].kind == "materialized_view":
+            if objects[i].content.has_job:
                 self.jobs[i] = SimJob(
-                    i, objects[i].name, tuple(found.plan["upstreams"]),
+                    i, objects[i].name, found.plan.upstreams or (),
                     {t.operator: t.id for t in self.state.tables_of(i)}, found.group, found.status,
-                    found.committed_epoch, found.exact, joined=found.joined, kind=found.plan["kind"],
+                    found.committed_epoch, found.exact, joined=found.joined, kind=found.plan.more["query"],
                     position=position_of(self.state.positions_of(i)), due=found.due_epoch,
-                    temporal=found.plan["kind"] == "timed",
-                    changes_only=changes_only(found.plan["kind"], found.plan["inputs"]),
+                    temporal=found.plan.more["query"] == "timed",
+                    changes_only=changes_only(found.plan.more["query"], found.plan.more["inputs"]),
                 )  # fmt: skip
         for job in self.jobs.values():
             if broken(job.id) != (job.status == "quarantined"):
@@ -429,7 +432,7 @@ class World(Graph[RelationState, SimJob]):
             self.transact([Put(replace(self.state.jobs[j.id], joined=False)) for j in out])
 
     def _recovered(self, record: ObjectRecord) -> RelationState:
-        if record.kind == "source":
+        if record.content.external:
             remaps = self.state.all_remaps(record.id)
             return RelationState(record, changes=ChangeLog((r.epoch, r.epoch) for r in remaps), bound=bool(remaps))
         table = next(t for t in self.state.tables_of(record.id) if t.operator == ROWS)

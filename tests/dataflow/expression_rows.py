@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from headrace.dataflow.operators.expressions import Expression
 from headrace.dataflow.vectors import vectorized
-from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge, JExpr
 from headrace.plan.types import arrow_of_spark
 
 DDL = (

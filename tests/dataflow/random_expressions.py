@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from headrace.dataflow.operators.expressions import Expression, Rows, UncertainValue
 from headrace.dataflow.spark import local_session
-from headrace.plan.bridge import Bridge
+from headrace.plan.catalyst.bridge import Bridge
 
 AT_ONCE = 40
 """Expressions of one query."""

@@ -31,7 +31,7 @@ def _try(monkeypatch: pytest.MonkeyPatch, params: EpochParams, number: int, valu
     task = Task("0", "0", worker)
     columns = [pa.array(values, I64), pa.array(values, I64), pa.array([1] * len(values), I64)]
     task.write([("groups", SCHEMA, pa.RecordBatch.from_arrays(columns, schema=SCHEMA.arrow()))])
-    assert task.acknowledgement()["task_attempt"] == number
+    assert task.acknowledgement().task_attempt == number
     return _upload(worker, "0")
 
 

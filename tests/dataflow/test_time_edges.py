@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.dataflow.operators.expressions import Expression, Rows, UncertainValue
-from headrace.plan.bridge import Bridge
+from headrace.plan.catalyst.bridge import Bridge
 
 FIRST, LAST = -(1 << 63), (1 << 63) - 1
 DAY_US, HOUR_US = 86_400_000_000, 3_600_000_000

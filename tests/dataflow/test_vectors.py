@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from random_expressions import AT_ONCE, check, expression
 
 from headrace.dataflow.operators.expressions import Call, Column, Expression, Literal, Rows, UncertainValue
-from headrace.plan.bridge import Bridge
+from headrace.plan.catalyst.bridge import Bridge
 
 RANDOM = 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,7 +12,7 @@ from engine import Engine, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
-from headrace.dataflow.acknowledgements import Acknowledgements
+from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements
 from headrace.dataflow.operators.task import Task
 from headrace.errors import HeadraceError, JobFailed
 from headrace.state.schema import RunRef
@@ -80,14 +81,12 @@ def test_an_attempt_that_is_given_up_and_run_again(engine: Engine) -> None:
     engine.check()
 
 
-def _ack(attempt: str, stage: str, partition: int, refs: int, task_attempt: int = 0) -> dict[str, object]:
+def _ack(attempt: str, stage: str, partition: int, refs: int, task_attempt: int = 0) -> Acknowledgement:
     ref = RunRef(1, f"{stage}-{partition}.{task_attempt}.run", 0, 10, 4, 1, 1, 0, 0)
-    return {
-        "attempt": attempt, "stage": stage, "partition": partition, "task_attempt": task_attempt,
-        "rows_in": 5, "rows_out": 3, "rows_written": 4 * refs, "spilled_bytes": 0,
-        "refs": [ref.to_json()] * refs, "row_errors": [], "row_error_count": 0, "due_us": None,
-        "late_rows": 0, "newest_us": None, "io": {"requests": 2},
-    }  # fmt: skip
+    return Acknowledgement(
+        attempt, stage, partition, task_attempt, rows_in=5, rows_out=3, rows_written=4 * refs, refs=(ref,) * refs,
+        io={"requests": 2},
+    )  # fmt: skip
 
 
 def test_acknowledgements_count_once(engine: Engine) -> None:
@@ -107,9 +106,8 @@ def test_a_slice_that_was_written_twice_declines_the_epoch(engine: Engine) -> No
 def test_a_slice_that_ran_twice_and_wrote_nothing_is_no_harm(engine: Engine) -> None:
     """What it has seen counts once all the same: its rows, and those on which an expression fails."""
     params = engine.params("now")
-    noted = {"row_error_count": 2, "late_rows": 1}
     leaf = next(iter(engine.runner._inputs))
-    once, again = ({**_ack("now", leaf, 1, 0, task_attempt=n), **noted} for n in (0, 1))
+    once, again = (replace(_ack("now", leaf, 1, 0, task_attempt=n), row_error_count=2, late_rows=1) for n in (0, 1))
     result = engine.runner._result(params, [once, again])
     assert (result.row_error_count, result.late_rows, result.rows_in, result.task_count) == (2, 1, 3, 1)
 

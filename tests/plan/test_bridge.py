@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructType
 
-from headrace.plan.bridge import PLANNING_CONF, Bridge
-from headrace.plan.handles import CHILDREN
+from headrace.plan.catalyst.bridge import PLANNING_CONF, Bridge
+from headrace.plan.catalyst.handles import CHILDREN
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_session_settings_are_known(bridge: Bridge) -> None:
 
 def test_excluded_rules_exist(bridge: Bridge) -> None:
     """A rule that was renamed would silently be applied again."""
-    from headrace.plan.bridge import _EXCLUDED_RULES
+    from headrace.plan.catalyst.bridge import _EXCLUDED_RULES
 
     for name in _EXCLUDED_RULES.split(","):
         bridge.jvm.java.lang.Class.forName(name + "$")

@@ -10,7 +10,7 @@ from headrace.errors import NotSupported
 from headrace.plan import tree
 from headrace.plan.planner import Planner, Relation, ViewPlan
 from headrace.plan.sessions import is_session, marked
-from headrace.plan.stored import stored_query, to_payload
+from headrace.plan.stored import stored_query, to_content
 from headrace.sql.parser import parse_query
 
 COLUMNS = [Column("id", "int"), Column("t", "timestamp_ntz"), Column("z", "timestamp"), Column("x", "int")]
@@ -186,8 +186,8 @@ def test_where_sessions_are_found(planner: Planner, query: str, found: int) -> N
 
 def test_sessions_of_a_dataframe_are_found_when_it_is_read_again(planner: Planner) -> None:
     b = planner.bridge
-    payload = to_payload(b, b.analyzed(b.spark.sql(sessions(COUNTED))), planner.relation_of)
-    plan = planner.plan(stored_query(planner, payload), on_window_close=True)
+    content = to_content(b, b.analyzed(b.spark.sql(sessions(COUNTED))), planner.relation_of)
+    plan = planner.plan(stored_query(planner, content), on_window_close=True)
     assert "session" in [op.kind for op in tree.walk(plan.root)]
 
 

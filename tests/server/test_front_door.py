@@ -386,6 +386,20 @@ def test_certificates_say_who_a_client_is(served: Served, pair: Pair, authority:
     assert "no rule lets" in refused(server, sslmode="disable")
 
 
+def test_a_certificate_needs_no_guessing(database: Database, pair: Pair, authority: Authority) -> None:
+    """Who guesses passwords keeps nobody with the same address out who shows a certificate."""
+    rules = "hostssl all anna all cert\n" + SCRAM
+    settings = Settings(
+        auth_rules=rules, failed_logins_per_minute=1, tls_cert_file=pair.certificate, tls_key_file=pair.key,
+        tls_client_ca_file=authority.file,
+    )  # fmt: skip
+    gate, certificates = gate_of(lambda: settings, ROLES.get), certificates_of(settings)
+    with run_server_in_thread(database.session, gate=gate, certificates=certificates) as server:
+        assert "password authentication failed" in refused(server, "root", password="x", sslmode="require")
+        assert "too many failed logins" in refused(server, "root", password="x", sslmode="require")
+        assert answers(connect(server, sslmode="require", **_files(authority.pair("anna"))))
+
+
 def test_a_strangers_certificate_is_not_believed(
     served: Served, pair: Pair, authority: Authority, tmp_path: Path
 ) -> None:

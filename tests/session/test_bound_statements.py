@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.catalog.contents import ViewContent
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from headrace.sql.binder.way import COUNTS
@@ -57,7 +58,7 @@ def test_a_view_keeps_the_meaning_that_it_was_created_with(world: Database, monk
     assert isinstance(world.sql("SELECT m FROM older").rows()[0][0], float)
     assert isinstance(world.sql("SELECT m FROM newer").rows()[0][0], Decimal)
     found = [world.catalog.state.object_named("public", name) for name in ("older", "newer")]
-    assert [record is not None and record.payload["typed"] for record in found] == [False, True]
+    assert [record is not None and record.content_as(ViewContent).typed for record in found] == [False, True]
 
 
 def test_changes_divide_and_round_as_postgresql_does(world: Database) -> None:
@@ -218,3 +219,27 @@ def test_a_window_over_a_document_and_what_it_is_compared_by(world: Database) ->
     query = "SELECT id, bool_or((greatest('{}'::jsonb, j) > j)) OVER (ORDER BY id) FROM documents ORDER BY id"
     assert world.sql(query).rows() == [(1, True), (2, True)]
     world.sql("DROP TABLE documents")
+
+
+def test_long_texts_do_not_end_spark(world: Database) -> None:
+    """Java keeps frames on its stack for the turns of some loops: who asks for too much is told, others go on."""
+    world.sql("CREATE TABLE long (id int PRIMARY KEY, body text, pattern text)")
+    world.sql("INSERT INTO long SELECT 1, repeat('ab', 500000), '^(a|ab)*$'")
+    world.sql("INSERT INTO long SELECT 2, repeat('ab', 3000), '^(a|ab|b)*$'")
+    assert world.sql("SELECT body ~ '^(a|b)*$', regexp_count(body, '(ab?)+') FROM long WHERE id = 1").rows() == [
+        (True, 1)
+    ]
+    assert world.sql("SELECT id, body ~ '^(a|ab|b)*$', body ~ pattern FROM long WHERE id = 2").rows() == [
+        (2, True, True)
+    ]
+    for condition in (
+        "body ~ '^(a|ab|b)*$'",
+        "body ~ pattern",
+        "body SIMILAR TO '(a|ab)*'",
+        "body SIMILAR TO left(pattern, 9)",
+    ):
+        with pytest.raises(HeadraceError, match="too long for a regular expression") as caught:
+            world.sql(f"SELECT {condition} FROM long WHERE id = 1")
+        assert caught.value.sqlstate == "54001"
+    assert world.sql("SELECT count(*) FROM w").rows() == [(3,)]
+    world.sql("DROP TABLE long")

@@ -162,6 +162,7 @@ def test_who_may_use_one(database: Database) -> None:
     options = "connector = 'deltalake', connection = store, location = '/none', primary_key = 'id'"
     sink = f"CREATE SINK no FROM u WITH ({options})"
     assert denied(sink) == "42501 permission denied for connection store"
+    assert denied(f"EXPLAIN {sink}") == "42501 permission denied for connection store"
     assert denied("DROP CONNECTION store") == "42501 must be owner of connection store"
     assert denied("CREATE CONNECTION x WITH (type = 's3', s3.secret.key = SECRET word)").startswith("42501 permission")
     list(root.execute("GRANT USAGE ON CONNECTION store TO anna"))

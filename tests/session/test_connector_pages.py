@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from headrace.catalog.contents import SourceContent
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from kafka import Kafka
@@ -182,7 +183,7 @@ def test_a_table_over_kafka_and_back(database: Database, kafka: Kafka, format: s
     eventually(same)
     assert len(database.sql(f"SELECT * FROM {back}").rows()) == 40
     database.sql(f"DROP SINK {there}_out; DROP MATERIALIZED VIEW {back}")
-    assert not [r for r in database.catalog.state.objects_of("source") if r.name == f"{back}$changes"]
+    assert not [r for r in database.catalog.state.objects_of(SourceContent) if r.name == f"{back}$changes"]
 
 
 def test_a_table_that_is_not_made_leaves_no_slot(database: Database, logical: Postgres) -> None:
@@ -211,7 +212,7 @@ def test_a_table_that_is_not_made_leaves_no_slot(database: Database, logical: Po
     ((job,),) = database.sql("SELECT id FROM headrace_catalog.jobs WHERE name = 'wrong'").rows()
     database.sql(f"CANCEL JOBS {job}")
     assert not slots()
-    assert not [r for r in database.catalog.state.objects_of("source") if r.name.startswith("wrong")]
+    assert not [r for r in database.catalog.state.objects_of(SourceContent) if r.name.startswith("wrong")]
 
 
 def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
@@ -224,7 +225,7 @@ def test_tables_that_are_not_fed(database: Database, kafka: Kafka) -> None:
     ):
         with pytest.raises(HeadraceError, match=text):
             database.sql(sql)
-    assert not [r for r in database.catalog.state.objects_of("source") if r.name.startswith("no")]
+    assert not [r for r in database.catalog.state.objects_of(SourceContent) if r.name.startswith("no")]
     database.sql(f"CREATE TABLE appended (a int) {of} FORMAT PLAIN ENCODE JSON")
     kafka.send(topic, '{"a": 1}', '{"a": 1}')
     eventually(lambda: database.sql("SELECT a FROM appended").rows() == [(1,), (1,)])

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import pandas_udf
 
+from headrace.catalog.contents import MaterializedViewContent
 from headrace.catalog.edits import Put
 from headrace.config import Settings
 from headrace.errors import HeadraceError, NotSupported
@@ -253,7 +254,7 @@ def test_functions_and_dataframe_views_survive_a_restart(spark: SparkSession, tm
         assert db.sql("SELECT inc(less(7)) AS x").rows() == [(7,)]
         db.sql("DROP FUNCTION less CASCADE")
         record = next(o for o in db.catalog.state.objects.values() if o.name == "g")
-        broken = replace(record, payload={**record.payload, "plan": "rO0ABXQ="})
+        broken = replace(record, content=replace(record.content_as(MaterializedViewContent), plan="rO0ABXQ="))
         db.catalog.transact([Put(broken)])
         assert "m" not in {row[1] for row in db.sql("SHOW JOBS").rows()}
         assert [row[0] for row in db.sql("SHOW FUNCTIONS").rows()] == ["inc"]

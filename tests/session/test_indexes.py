@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.catalog.contents import IndexContent
 from headrace.config import Settings
 from headrace.errors import DependentObjectsExist, NotSupported, UndefinedColumn, WrongObjectType
 from headrace.session.database import Database, connect
@@ -47,7 +48,7 @@ def test_reads_by_key_and_temporal_joins(spark: SparkSession, tmp_path: Path, us
         values = ", ".join(f"({i}, {choice.choice(['NULL', 1, 2, 3])}, 's{i % 4}', {i})" for i in range(40))
         database.sql(f"INSERT INTO t VALUES {values}")
         database.sql("CREATE INDEX i ON t (c, s) INCLUDE (d); CREATE INDEX IF NOT EXISTS i ON t (d)")
-        (index,) = database.catalog.state.objects_of("index")
+        (index,) = database.catalog.state.objects_of(IndexContent)
         kept = {t.id for t in database.catalog.state.tables_of(index.id)}
         database.sql("DELETE FROM t WHERE id < 5; UPDATE t SET s = 's0' WHERE id = 20")
         same(database, "d", "c = 1 AND s = 's0'")  # right after the write: the index may be behind

@@ -38,7 +38,7 @@ def compacted(database: Database, n: int) -> int:
     state = database.catalog.state
     paused = [j for j in state.jobs.values() if j.status == "paused"]
     read = [
-        (j, t) for j in paused for i in j.plan["upstreams"] for t in state.tables_of(i) if t.operator == "view/rows"
+        (j, t) for j in paused for i in j.plan.upstreams or () for t in state.tables_of(i) if t.operator == "view/rows"
     ]
     assert len(read) == 4 and all(t.safe_epoch <= j.committed_epoch for j, t in read)
     return merges

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.functions import pandas_udf
 
+from headrace.catalog.contents import TableContent
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 from headrace.server.server import run_server_in_thread
@@ -231,7 +232,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     from headrace.catalog.records import ObjectRecord
     from headrace.common.columns import Column
 
-    record = ObjectRecord(1, "table", "public", "t", (Column("a", "int"), Column("b", "string")))
+    record = ObjectRecord(1, TableContent(), "public", "t", (Column("a", "int"), Column("b", "string")))
     assert rows_of(record, [(1, "x"), {"a": 2, "b": None}]).to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
     assert rows_of(record, pd.DataFrame({"b": ["x"], "a": [1]})).to_pylist() == [{"a": 1, "b": "x"}]
     for wrong in ([(1,)], [("x", "y")], pd.DataFrame({"a": [1]})):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from headrace.errors import HeadraceError, QueryCanceled
 from headrace.session.database import Database
+from headrace.session.execution.handler import Handler
+from headrace.session.handlers import handler_of
 from headrace.session.result import Result
+from headrace.session.session import Session
 from headrace.sql import statements as st
 from support import POLL_S, WAIT_S, eventually
 
@@ -49,14 +53,18 @@ def test_what_has_taken_effect_is_not_said_to_be_cancelled(
     if sql.startswith("DROP"):
         database.sql(f"CREATE SCHEMA {name}")
     session = database.session({"statement_timeout": timeout})
-    dispatch = session._dispatch
 
-    def cancelled_at_the_end(statement: st.Statement) -> Result:
-        result = dispatch(statement)
-        session.cancel()
-        return result
+    def cancelled_at_the_end(statement: st.Statement) -> Handler[st.Statement]:
+        handler = handler_of(statement)
 
-    monkeypatch.setattr(session, "_dispatch", cancelled_at_the_end)
+        def run(session: Session, statement: st.Statement) -> Result:
+            result = handler.run(session, statement)
+            session.cancel()
+            return result
+
+        return replace(handler, run=run)
+
+    monkeypatch.setattr("headrace.session.session.handler_of", cancelled_at_the_end)
     script = session.execute(f"{sql} {name}; SELECT 1")
     assert next(script).tag == sql
     with pytest.raises(QueryCanceled, match="user request"):

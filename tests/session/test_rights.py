@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from samples import DROP, SAMPLES, SETUP
 
 from clients import run
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.config import Settings
 from headrace.errors import (
@@ -386,14 +387,14 @@ def test_a_role_that_is_dropped_has_no_rights_left(database: Database, root: Ses
 
 
 def test_what_has_to_do_with_rights_is_refused_by_older_programs() -> None:
-    plain = ObjectRecord(1, "table", "public", "t")
+    plain = ObjectRecord(1, TableContent(), "public", "t")
     assert '"v":1' in encode(plain) and "owner" not in encode(plain) and "grants" not in encode(plain)
     for record in (
-        ObjectRecord(1, "table", "public", "t", owner=5),
-        ObjectRecord(1, "table", "public", "t", grants={}),
-        ObjectRecord(1, "role", "pg_authid", "r", payload=Role("r", superuser=False).payload),
+        ObjectRecord(1, TableContent(), "public", "t", owner=5),
+        ObjectRecord(1, TableContent(), "public", "t", grants={}),
+        ObjectRecord(1, Role("r", superuser=False).content, "pg_authid", "r"),
     ):
         assert '"v":4' in encode(record)
         assert decode("object", "1", encode(record)) == record
-    older = ObjectRecord(1, "role", "pg_authid", "r", payload=Role("r").payload)
+    older = ObjectRecord(1, Role("r").content, "pg_authid", "r")
     assert '"v":3' in encode(older) and Role.of(older).superuser

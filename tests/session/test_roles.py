@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clients import run
+from headrace.catalog.contents import RoleContent, SecretContent, TableContent
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.common.scram import ClientExchange, ServerExchange, Verifier
 from headrace.errors import (
@@ -32,7 +33,7 @@ from headrace.sql.secrets import may_hold_a_secret
 @pytest.fixture
 def session(database: Database) -> Iterator[Session]:
     yield database.session()
-    made = [record.id for record in database.catalog.state.objects_of("role")]
+    made = [record.id for record in database.catalog.state.objects_of(RoleContent)]
     if made:
         database.coordinator.drop(made)
 
@@ -79,7 +80,7 @@ def test_what_a_role_may_have(database: Database, session: Session) -> None:
     run(session, "ALTER ROLE bert RENAME TO carl")
     assert database.role("bert") is None and knows(database.role("carl"), "y")
     run(session, "DROP ROLE anna, carl")
-    assert not database.catalog.state.objects_of("role")
+    assert not database.catalog.state.objects_of(RoleContent)
 
 
 def test_of_two_changes_at_once_both_hold(
@@ -149,7 +150,7 @@ def test_a_session_knows_whose_it_is(database: Database, session: Session) -> No
 def test_what_is_refused(database: Database, session: Session, sql: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         run(session, sql)
-    assert not database.catalog.state.objects_of("role")
+    assert not database.catalog.state.objects_of(RoleContent)
 
 
 def test_notices_and_names(database: Database, session: Session) -> None:
@@ -179,8 +180,8 @@ def test_passwords_are_shown_nowhere(database: Database, session: Session) -> No
 
 
 def test_a_program_that_knows_no_roles_refuses_them() -> None:
-    record = ObjectRecord(7, "role", "pg_authid", "anna", payload=Role("anna").payload)
+    record = ObjectRecord(7, Role("anna").content, "pg_authid", "anna")
     assert json.loads(encode(record))["v"] == 3
     assert decode("object", "7", encode(record)) == record
-    assert json.loads(encode(ObjectRecord(8, "table", "public", "t")))["v"] == 1
-    assert json.loads(encode(ObjectRecord(9, "secret", "public", "s")))["v"] == 2
+    assert json.loads(encode(ObjectRecord(8, TableContent(), "public", "t")))["v"] == 1
+    assert json.loads(encode(ObjectRecord(9, SecretContent(), "public", "s")))["v"] == 2

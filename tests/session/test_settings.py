@@ -18,11 +18,11 @@ import headrace
 from headrace.config import Settings, describe_settings, unknown_variables
 from headrace.dataflow.spark import _OWN, _with_further, refuse_own
 from headrace.errors import HeadraceError, InvalidParameter, QueryCanceled
-from headrace.plan.bridge import PLANNING_CONF
+from headrace.plan.catalyst.bridge import PLANNING_CONF
 from headrace.session import logs
 from headrace.session.database import Database, connect
 from headrace.session.turns import Turns
-from headrace.session.variables import INERT, VARIABLES, Variables
+from headrace.session.variables import VARIABLES, Variables, defaults_of, table
 from support import WAIT_S, eventually
 
 ROOT = Path(headrace.__file__).parent
@@ -44,7 +44,8 @@ def test_every_setting_is_read() -> None:
             ast.unparse(node.value).endswith("settings") or (path == "config.py" and ast.unparse(node.value) == "self")
         )
     }
-    assert set(Settings.model_fields) - read == set()
+    through_sessions = {v.setting for v in VARIABLES.values()}
+    assert set(Settings.model_fields) - read - through_sessions == set()
 
 
 def test_every_variable_of_a_session_is_read() -> None:
@@ -54,8 +55,9 @@ def test_every_variable_of_a_session_is_read() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and path != "session/variables.py"
     } | {"search_path"}
-    told = INERT | {name.lower() for name in Variables().reported()}
-    assert {n for n, v in VARIABLES.items() if n not in named | told and not v.fixed and choices(n)} == set()
+    told = {name.lower() for name in Variables().reported()}
+    unread = {n for n, v in VARIABLES.items() if n not in named | told and not v.fixed and choices(n)}
+    assert unread - {n for n, v in VARIABLES.items() if v.inert} == set()
 
 
 def choices(name: str) -> bool:
@@ -76,6 +78,21 @@ def test_the_documentation_lists_every_setting() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\| (.*) \|$", DOCS.read_text(), re.MULTILINE)
     described = [(s.name, s.default, s.meaning) for s in describe_settings()]
     assert [row for row in rows if row[0] in Settings.model_fields] == described
+
+
+def test_the_documentation_lists_every_variable_of_a_session() -> None:
+    _, found, rest = DOCS.with_name("sql.md").read_text().partition("<!-- settings of a session -->\n\n")
+    assert found and rest.startswith(table() + "\n"), table()
+
+
+def test_sessions_begin_with_the_limits_of_the_server() -> None:
+    settings = Settings(statement_timeout_ms=5, idle_session_timeout_ms=6)
+    assert defaults_of(settings) == {
+        "statement_timeout": "5",
+        "idle_session_timeout": "6",
+        "transaction_timeout": "86400000",
+        "idle_in_transaction_session_timeout": "3600000",
+    }
 
 
 def test_variables_that_are_no_settings_are_told() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from clients import refused
+from headrace.catalog.contents import IndexContent
 from headrace.config import Settings
 from headrace.coordinator.writes import handing
 from headrace.errors import HeadraceError
@@ -124,7 +125,7 @@ def test_a_sink_for_itself_shares_no_index_of_the_sessions_group(database: Datab
     try:
         assert "shared once" not in str(database.sql(f"EXPLAIN {made}").rows())
         database.sql(made)
-        assert not list(database.catalog.state.objects_of("index"))
+        assert not list(database.catalog.state.objects_of(IndexContent))
         database.sql("INSERT INTO l VALUES (1, 7); INSERT INTO r VALUES (2, 7)")
         eventually(lambda: rows(database, "SELECT * FROM both_sides") == [(1, 2)])
     finally:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from clients import run
+from headrace.catalog.contents import TableContent
 from headrace.catalog.store import Overtaken
 from headrace.common.clock import SystemClock
 from headrace.common.faults import disarm_all
@@ -221,7 +222,7 @@ def test_what_is_not_complete_is_not_shown(opened: Open) -> None:
     early = epochs.begin()  # somebody who writes at it is held up
     writing = threading.Thread(target=lambda: run(active.session(), "INSERT INTO t VALUES (1)"), daemon=True)
     writing.start()
-    table = next(o.id for o in active.catalog.state.objects_of("table") if o.name == "t")
+    table = next(o.id for o in active.catalog.state.objects_of(TableContent) if o.name == "t")
     state_table = active.catalog.state.tables_of(table)[0].id
     eventually(lambda: active.catalog.state.run_count(state_table) == 1, "the later write to be durable")
     renewed(active, standby)

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from clients import connect
+from headrace.catalog.contents import TableContent
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from support import WAIT_S, eventually
@@ -34,7 +35,7 @@ def content(database: Database, table: str) -> list[tuple[int, int]]:
 
 def gate(database: Database, table: str) -> Any:
     """Nobody writes to the table inside the block."""
-    record = next(o for o in database.catalog.state.objects_of("table") if o.name == table)
+    record = next(o for o in database.catalog.state.objects_of(TableContent) if o.name == table)
     return database.coordinator.writer.gate([record.id])
 
 

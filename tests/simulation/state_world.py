@@ -23,6 +23,7 @@ import pyarrow as pa
 from state_kernel import CALM, Crash, Durable, FaultyOs, Kernel, MemoryStore, Odds, SwitchingCondition, SwitchingLock
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import MaterializedViewContent, TableContent
 from headrace.catalog.edits import EditRejected, RaiseWatermark
 from headrace.catalog.records import ObjectRecord, StateTableRecord
 from headrace.common import faults
@@ -317,14 +318,14 @@ class World:
 
     def create_table(self, keyed: bool) -> None:
         record = ObjectRecord(
-            0, "table", "public", self.name(), COLUMNS, primary_key=("n",) if keyed else ()
+            0, TableContent(), "public", self.name(), COLUMNS, primary_key=("n",) if keyed else ()
         )  # fmt: skip
         self.c.create_relation(record)
 
     def create_view(self, upstream: int) -> None:
         """A view over a relation; it copies what the table at the bottom has."""
         record = ObjectRecord(
-            0, "materialized_view", "public", self.name(), payload={"spark_sql": str(upstream)}, options=self.options
+            0, MaterializedViewContent(spark_sql=str(upstream)), "public", self.name(), options=self.options
         )
         job = self.c._life.create_view(record, Plan((upstream,)))
         self.note_base(job)
@@ -360,7 +361,7 @@ class World:
         return int(self.core.relations[relation].state_table)
 
     def relations(self, *kinds: str) -> list[int]:
-        return sorted(i for i, r in self.core.relations.items() if not kinds or r.kind in kinds)
+        return sorted(i for i, r in self.core.relations.items() if not kinds or r.record.kind in kinds)
 
     # ---- pieces
 
@@ -596,7 +597,7 @@ def read(world: World) -> None:
         assert at is not None and at > complete, f"{at} lies in [{oldest}, {complete}]"
         return
     except SnapshotUnavailable:
-        assert any(core.relations[i].kind != "table" for i in ids), "tables can always be read"
+        assert any(not core.relations[i].writable for i in ids), "tables can always be read"
         return
     except StorageError as error:
         check_injected(error)
@@ -734,7 +735,7 @@ def define(world: World) -> None:
         ]  # fmt: skip
         if len(relations) > 3 and idle and not world.writing and rng.random() < 0.6:
             victim = rng.choice(idle)
-            if world.core.relations[victim].kind == "table" or len(world.core.jobs) > 0:
+            if world.core.relations[victim].writable or len(world.core.jobs) > 0:
                 world.writing.add(victim)
                 world.kernel.note(f"drop {victim}")
                 world.drop(victim)

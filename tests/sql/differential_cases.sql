@@ -232,3 +232,13 @@ iv * 'Infinity'::float8
 t || extract(epoch FROM d)
 extract(epoch FROM d) + 0.5
 date_part('epoch', d)
+-- the type of a first literal; more than one known element of IN has one type
+nullif('5', by)
+nullif('04:05', (ts - timestamp '2024-03-31 12:30:45.25'))
+nullif(i4, 2.5) / 3
+f4 IN (0.1, 0.2), f4 IN (0.5, i4), i4 IN (1, 2.5, i8), t IN ('one', 'two'), i4 IN (1, NULL)
+'5' IN (5.0, '5'), '05' IN (5, 6)
+-- quotients beyond a bigint
+div(n, 2), div(-n, 0.01), div(i8, 3)
+-- spellings of intervals
+interval '04:05.5', interval '+13-1 week', interval '1 2:03', interval 'P1.5Y2M', interval 'P0001-02-03T04:05:06', interval '4:'

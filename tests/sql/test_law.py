@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from headrace.dataflow import spark as spark_settings
 from headrace.errors import HeadraceError, NotSupported, UndefinedFunction
-from headrace.plan.bridge import PLANNING_CONF
+from headrace.plan.catalyst.bridge import PLANNING_CONF
 from headrace.sql import builtin, law
 from headrace.sql.dialect import Headrace
 from headrace.sql.handled import HANDLED

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from headrace import sql as sql_package
 from headrace.common.zones import UTC
 from headrace.errors import HeadraceError, InvalidText, NotSupported, SyntaxFault
 from headrace.sql import statements as st
+from headrace.sql.cursor import Cursor
+from headrace.sql.dialect import tokenize
 from headrace.sql.parser import bind, parameter_count, parameter_types, parse, parse_one, parse_query
 from headrace.sql.postgres import parse_statement
+from headrace.sql.starts import Readers, Start, starts
 from headrace.sql.statements import TableName
+
+DOCS = Path(__file__).parents[2] / "docs" / "sql.md"
 
 
 def test_script_positions_and_text() -> None:
@@ -60,6 +71,40 @@ def test_refusals_name_the_construct(sql: str) -> None:
         parse(sql)
     assert caught.value.sqlstate == "0A000"
     assert caught.value.message.split()[0] in sql
+
+
+def test_of_the_starts_that_fit_the_longest_reads() -> None:
+    def reader(name: str) -> Callable[[Cursor], st.Statement]:
+        return lambda cursor: st.SetVariable(name, cursor.word())
+
+    def read(sql: str, *declared: Start) -> st.Statement:
+        return Readers(declared).read(Cursor(sql, tokenize(sql)), parse_inner)
+
+    def parse_inner(cursor: Cursor) -> st.Statement:
+        raise AssertionError
+
+    short, long = starts(reader("short"), "MAKE"), starts(reader("long"), "MAKE TEA", "BREW")
+    for declared in ((short, long), (long, short)):
+        assert read("make haste", *declared) == st.SetVariable("short", "haste")
+        assert read("make tea now", *declared) == st.SetVariable("long", "now")
+        assert read("brew it", *declared) == st.SetVariable("long", "it")
+    assert read("make tea", starts(reader("whole"), "MAKE TEA", whole=True)) == st.SetVariable("whole", "make")
+    with pytest.raises(SyntaxFault):
+        read('"make" tea', short)
+    with pytest.raises(ValueError, match="two statements begin with MAKE"):
+        Readers((short, short))
+
+
+def test_the_documentation_has_every_statement() -> None:
+    text = re.sub(r"[\[\]`]", "", DOCS.read_text())
+
+    def documented(words: str) -> bool:
+        return re.search(rf"\b{re.escape(words.removesuffix(' ('))}\b", text, re.IGNORECASE) is not None
+
+    modules = [importlib.import_module(f"headrace.sql.{m.name}") for m in pkgutil.iter_modules(sql_package.__path__)]
+    declared = [start for module in modules for start in getattr(module, "STARTS", ())]
+    assert declared
+    assert [start.words for start in declared if not any(documented(words) for words in start.words)] == []
 
 
 def test_create_table() -> None:

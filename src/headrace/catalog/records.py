@@ -10,23 +10,21 @@ import base64
 import json
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from headrace.catalog.contents import CONTENTS, Content, ObjectKind
+from headrace.catalog.encoding import Stored, rare
 from headrace.common.columns import Column
 from headrace.errors import CorruptObject, OperationalError
 from headrace.state.schema import Combine, RunRef, TableSchema
 
+C = TypeVar("C", bound=Content)
 Key: TypeAlias = int | str | tuple[int, int]
 """A record's key within its collection."""
 Collection = Literal["object", "job", "state_table", "run", "remap", "position", "setting", "event", "source"]
 """The names of the collections; `config` is apart."""
-ObjectKind = Literal[
-    "schema", "table", "source", "materialized_view", "view", "sink", "index", "function", "secret", "role",
-    "subscription", "connection",
-]  # fmt: skip
-"""The kinds of objects that SQL can create."""
 JobStatus = Literal["creating", "created", "paused", "quarantined"]
 """Where a job stands in its life."""
 
@@ -53,27 +51,21 @@ class _Record:
         return cls(**data)
 
 
-INTO: Final = "into"
-"""Of a sink's payload: the id of the table that gets its changes."""
-_RARE: Final = ("secrets", "owner")
-"""Fields that are stored only where they say something; so are `grants`, also where they are empty."""
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectRecord(_Record):
     """A schema, table, source, view, index, sink, function, secret, role, subscription or connection. A schema has its
     name in `name`, "" in `schema`.
 
-    What has to do with secrets is of schema version 2, a role of version 3, and what has to do with rights of version
-    4, a subscription of version 5, and a connection, or a sink into a table, of version 6: programs that know of none
-    refuse it.
+    What only its kind has is its `content`, which is also what tells the kind. What programs of an older schema version
+    would not know is of a newer one, so that they refuse it: whatever has to do with secrets is of version 2, with
+    rights of version 4, and contents say theirs (`Content.version`).
     """
 
     COLLECTION: ClassVar[Collection] = "object"
     VERSION: ClassVar[int] = 6
 
     id: int
-    kind: ObjectKind
+    content: Content
     schema: str
     name: str
     columns: tuple[Column, ...] = ()
@@ -84,8 +76,6 @@ class ObjectRecord(_Record):
     depends_on: tuple[int, ...] = ()
     """Ids of the objects that this one is built on."""
     created_ms: int = 0
-    payload: dict[str, Any] = field(default_factory=dict)
-    """What only this kind has, as JSON values."""
     secrets: dict[str, int] = field(default_factory=dict)
     """Option -> the id of the secret that has its value; such an option is not among `options`."""
     owner: int = 0
@@ -98,31 +88,62 @@ class ObjectRecord(_Record):
         """The id."""
         return self.id
 
+    @property
+    def kind(self) -> ObjectKind:
+        """The kind as it is stored and shown; whoever decides by it asks `content`."""
+        return self.content.kind
+
+    def content_as(self, kind: type[C]) -> C:
+        """The content of an object that is known to be of a kind."""
+        assert isinstance(self.content, kind), f"object {self.id} is a {self.kind}"
+        return self.content
+
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
-        stored = {**_Record.to_json(self), "columns": [[c.name, c.type, c.nullable] for c in self.columns]}
-        if self.grants is None:
-            del stored["grants"]
-        return {name: value for name, value in stored.items() if value or name not in _RARE} | {"v": self._version()}
+        stored: dict[str, Any] = {
+            "v": self._version(), "id": self.id, "kind": self.kind, "schema": self.schema, "name": self.name,
+            "columns": [[c.name, c.type, c.nullable] for c in self.columns], "definition": self.definition,
+            "primary_key": self.primary_key, "options": self.options, "depends_on": self.depends_on,
+            "created_ms": self.created_ms, "payload": self.content.to_json(),
+        }  # fmt: skip
+        if self.secrets:
+            stored["secrets"] = self.secrets
+        if self.owner:
+            stored["owner"] = self.owner
+        if self.grants is not None:
+            stored["grants"] = self.grants
+        return stored
 
     def _version(self) -> int:
         """The first schema version that can say what the record says."""
-        if self.kind == "connection" or (self.kind == "sink" and INTO in self.payload):
-            return 6
-        if self.kind == "subscription":
-            return 5
-        if self.owner or self.grants is not None or (self.kind == "role" and "superuser" in self.payload):
-            return 4
-        if self.kind == "role":
-            return 3
-        return 2 if self.secrets or self.kind == "secret" else 1
+        rights, secrets = self.owner or self.grants is not None, bool(self.secrets)
+        return max(self.content.version, 4 if rights else 1, 2 if secrets else 1)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObjectRecord:
         """The inverse of `to_json`."""
         data = dict(data)
         data["columns"] = tuple(Column(*column) for column in data["columns"])
+        data["content"] = CONTENTS[data.pop("kind")].from_json(data.pop("payload", {}))
         return cls(**_tuples(data, "primary_key", "depends_on"))
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan(Stored):
+    """What tells a job's plan, and what recovery must know of it before it is planned again. None: nothing is said."""
+
+    kind: Literal["table"] | None = field(default=None, metadata=rare())
+    """`table` for a table's own job, which has no plan."""
+    fingerprint: str | None = field(default=None, metadata=rare())
+    """What identifies the plan, so that state is only read by the operators that wrote it."""
+    upstreams: tuple[int, ...] | None = field(default=None, metadata=rare())
+    """The relations that it reads."""
+    lookups: tuple[int, ...] | None = field(default=None, metadata=rare())
+    """Those of them of which it takes in no changes."""
+    arrangements: tuple[int, ...] | None = field(default=None, metadata=rare())
+    """The relations and indexes whose rows its joins look up instead of keeping them."""
+    sharable: tuple[tuple[int, tuple[str, ...]], ...] = field(default=(), metadata=rare())
+    """Relation and columns of each side that it keeps, and that an index could have instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +160,7 @@ class JobRecord(_Record):
     committed_epoch: int = 0
     frontier: int = 0
     """The job's relation will not change any more at or below this epoch."""
-    plan: dict[str, Any] = field(default_factory=dict)
-    """Fingerprint and layout of the incremental plan, as JSON values."""
+    plan: JobPlan = JobPlan()
     options: dict[str, str] = field(default_factory=dict)
     exact: tuple[tuple[int, int], ...] = ()
     """Closed ranges of epochs at which the content equals the definition over the inputs, ascending."""
@@ -159,7 +179,12 @@ class JobRecord(_Record):
         """The inverse of `to_json`."""
         data = dict(data)
         data["exact"] = tuple((low, high) for low, high in data["exact"])
+        data["plan"] = JobPlan.from_json(data.get("plan", {}))
         return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return {**_Record.to_json(self), "plan": self.plan.to_json()}
 
 
 @dataclass(frozen=True, slots=True)

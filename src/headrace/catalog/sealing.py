@@ -144,8 +144,3 @@ def resealed(stored: Mapping[str, Any], whose: Identity, keys: Keys) -> dict[str
     if stored.get("key_id") == keys.first[0]:
         return None
     return seal(unseal(stored, whose, keys), whose, keys)
-
-
-def shown(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A secret's payload as it may be printed."""
-    return {**payload, "sealed": "***"} if "sealed" in payload else dict(payload)

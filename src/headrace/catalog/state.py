@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.catalog.bindings import Wholes, needed, shortened
+from headrace.catalog.contents import Content
 from headrace.catalog.frozen import FrozenMap, MapDraft, Timeline
 from headrace.catalog.records import (
     Collection,
@@ -162,9 +163,9 @@ class CatalogState:
         found = self._maps["names"].get((schema, name))
         return None if found is None else self.objects.get(found)
 
-    def objects_of(self, *kinds: str) -> tuple[ObjectRecord, ...]:
-        """All objects of these kinds, by id."""
-        return tuple(sorted((o for o in self.objects.values() if o.kind in kinds), key=lambda o: o.id))
+    def objects_of(self, *kinds: type[Content]) -> tuple[ObjectRecord, ...]:
+        """All objects with contents of these kinds, by id."""
+        return tuple(sorted((o for o in self.objects.values() if isinstance(o.content, kinds)), key=lambda o: o.id))
 
     def dependents(self, object_id: int) -> tuple[int, ...]:
         """Ids of the objects built directly on this one, ascending."""

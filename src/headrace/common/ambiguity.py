@@ -2,6 +2,9 @@
 
 Where it can, what Java takes first is what PostgreSQL takes, which wants the longest match. So it is if at each place
 of the pattern no two of the places that may come next match a common character (Glushkov's automaton is deterministic).
+
+Where besides no two loops lead from one place to the same next one, each character decides which loop goes on, and
+what a loop has taken need never be given back.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ class Shape:
 
     def __init__(self) -> None:
         self.ambiguous = False
+        self.entwined = False
+        """Whether one step is made by two loops, as in `(a+)+`."""
         self._sets: list[int] = []
         self._next: list[set[int]] = []
         self._counted: set[tuple[int, int]] = set()
@@ -102,10 +107,15 @@ class Shape:
         if most is None or most > 1:
             # Who counts on both levels cannot tell from the last character which count goes on.
             self.ambiguous = self.ambiguous or part.empty or bool(edges & self._counted)
+            self.entwined = self.entwined or any(start in self._next[end] for end, start in edges)
             self._follow(part, part)
         if least > 1 and most is not None and most != least:
             self._counted |= edges
         self._last = _Part(part.empty or least == 0, part.first, part.last)
+
+    def is_empty(self) -> bool:
+        """Whether nothing that matches a character has come so far."""
+        return not self._sets
 
     def is_ambiguous(self) -> bool:
         """Whether the whole pattern is."""

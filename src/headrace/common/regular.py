@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Final, Literal
 
 from headrace.common.ambiguity import ALL, OTHERS, Shape, between, characters, folded
@@ -54,6 +55,17 @@ _SHORT: Final = {"d": "digit", "s": "space", "w": "word"}
 _QUANTIFIERS: Final = frozenset("*+?")
 _MOST_TIMES: Final = 255
 """What the bounds of a quantifier may be at most."""
+STACK_MIB: Final = 16
+"""The stack that Java's threads are given: a loop over what varies in length keeps frames on it for each turn."""
+_CHARACTERS: Final = 12_000
+"""How long a text may be for such a loop, divided by how deep brackets are nested; a turn takes up to 1 kB a level."""
+_FEW_TURNS: Final = 1000
+"""So many turns need no such bound."""
+_LONGEST, _DEEPEST = 10_000, 50
+"""How long a pattern may be, and how deep its brackets: Java's frames grow with both."""
+
+
+TOO_LONG: Final = "the text is too long for a regular expression with alternatives in a loop"
 
 
 class Unlike(NotSupported):
@@ -70,6 +82,7 @@ class Pattern:
 
     `longest` says that a match may have another length in Java, which takes the first one where PostgreSQL takes the
     longest: whether there is a match is the same. `optional_groups` says that a group may have no part in a match.
+    `most_characters` is how long a text may be that Java is to find it in; None where its stack does not grow with it.
     """
 
     java: str
@@ -77,6 +90,7 @@ class Pattern:
     longest: bool
     optional_groups: bool
     anchored: bool
+    most_characters: int | None = None
 
 
 @lru_cache(maxsize=1000)
@@ -85,9 +99,14 @@ def pattern(text: str) -> Pattern:
     return _Reader(text).pattern()
 
 
-def java_pattern(text: str, flags: str, form: Form) -> str:
-    """The text of a pattern for Java, with the flag `i` for either case."""
+def java_pattern(text: str, flags: str, form: Form, length: int | None = None) -> str:
+    """The text of a pattern for Java, with the flag `i` for either case.
+
+    `length` is how many characters the text has that it is for. Raises `StatementError` if it is too long.
+    """
     found = pattern(text)
+    if length is not None and found.most_characters is not None and length > found.most_characters:
+        raise StatementError(TOO_LONG, sqlstate="54001")
     if form != "any" and found.longest:
         raise Unlike("a regular expression that matches in several ways, of which PostgreSQL takes the longest,")
     if form == "captured" and found.optional_groups:
@@ -123,9 +142,9 @@ def replacement_for(text: str, pattern_text: str, form: Form) -> str:
     return "$1" + java_replacement(text, groups, 2) + f"${groups + 3}"
 
 
-def similar(text: str) -> str:
-    """A pattern of `SIMILAR TO` for Java."""
-    return java_pattern(similar_pattern(text), "", "any")
+def similar(text: str, length: int | None = None) -> str:
+    """A pattern of `SIMILAR TO` for Java; `length` as for `java_pattern`."""
+    return java_pattern(similar_pattern(text), "", "any", length)
 
 
 def similar_pattern(text: str) -> str:
@@ -151,11 +170,17 @@ def similar_pattern(text: str) -> str:
 
 @dataclass
 class _Bracket:
-    """A bracket that is open: what stands behind it, and how many groups there are before it."""
+    """A bracket: what stands behind it, and how many groups there are before it.
+
+    `varies` says that what it matches may have several lengths; `turns` is how often loops in it may turn for which
+    Java keeps frames.
+    """
 
     kind: str
     groups_before: int
     alternatives: bool = False
+    varies: bool = False
+    turns: float = 0
 
 
 class _Reader:
@@ -172,18 +197,36 @@ class _Reader:
         self._lazy = False
         self._optional_groups = False
         self._anchored = False
+        self._looks = False
+        """Whether what is matched may depend on what is around it, but for the ends of the text."""
+        self._loops: list[int] = []
+        """Where the quantifiers of loops stand for which Java keeps frames."""
+        self._depth = 1
 
     def pattern(self) -> Pattern:
         """All of it."""
         if self._text.startswith("***") or (self._text.startswith("(?") and self._text[2:3] not in (":", "=", "!")):
             raise Unlike("a regular expression with options in it")
+        if len(self._text) > _LONGEST:
+            raise Unlike(f"a regular expression of more than {_LONGEST} characters")
         while self._at < len(self._text):
             self._step()
         if self._open:
             raise _invalid("parentheses () not balanced")
         self._leave(self._whole)
-        longest = self._lazy or (self._choices and self._shape.is_ambiguous())
-        return Pattern("".join(self._out), self._groups, longest, self._optional_groups, self._anchored)
+        ambiguous = self._shape.is_ambiguous()
+        longest = self._lazy or (self._choices and ambiguous)
+        most = int(_CHARACTERS / self._depth) if self._whole.turns > _FEW_TURNS else None
+        if not (self._lazy or self._looks or ambiguous or self._shape.entwined):
+            # What a loop has taken is never given back: Java need not remember its turns.
+            for place in self._loops:
+                self._out[place] += "+"
+            most = None
+        return Pattern("".join(self._out), self._groups, longest, self._optional_groups, self._anchored, most)
+
+    @property
+    def _around(self) -> _Bracket:
+        return self._open[-1] if self._open else self._whole
 
     def _leave(self, bracket: _Bracket) -> None:
         """Groups in one of several alternatives may have no part in a match."""
@@ -214,12 +257,15 @@ class _Reader:
             self._leave(bracket)
             self._shape.closed(bracket.kind in ("", "?:"))
             self._quantified(bracket)
+            self._around.varies |= bracket.varies
+            self._around.turns += bracket.turns
         elif c == "|":
-            (self._open[-1] if self._open else self._whole).alternatives = self._choices = True
+            self._around.alternatives = self._around.varies = self._choices = True
             self._shape.alternative()
             self._out.append("|")
         elif c == "^":
             self._anchored = True
+            self._looks = self._looks or not self._shape.is_empty()
             self._out.append("^")
         elif c == "$":
             self._out.append(r"\z")
@@ -239,12 +285,14 @@ class _Reader:
             raise _invalid("invalid escape \\ sequence")
         c = self._take()
         if c in _PLACES:
+            self._looks = True
             self._out.append(_PLACES[c])
             return
         if c.lower() in _SHORT:
             inside = _SETS[_SHORT[c.lower()]]
             self._atom(_ESCAPES[c], inside if c.islower() else ALL & ~inside | OTHERS)
         elif c in "AZ":
+            self._looks = self._looks or (c == "A" and not self._shape.is_empty())
             self._out.append(_ESCAPES[c])
         elif c in _ESCAPES:
             self._atom(_ESCAPES[c], ALL)
@@ -260,6 +308,7 @@ class _Reader:
             if kind not in ("?:", "?=", "?!"):
                 raise Unlike(f"({kind} in a regular expression")
             self._at += 2
+        self._looks = self._looks or kind in ("?=", "?!")
         # What only looks at what comes captures nothing.
         looks = any(bracket.kind in ("?=", "?!") for bracket in self._open)
         kind = kind or ("?:" if looks else "")
@@ -267,6 +316,9 @@ class _Reader:
         self._shape.opened()
         self._groups += not kind
         self._open.append(_Bracket(kind, self._groups))
+        self._depth = max(self._depth, len(self._open) + 1)
+        if self._depth > _DEEPEST:
+            raise Unlike(f"a regular expression with brackets nested deeper than {_DEEPEST}")
         if self._next() in _QUANTIFIERS and self._next():
             raise _invalid("quantifier operand invalid")
 
@@ -297,6 +349,16 @@ class _Reader:
         if bracket is not None and (bracket.kind == "" or self._groups > bracket.groups_before):
             self._optional_groups = True
         self._out.append(text)
+        self._turns(bracket, least, most)
+
+    def _turns(self, bracket: _Bracket | None, least: int, most: int | None) -> None:
+        """Notes what Java does for a quantifier: only of what is always as long it does not keep every turn."""
+        repeated = most is None or most > 1
+        if bracket is not None and bracket.varies and repeated:
+            self._loops.append(len(self._out) - 1)
+            bracket.turns = max(bracket.turns, 1) * (inf if most is None else most)
+        if least != most:
+            (bracket or self._around).varies = True
 
     def _bracket(self) -> None:
         out, matched, first, before, ranged = "[", 0, True, "", False

@@ -11,6 +11,7 @@ sinks.py           what a sink is: it takes whole epochs of changes
 Options:
 
 declared.py        options declared once: checks, error texts and manual tables follow from them
+job_options.py     options of whatever a job keeps up to date
 options.py         reads and checks the WITH options of a source
 policy.py          `on_error`: what becomes of a row that could not be understood
 confidential.py    a connector whose options hold secrets: no error shows their values

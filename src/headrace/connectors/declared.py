@@ -32,6 +32,11 @@ class Option:
         """What it may be, for people."""
         return ", ".join(f"`{c}`" for c in self.choices) if self.choices else self.kind
 
+    @property
+    def default_text(self) -> str:
+        """What counts where it is not given, for people."""
+        return "required" if self.required else f"`{self.default}`" if self.default is not None else ""
+
     def read(self, reader: OptionReader) -> Any:
         """Its value, None if it was not given and has no default. Raises `InvalidParameter`."""
         if self.required:
@@ -83,9 +88,8 @@ class Declared:
         """The options as a table in Markdown."""
         lines = ["| option | value | default | |", "| --- | --- | --- | --- |"]
         for o in self.options:
-            default = "required" if o.required else f"`{o.default}`" if o.default is not None else ""
             note = " May be a secret." if o.secret else ""
-            lines.append(f"| `{o.name}` | {o.kind_text} | {default} | {o.help}{note} |")
+            lines.append(f"| `{o.name}` | {o.kind_text} | {o.default_text} | {o.help}{note} |")
         if self.prefix:
             note = " May be secrets." if self.secret_prefix else ""
             lines.append(f"| `{self.prefix}*` | text | | {self.prefix_help}{note} |")

@@ -21,18 +21,28 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.declared import Declared
+from headrace.connectors import job_options
+from headrace.connectors.declared import Declared, Option
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.options import OptionReader, check_secrets
 from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
-SINK_OPTIONS = (
-    "type", "primary_key", "force_append_only", "snapshot", "parallelism", "checkpoint_interval_ms", "checkpoint_group",
-    "max_rows_per_epoch",
-)  # fmt: skip
-"""Options of every sink, besides those of its connector."""
 TYPES = ("upsert", "append-only")
+_OPTIONS = (
+    Option(
+        "type",
+        "Whether the rows of the target are replaced and deleted, or only added.",
+        default="upsert",
+        choices=TYPES,
+    ),
+    Option("primary_key", "The columns that tell rows apart."),
+    Option("force_append_only", "Whether rows that are taken back are left out.", "boolean"),
+    Option("snapshot", "Whether it begins with what there is already.", "boolean"),
+    *job_options.OF_SINKS,
+)
+SINK_OPTIONS = tuple(option.name for option in _OPTIONS)
+"""Options of every sink, besides those of its connector."""
 
 _SINKS: dict[str, tuple[str, str]] = {
     "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
@@ -154,11 +164,8 @@ def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> No
 def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
     """The sink that `options['connector']` names. Raises `InvalidParameter` for options that are wrong."""
     kind, reader = _kind(options), OptionReader(options)
-    reader.choice("type", TYPES, "upsert")
-    for option in ("force_append_only", "snapshot"):
-        reader.boolean(option, False)
-    for option in ("parallelism", "checkpoint_interval_ms", "max_rows_per_epoch"):
-        reader.integer(option, 1)
+    for option in _OPTIONS:
+        option.read(reader)
     return kind(options, columns_outside(columns) if kind.delivers else columns)
 
 

@@ -13,6 +13,7 @@ from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
 from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import hiding
+from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
 from headrace.connectors.sinks import open_sink
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
 from headrace.coordinator.core import Core, Job, Progress, Runner
@@ -124,13 +125,13 @@ def max_rows(core: Core, job: Job) -> int:
 
 def configured_rows(core: Core, job: Job) -> int:
     """The same when nothing is short: its option, else the setting."""
-    chosen = job.options.get("max_rows_per_epoch")
+    chosen = job.options.get(MAX_ROWS)
     return int(chosen) if chosen else core.settings.max_rows_per_epoch
 
 
 def most_tasks(core: Core, options: Mapping[str, str]) -> int:
     """Tasks per operator that a job may use: its option, else the setting, else the number of cores."""
-    chosen = options.get("parallelism")
+    chosen = options.get(PARALLELISM)
     return int(chosen) if chosen else core.settings.parallelism or os.cpu_count() or 1
 
 
@@ -148,7 +149,7 @@ def params_of(
     tables = {
         i: TableInput(work.inputs[i].refs, work.inputs[i].keys) if i in work.inputs else TableInput(())
         for i in job.upstreams
-        if core.relation(i).kind != "source"
+        if not core.relation(i).external
     }
     own = {
         name: StateInput(

@@ -14,15 +14,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.plan.tree import Sharable
 
-AUTOMATIC = "automatic"
-"""In the payload of an index: it is the system's."""
 SCHEMA = "headrace_internal"
 """Where automatic indexes are, as no object of a user can be: their names clash with none."""
-_STORED = "sharable"
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,12 @@ class WantedIndex:
 
 def is_automatic(record: ObjectRecord) -> bool:
     """Whether an object is an index that the system has made."""
-    return bool(record.payload.get(AUTOMATIC))
+    return isinstance(record.content, IndexContent) and record.content.automatic
 
 
-def stored(sides: Sequence[Sharable]) -> dict[str, list[list[object]]]:
+def stored(sides: Sequence[Sharable]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """What the record of a view's job says of the sides that it keeps and could share."""
-    return {_STORED: [[s.relation, list(s.key)] for s in sorted(set(sides))]} if sides else {}
+    return tuple((side.relation, side.key) for side in sorted(set(sides)))
 
 
 def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[WantedIndex]:
@@ -49,7 +47,7 @@ def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[W
 
     There is one if it has been made, or if another view of the group, or the new one itself, keeps the same once more.
     """
-    others = {(relation, tuple(key)) for j in state.jobs_in(group) for relation, key in j.plan.get(_STORED, ())}
+    others = {side for job in state.jobs_in(group) for side in job.plan.sharable}
     found = []
     for side, times in sorted(Counter(sides).items()):
         index = index_of(state, group, side)
@@ -62,8 +60,11 @@ def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[W
 
 def index_of(state: CatalogState, group: str, side: Sharable) -> ObjectRecord | None:
     """The automatic index of a group for a side."""
-    made = [o for o in (state.objects.get(j.id) for j in state.jobs_in(group)) if o is not None and is_automatic(o)]
-    return next((o for o in made if (o.payload["on"], tuple(o.payload["key"])) == (side.relation, side.key)), None)
+    for found in (state.objects.get(j.id) for j in state.jobs_in(group)):
+        content = found.content if found is not None and is_automatic(found) else None
+        if isinstance(content, IndexContent) and (content.on, content.key) == (side.relation, side.key):
+            return found
+    return None
 
 
 def name_of(relation: ObjectRecord, group: str, side: Sharable) -> str:
@@ -87,4 +88,4 @@ def unused(state: CatalogState, going: Collection[int]) -> list[int]:
 
 def abandoned(state: CatalogState) -> list[int]:
     """Automatic indexes that nothing uses: a crash came between them and the view that they were made for."""
-    return [o.id for o in state.objects_of("index") if is_automatic(o) and not state.dependents(o.id)]
+    return [o.id for o in state.objects_of(IndexContent) if is_automatic(o) and not state.dependents(o.id)]

@@ -179,7 +179,7 @@ def next_work(
     refs: dict[int, tuple[RunRef, ...]] = {}
     for upstream in part.job.upstreams:
         looked_up = upstream in part.job.lookups or (not part.committed and upstream in part.job.changes_only)
-        if graph.relation(upstream).kind != "source" and not looked_up and not part.position.of(upstream).done:
+        if not graph.relation(upstream).external and not looked_up and not part.position.of(upstream).done:
             refs[upstream] = _change_refs(graph, state, epoch, part, upstream)
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
             rests += [] if rest is None else [rest]
@@ -228,7 +228,7 @@ def _closes(graph: Graph[R, J], state: CatalogState, part: Part[J], target: int)
 
 def _nothing_of(graph: Graph[R, J], upstream: int) -> Rest:
     """An input of which nothing is left: so that the step leaves a position behind, and is not taken twice."""
-    source = graph.relation(upstream).kind == "source"
+    source = graph.relation(upstream).external
     return SourceRest(upstream, (), 0, 1) if source else TableRest(upstream, ())
 
 
@@ -270,7 +270,7 @@ def source_rests(
     _check_bindings(graph, state, part, epoch.target)
     for upstream in part.job.upstreams:
         taken = part.position.of(upstream)
-        if graph.relation(upstream).kind != "source" or taken.done:
+        if not graph.relation(upstream).external or taken.done:
             continue
         to = state.offsets_at(upstream, epoch.target)
         after = state.offsets_at(upstream, part.committed) if part.committed else None

@@ -271,10 +271,10 @@ class Compactor:
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:
                     del relation.rows_by_epoch[epoch]
-                stale = state.stale_remaps(relation.id, low) if relation.kind in ("source", "table") else ()
+                stale = state.stale_remaps(relation.id, low) if relation.external or relation.writable else ()
                 if len(stale) > KEPT_STALE:
                     edits: list[Edit] = [Delete("remap", r.key) for r in stale]
-                    if relation.kind == "source":
+                    if relation.external:
                         known = state.sources.get(relation.id)
                         # At once, and before anybody else can pin an epoch below.
                         relation.safe = max(relation.safe, low, 0 if known is None else known.safe_epoch)

@@ -586,8 +586,8 @@ class Coordinator:
     def create_subscription(self, record: ObjectRecord) -> int:
         """Create a subscription to the relation that it depends on; durable on return. Returns its id.
 
-        From now on changes stay readable for `RETENTION` of its payload. Raises `DuplicateTable`, `UndefinedTable`, and
-        `SnapshotUnavailable` for a view that is still being created.
+        From now on changes stay readable for `retention_ms` of its content. Raises `DuplicateTable`, `UndefinedTable`,
+        and `SnapshotUnavailable` for a view that is still being created.
         """
         return self._changing("CREATE", lambda: self._life.create_subscription(record))
 
@@ -621,7 +621,7 @@ class Coordinator:
     def create_view(self, record: ObjectRecord, plan: ViewPlan) -> int:
         """Create a materialized view or a sink and start its job; durable on return, which does not wait for rows.
 
-        `record.payload["spark_sql"]` is the query that `plan` was made of.
+        `record.content` has the query that `plan` was made of.
         """
 
         def create() -> int:
@@ -760,7 +760,7 @@ class Coordinator:
         core = self._core
         with core.lock:
             found = {i for job in core.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(relation_ids)
-            return {i for i in found if i in core.relations and core.relations[i].kind == "table"}
+            return {i for i in found if i in core.relations and core.relations[i].writable}
 
     def snapshot(
         self,
@@ -824,7 +824,7 @@ class Coordinator:
         until_s = core.clock.monotonic_s() + limit_s
         while True:
             with core.lock:
-                fresh = [r for r in map(core.relation, relation_ids) if r.kind == "source" and not r.bound]
+                fresh = [r for r in map(core.relation, relation_ids) if r.external and not r.bound]
             if not fresh:
                 return
             self.wait_ready(options.check or (lambda: None))
@@ -976,7 +976,7 @@ class Coordinator:
         return JobStatus(
             id=job.id,
             name=job.name,
-            kind=self._core.relation(job.id).kind,
+            kind=self._core.relation(job.id).record.kind,
             group=job.group,
             status=job.shown_status,
             committed_epoch=job.committed,

@@ -53,9 +53,14 @@ class RelationState:
         return self.record.id
 
     @property
-    def kind(self) -> str:
-        """table, source or materialized_view."""
-        return self.record.kind
+    def external(self) -> bool:
+        """It is a source: see `Content`."""
+        return self.record.content.external
+
+    @property
+    def writable(self) -> bool:
+        """It is a table: see `Content`."""
+        return self.record.content.writable
 
     @property
     def name(self) -> str:
@@ -203,7 +208,7 @@ class Graph(ABC, Generic[R, J]):
         job = self.jobs.get(relation_id)
         if job is not None:
             return self.job_frontier(job, known)
-        if relation.kind == "source" and not relation.bound:
+        if relation.external and not relation.bound:
             return 0
         return self.complete
 
@@ -356,7 +361,7 @@ class Graph(ABC, Generic[R, J]):
         inputs = dict.fromkeys(job.upstreams)
         found = [self.relations[i] for i in inputs if i in self.relations]
         more = (self.relations[i] for i in self.bindings_for(job) if i not in inputs and i in self.relations)
-        found += [r for r in more if r.kind == "source"]
+        found += [r for r in more if r.external]
         return [r for r in found if 0 < self.needs(job, r.id) < r.safe]
 
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.contents import SinkContent
+from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.errors import StatementError
 
 
+def target_of(record: ObjectRecord) -> int | None:
+    """The id of the table that a sink goes into; None for whatever else."""
+    return record.content.into if isinstance(record.content, SinkContent) else None
+
+
 def fed_by(state: CatalogState, record: ObjectRecord) -> Iterator[ObjectRecord]:
     """What gets the changes of an object directly: what reads it, or the table that a sink goes into."""
-    target = record.payload.get(INTO) if record.kind == "sink" else None
+    target = target_of(record)
     if target is not None:
         if target in state.objects:
             yield state.objects[target]
         return
     for other in (state.objects[i] for i in state.dependents(record.id)):
-        if other.payload.get(INTO) != record.id:  # a sink depends on its table without reading it
+        if target_of(other) != record.id:  # a sink depends on its table without reading it
             yield other
 
 
@@ -39,7 +45,8 @@ def circle(state: CatalogState, table_id: int, read: Iterable[int]) -> list[Obje
 
 def refuse_circle(state: CatalogState, sink: ObjectRecord, read: Iterable[int]) -> None:
     """Raise `StatementError` (42P17) for a sink into a table that feeds what the sink's query reads."""
-    way = circle(state, sink.payload[INTO], read)
+    target = target_of(sink)
+    way = [] if target is None else circle(state, target, read)
     if way:
         shown = " -> ".join(f'"{name}"' for name in [*(o.name for o in way), sink.name, way[0].name])
         raise StatementError(

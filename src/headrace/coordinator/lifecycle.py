@@ -10,22 +10,34 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.catalog.bindings import moves
+from headrace.catalog.contents import (
+    ConnectionContent,
+    IndexContent,
+    PlannedContent,
+    RoleContent,
+    SchemaContent,
+    SecretContent,
+    SinkContent,
+    SourceContent,
+    SubscriptionContent,
+    TableContent,
+)
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
-from headrace.catalog.records import INTO, JobRecord, ObjectRecord, RemapRecord, StateTableRecord
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
 from headrace.common.columns import arrow_type
 from headrace.connectors.base import Source
+from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
 from headrace.connectors.sinks import delivers
 from headrace.coordinator import automatic
 from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Known
-from headrace.coordinator.into import refuse_circle
+from headrace.coordinator.into import refuse_circle, target_of
 from headrace.coordinator.lanes import Lanes
-from headrace.coordinator.options import GROUP, ON_ERROR, checked_options, job_options, on_error, own_group
+from headrace.coordinator.options import checked_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
 from headrace.coordinator.steps import Position, position_of
-from headrace.coordinator.subscriptions import SINCE
 from headrace.coordinator.undecided import Undecided
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import (
@@ -47,12 +59,9 @@ from headrace.errors import (
 )
 from headrace.plan.planner import Path, Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
-from headrace.plan.stored import ON_WINDOW_CLOSE, stored_query
+from headrace.plan.stored import stored_query
 from headrace.plan.tree import WEIGHT
 from headrace.state.schema import HANDED, ROWS, TableSchema
-
-KINDS = ("table", "source", "materialized_view", "sink", "index")
-"""The kinds of objects that rows flow through."""
 
 
 def rows_schema(record: ObjectRecord) -> TableSchema:
@@ -103,7 +112,7 @@ class Lifecycle:
             self._core.catalog.transact([Delete("object", i) for i in left])
         # Who takes over writes to tables meanwhile: what becomes of that is noted in the relations that are there.
         with self._writing_paused(), self._ticking, self._core.catalog.reading() as state:
-            objects = _in_order(state.objects_of(*KINDS))
+            objects = _in_order(o for o in state.objects.values() if o.content.in_graph)
             jobs = dict(state.jobs)
             relations = {o.id: recovered_relation(o, state, self._core.vault) for o in objects}
             tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
@@ -112,7 +121,7 @@ class Lifecycle:
             with self._core.lock:
                 self._core.relations.update(relations)
         for record in objects:
-            if record.kind in ("materialized_view", "sink", "index"):
+            if record.content.has_job:
                 found = _disagreement(record, jobs[record.id], epochs[record.id])
                 self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id], found)
 
@@ -143,7 +152,7 @@ class Lifecycle:
             for job in core.jobs.values():
                 job.version += 1
         with core.catalog.reading() as state:
-            objects = _in_order(state.objects_of(*KINDS))
+            objects = _in_order(o for o in state.objects.values() if o.content.in_graph)
         for record in objects:
             self._define(record)
 
@@ -210,18 +219,20 @@ class Lifecycle:
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
-        closing = bool(record.payload.get(ON_WINDOW_CLOSE))
-        arrangements = job_record.plan.get("arrangements", ())
-        query = stored_query(self._planner, record.payload)
+        content = record.content_as(PlannedContent)
+        arrangements = job_record.plan.arrangements or ()
+        query = stored_query(self._planner, content)
         plan = self._planner.plan(
-            query, on_window_close=closing, arrangements=arrangements, on_error=on_error(job_record.options)
-        )
-        if INTO in record.payload:
-            plan = plan.into_table(len(self._core.catalog.state.objects[record.payload[INTO]].primary_key))
-        elif record.kind == "sink":
+            query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
+            on_error=on_error(job_record.options),
+        )  # fmt: skip
+        if isinstance(content, SinkContent) and content.into is not None:
+            plan = plan.into_table(len(self._core.catalog.state.objects[content.into].primary_key))
+        elif isinstance(content, SinkContent):
             plan = plan.into(record.options)
-        plan = plan.keyed(len(record.payload["key"])) if record.kind == "index" else plan
-        if plan.fingerprint != job_record.plan.get("fingerprint") or set(plan.state_tables()) != set(tables):
+        elif isinstance(content, IndexContent):
+            plan = plan.keyed(len(content.key))
+        if plan.fingerprint != job_record.plan.fingerprint or set(plan.state_tables()) != set(tables):
             raise JobFailed(
                 f'the plan of {_kind(record)} "{record.name}" is not the one that its state was made by',
                 hint="its rows stay readable; drop the view and create it again to have it kept up to date",
@@ -246,17 +257,17 @@ class Lifecycle:
                 raise
 
     def _define(self, record: ObjectRecord) -> None:
-        if record.kind == "sink":  # nothing reads it
+        content = record.content
+        if isinstance(content, SinkContent):  # nothing reads it
             return
-        if record.kind == "index":
+        if isinstance(content, IndexContent):
             columns = frozenset(c.name for c in record.columns)
-            general = not automatic.is_automatic(record)
-            path = Path(record.id, record.name, tuple(record.payload["key"]), columns, False, general)
-            self._planner.define_path(record.payload["on"], path)
+            path = Path(record.id, record.name, content.key, columns, False, not content.automatic)
+            self._planner.define_path(content.on, path)
             return
-        append_only = record.kind == "source" or bool(record.payload.get("append_only"))
+        fixed = isinstance(content, (TableContent, SourceContent, PlannedContent)) and content.append_only
         self._planner.define(
-            PlannedRelation(record.id, record.name, append_only, time_column(record), primary_key=record.primary_key),
+            PlannedRelation(record.id, record.name, fixed, time_column(record), primary_key=record.primary_key),
             record.columns,
             spark_name(record.id),
         )
@@ -293,7 +304,7 @@ class Lifecycle:
     def create_relation(self, record: ObjectRecord) -> int:
         """See `Coordinator.create_relation`."""
         core = self._core
-        if record.kind not in ("schema", "table", "source", "view", "function", "role", "connection"):
+        if not record.content.stands_alone:
             raise WrongObjectType(f"a {record.kind} is not created this way")
         with self._statement():
             self._check_new(record)
@@ -301,12 +312,12 @@ class Lifecycle:
             record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
             edits: list[Edit] = [Put(record)]
             relation: Relation | None = None
-            if record.kind == "table":
+            if record.content.writable:
                 relation = Relation(record, rows_schema(record), second)
                 assert relation.schema is not None
-                edits.append(Put(JobRecord(first, f"table-{first}", "created", plan={"kind": "table"})))
+                edits.append(Put(JobRecord(first, f"table-{first}", "created", plan=JobPlan(kind="table"))))
                 edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
-            elif record.kind == "source":
+            elif record.content.external:
                 relation = Relation(record)
                 relation.in_order = _in_order_of_time(record, core.vault.open(record))
             self._transact_new(edits, first)
@@ -325,29 +336,31 @@ class Lifecycle:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
                 core.relation(upstream)
-            if INTO in record.payload:
-                core.relation(record.payload[INTO])
+            target = target_of(record)
+            if target is not None:
+                core.relation(target)
                 refuse_circle(core.catalog.state, record, plan.upstreams)
             layouts = plan.state_tables()
             first, *rest = core.catalog.allocate_ids(1 + len(layouts))
             tables = dict(zip(layouts, rest))
-            payload = {**record.payload, "append_only": plan.append_only}
-            if plan.event_time.column is not None:
-                payload["watermark_column"] = plan.event_time.column
+            content = replace(
+                record.content_as(PlannedContent), append_only=plan.append_only,
+                watermark_column=plan.event_time.column,
+            )  # fmt: skip
             depends = tuple(dict.fromkeys((*record.depends_on, *plan.upstreams)))
             record = replace(
-                record, id=first, columns=record.columns or plan.columns, payload=payload, depends_on=depends,
+                record, id=first, content=content, columns=record.columns or plan.columns, depends_on=depends,
                 created_ms=record.created_ms or core.clock.now_ms(),
             )  # fmt: skip
-            own = job_options(record.options) if record.kind == "sink" else record.options
+            own = of_job(record.options) if isinstance(content, SinkContent) else record.options
             options = checked_options(own)
             group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
             joined = not any(j.group == group for j in core.jobs.values())
             lookups = plan.read_only_by_lookup
-            stored = {
-                "fingerprint": plan.fingerprint, "upstreams": list(plan.upstreams), "lookups": sorted(lookups),
-                "arrangements": sorted(plan.arrangements), **automatic.stored(plan.sharable),
-            }  # fmt: skip
+            stored = JobPlan(
+                fingerprint=plan.fingerprint, upstreams=tuple(plan.upstreams), lookups=tuple(sorted(lookups)),
+                arrangements=tuple(sorted(plan.arrangements)), sharable=automatic.stored(plan.sharable),
+            )  # fmt: skip
             runner = self._runner(plan)
             edits: list[Edit] = [
                 Put(record),
@@ -394,8 +407,8 @@ class Lifecycle:
                     )
                 pin = core.pins.pin([relation_id], since)  # until all know of the subscription
             try:
-                payload = {**record.payload, SINCE: since}
-                record = replace(record, id=core.catalog.allocate_ids(1)[0], payload=payload)
+                content = replace(record.content_as(SubscriptionContent), since=since)
+                record = replace(record, id=core.catalog.allocate_ids(1)[0], content=content)
                 self._transact_new([Put(record)], record.id)
             finally:
                 core.pins.unpin(pin)
@@ -445,9 +458,9 @@ class Lifecycle:
 
     def _check_name(self, record: ObjectRecord) -> None:
         if self._core.catalog.state.object_named(record.schema, record.name) is not None:
-            if record.kind == "schema":
+            if isinstance(record.content, SchemaContent):
                 raise DuplicateObject(f'schema "{record.name}" already exists')
-            if record.kind in ("secret", "role", "connection"):
+            if isinstance(record.content, (SecretContent, RoleContent, ConnectionContent)):
                 raise DuplicateObject(f'"{record.name}" already exists')
             raise DuplicateTable(f'relation "{record.name}" already exists')
 
@@ -584,7 +597,7 @@ class Lifecycle:
                 if i not in state.objects:
                     raise UndefinedTable(f"object {i} does not exist")
                 others = [d for d in state.dependents(i) if d not in ids]
-                if state.objects[i].kind == "role":
+                if isinstance(state.objects[i].content, RoleContent):
                     others += [o.id for o in state.objects.values() if o.owner == i and o.id not in ids]
                 if others:
                     name, other = state.objects[i].name, state.objects[others[0]].name
@@ -636,7 +649,7 @@ def _kind(record: ObjectRecord) -> str:
     return record.kind.replace("_", " ")
 
 
-def _in_order(objects: Sequence[ObjectRecord]) -> list[ObjectRecord]:
+def _in_order(objects: Iterable[ObjectRecord]) -> list[ObjectRecord]:
     """Each after all that it is built on; ids only grow, so that is their order."""
     return sorted(objects, key=lambda o: o.id)
 
@@ -648,7 +661,7 @@ def recovered_job(
     return Job(
         id=record.id,
         name=record.name,
-        upstreams=tuple(job_record.plan.get("upstreams", record.depends_on)),
+        upstreams=record.depends_on if job_record.plan.upstreams is None else job_record.plan.upstreams,
         tables=tables,
         group=job_record.group,
         status=job_record.status,
@@ -658,21 +671,22 @@ def recovered_job(
         position=position,
         joined=job_record.joined,
         due=job_record.due_epoch,
-        lookups=frozenset(job_record.plan.get("lookups", ())),
+        lookups=frozenset(job_record.plan.lookups or ()),
         automatic=automatic.is_automatic(record),
         delivers=_delivers(record),
     )
 
 
 def _delivers(record: ObjectRecord) -> bool:
-    return record.kind == "sink" and INTO not in record.payload and delivers(record.options)
+    return isinstance(record.content, SinkContent) and record.content.into is None and delivers(record.options)
 
 
 def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault | None) -> Relation:
     """A relation as the catalog has it; of a source that is not opened, for want of a vault, it is not known how many
     rows were bound.
     """
-    if record.kind == "source":
+    content = record.content
+    if content.external:
         remaps = state.all_remaps(record.id)
         changes = ChangeLog((r.epoch, r.epoch) for r in remaps)
         source = None if vault is None else _opened(record, vault)
@@ -683,13 +697,13 @@ def recovered_relation(record: ObjectRecord, state: CatalogState, vault: Vault |
             record, changes=changes, rows_by_epoch=rows_bound, bound=bool(remaps), in_order=in_order,
             safe=0 if known is None else known.safe_epoch,
         )  # fmt: skip
-    if record.kind == "sink":
+    if isinstance(content, SinkContent):
         return Relation(record)
     table = next(t for t in state.tables_of(record.id) if t.operator == ROWS)
     # Above the committed epoch are parts of one that is not finished: nobody sees them yet.
     runs = [r.ref for r in state.runs_of(table.id) if r.ref.epoch_lo <= table.committed_epoch]
     changes = ChangeLog((r.epoch_lo, r.epoch_hi) for r in runs)
-    if "watermark_column" in record.payload and table.committed_epoch:
+    if isinstance(content, PlannedContent) and content.watermark_column is not None and table.committed_epoch:
         changes.add(table.committed_epoch)  # its watermark may have risen then, without any row
     rows: dict[int, int] = {}
     for run in runs:

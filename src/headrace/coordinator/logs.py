@@ -195,7 +195,7 @@ class LogKeeper:
             limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.jobs.values()}
             for job in core.jobs.values():
                 for i in core.bindings_for(job) if limits[job.id] else ():
-                    if i in core.relations and core.relations[i].kind == "source" and core.needs(job, i):
+                    if i in core.relations and core.relations[i].external and core.needs(job, i):
                         readers.setdefault(i, {})[job.id] = core.needs(job, i)
         state = core.catalog.state
         self._bindings.keep(readers)
@@ -284,7 +284,7 @@ class LogKeeper:
         if not jobs:
             return None
         ids = {j.id for j in jobs}
-        if relation.kind == "source":
+        if relation.external:
             safe = max(relation.safe, oldest_needed(core, relation, without=ids))
             raised: Edit = Put(SourceRecord(relation.id, safe))
         else:
@@ -299,7 +299,7 @@ class LogKeeper:
 
 def _durable_safe(state: CatalogState, relation: Relation) -> int:
     """The safe epoch of a relation as the catalog has it; 0 if it is not there any more."""
-    if relation.kind == "source":
+    if relation.external:
         source = state.sources.get(relation.id)
         return 0 if source is None else source.safe_epoch
     table = state.state_tables.get(relation.state_table)
@@ -307,7 +307,7 @@ def _durable_safe(state: CatalogState, relation: Relation) -> int:
 
 
 def _dropped(core: Core, job: Job, relation: Relation, safe: int) -> AddEvent:
-    what = "bindings" if relation.kind == "source" else "log"
+    what = "bindings" if relation.external else "log"
     text = f'materialized view "{job.name}" loses the {what} of "{relation.name}" and has to be created again'
     detail = f"it {growth(core, job, relation)}; it is at epoch {job.reads_from}, what follows {safe} is kept"
     return AddEvent("log_dropped", job.id, text, detail)

@@ -22,7 +22,7 @@ from headrace.catalog.records import (
 )
 from headrace.catalog.state import CatalogState, Change
 from headrace.coordinator.core import Core
-from headrace.coordinator.lifecycle import KINDS, recovered_job, recovered_relation
+from headrace.coordinator.lifecycle import recovered_job, recovered_relation
 from headrace.coordinator.steps import position_of
 
 
@@ -39,14 +39,14 @@ def mirror(core: Core, state: CatalogState, change: Change | None = None) -> Non
         concerned = set(_concerned(change, state))
     for i in sorted(concerned):
         record = state.objects.get(i)
-        if record is None or record.kind not in KINDS:
+        if record is None or not record.content.in_graph:
             core.jobs.pop(i, None)
             gone = core.relations.pop(i, None)
             if gone is not None:
                 gone.dropped = True
             continue
         core.relations[i] = recovered_relation(record, state, None)
-        if record.kind not in ("table", "source"):
+        if record.content.has_job:
             tables = {t.operator: t.id for t in state.tables_of(i)}
             position = position_of(state.positions_of(i))
             core.jobs[i] = recovered_job(record, state.jobs[i], tables, position)

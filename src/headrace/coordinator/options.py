@@ -1,4 +1,4 @@
-"""Options of a job, as `WITH (...)` and `ALTER ... SET (...)` give them."""
+"""What the options of jobs come to, beside the settings that count where they are not given."""
 
 from __future__ import annotations
 
@@ -6,22 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.config import Settings
-from headrace.errors import InvalidParameter
-from headrace.plan import tolerance
-
-GROUP = "checkpoint_group"
-"""The option of a job that names its checkpoint group."""
-POLICY = "log_limit_policy"
-"""The option of a job that says what happens when its inputs' logs outgrow their limit."""
-POLICIES = ("alert", "drop")
-CHECKPOINT = "checkpoint_interval_ms"
-"""The option of a job that says how often its group commits."""
-BARRIER = "barrier_interval_ms"
-"""The option of a job that says how often its group runs an epoch, where that is more often."""
-ON_ERROR = "on_error"
-"""The option of a job that says what becomes of a row on which an expression fails. It is settled at its creation."""
-_NUMBERS = {"parallelism": 1, "max_rows_per_epoch": 1, CHECKPOINT: 0, BARRIER: 0, "log_limit_mb": 0}
-"""The options that are numbers, and the least value of each."""
+from headrace.connectors.job_options import BARRIER, CHECKPOINT, LOG_LIMIT, POLICY, check
+from headrace.connectors.options import OptionReader
 
 
 def own_group(job_id: int) -> str:
@@ -31,38 +17,13 @@ def own_group(job_id: int) -> str:
 
 def checked_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options of a job. Raises `InvalidParameter` for one that is unknown or has an impossible value."""
-    for name, value in options.items():
-        least = _NUMBERS.get(name)
-        if name == GROUP:
-            if not value or len(value) > 63 or value.startswith(("job-", "table-")):
-                raise InvalidParameter(
-                    f'"{value}" is no name for a checkpoint group',
-                    hint="it has 1 to 63 characters and does not begin with job- or table-; own is a group of its own",
-                )
-        elif name == POLICY:
-            if value not in POLICIES:
-                raise InvalidParameter(f'option {name} is {" or ".join(POLICIES)}, not "{value}"')
-        elif name == ON_ERROR:
-            on_error(options)
-        elif least is None:
-            known = ", ".join(sorted([GROUP, POLICY, ON_ERROR, *_NUMBERS]))
-            raise InvalidParameter(f'a materialized view has no option "{name}"', hint=f"there are {known}")
-        elif not value.strip().isdecimal() or int(value) < least:
-            raise InvalidParameter(f'option {name} is a whole number from {least} on, not "{value}"')
+    check(options)
     return dict(options)
-
-
-def job_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those among a sink's options that are its job's; the others are its connector's."""
-    return {name: value for name, value in options.items() if name in (GROUP, POLICY, ON_ERROR) or name in _NUMBERS}
 
 
 def on_error(options: Mapping[str, str]) -> str:
     """What becomes of a row on which an expression fails. Raises `InvalidParameter` for what is no such policy."""
-    value = options.get(ON_ERROR, tolerance.FAIL)
-    if value not in tolerance.POLICIES:
-        raise InvalidParameter(f'option {ON_ERROR} is {" or ".join(tolerance.POLICIES)}, not "{value}"')
-    return value
+    return OptionReader(options).on_error()
 
 
 @dataclass(frozen=True)
@@ -97,5 +58,5 @@ class LogLimit:
 
 def log_limit(settings: Settings, options: Mapping[str, str]) -> LogLimit:
     """The limit of a job with these options."""
-    size_mb = int(options.get("log_limit_mb", settings.log_limit_mb))
+    size_mb = int(options.get(LOG_LIMIT, settings.log_limit_mb))
     return LogLimit(size_mb << 20, options.get(POLICY, settings.log_limit_policy) == "drop")

@@ -14,9 +14,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import SecretContent
 from headrace.catalog.edits import DATABASE_KEY, AddEvent, Edit, Put
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.sealing import Identity, Keys, resealed, seal, unseal
@@ -40,16 +40,17 @@ def identity(record: ObjectRecord, state: CatalogState) -> Identity:
 
 def sealed_record(record: ObjectRecord, value: str, state: CatalogState, keys: Keys) -> ObjectRecord:
     """A secret's record with a value. Raises `InvalidParameter` without a key."""
-    return replace(record, payload={**record.payload, **seal(value, identity(record, state), keys)})
+    content = replace(record.content_as(SecretContent), **seal(value, identity(record, state), keys))
+    return replace(record, content=content)
 
 
 def reencrypted(state: CatalogState, keys: Keys) -> list[ObjectRecord]:
     """The secrets that are not encrypted by the first key, encrypted by it. Raises as `unseal` does."""
     found = []
-    for record in state.objects_of("secret"):
-        payload = resealed(record.payload, identity(record, state), keys)
-        if payload is not None:
-            found.append(replace(record, payload={**record.payload, **payload}))
+    for record in state.objects_of(SecretContent):
+        anew = resealed(record.content.to_json(), identity(record, state), keys)
+        if anew is not None:
+            found.append(replace(record, content=replace(record.content_as(SecretContent), **anew)))
     return found
 
 
@@ -71,7 +72,7 @@ class Vault:
         self._catalog, self._settings = catalog, settings
         keys_of(settings)
         self._lock = threading.Lock()
-        self._known: dict[int, tuple[Mapping[str, Any], str]] = {}
+        self._known: dict[int, tuple[SecretContent, str]] = {}
         """Secret -> what is stored, and the value of that."""
 
     @property
@@ -83,12 +84,12 @@ class Vault:
         """The value of a secret as of now. Raises `UndefinedObject`, and as `unseal` does."""
         state = self._catalog.image
         record = state.objects.get(secret_id)
-        if record is None or record.kind != "secret":
+        if record is None or not isinstance(record.content, SecretContent):
             raise UndefinedObject(f"there is no secret {secret_id}")
         with self._lock:
             known = self._known.get(secret_id)
-            if known is None or known[0] != record.payload:
-                known = (record.payload, unseal(record.payload, identity(record, state), self.keys))
+            if known is None or known[0] != record.content:
+                known = (record.content, unseal(record.content.to_json(), identity(record, state), self.keys))
                 self._known[secret_id] = known
             return known[1]
 

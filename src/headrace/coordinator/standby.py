@@ -123,7 +123,7 @@ class Standby:
             return
         status, limit_ms = self.status(), self._core.settings.standby_staleness_ms
         with self._core.lock:
-            fresh = [r for r in map(self._core.relation, relation_ids) if r.kind == "source" and not r.bound]
+            fresh = [r for r in map(self._core.relation, relation_ids) if r.external and not r.bound]
         if fresh:
             raise SnapshotUnavailable(
                 f'nothing has read source "{fresh[0].name}" yet: it is not known here what it holds',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.core import Core, Job, Relation, option_int
 from headrace.coordinator.exact import Interval
 from headrace.coordinator.history import History
@@ -115,7 +116,7 @@ class Status:
             status=min((j.shown_status for j in jobs), key=_WORST.index),
             committed_epoch=min(j.committed for j in jobs),
             frontier=min(core.job_frontier(j) for j in jobs),
-            checkpoint_interval_ms=max(option_int(j.options, "checkpoint_interval_ms", interval_ms) for j in jobs),
+            checkpoint_interval_ms=max(option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
             in_flight=max(j.busy for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
@@ -136,7 +137,7 @@ class Status:
         return RelationEpochs(
             relation_id=relation.id,
             name=relation.name,
-            kind=relation.kind,
+            kind=relation.record.kind,
             committed_epoch=None if job is None else job.committed,
             frontier=core.frontier(relation.id),
             safe_epoch=relation.safe,

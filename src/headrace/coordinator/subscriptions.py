@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
+from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.waiting import CHECK_S
@@ -22,16 +22,11 @@ from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, Undef
 from headrace.state.changelog import ChangeReader, Piece, Position, beginning_of
 from headrace.state.schema import RunRef
 
-RETENTION: Final = "retention_ms"
-"""Of a subscription's payload: for how long changes stay readable, in milliseconds."""
-SINCE: Final = "since"
-"""Of a subscription's payload: the epoch after which its history begins."""
-
 
 def kept_ms(state: CatalogState, relation_id: int) -> int:
     """The longest time for which a subscription keeps the changes of a relation; 0 where there is none."""
-    found = (state.objects[i] for i in state.dependents(relation_id))
-    return max((o.payload[RETENTION] for o in found if o.kind == "subscription"), default=0)
+    found = (state.objects[i].content for i in state.dependents(relation_id))
+    return max((content.retention_ms for content in found if isinstance(content, SubscriptionContent)), default=0)
 
 
 class Feed:
@@ -49,7 +44,7 @@ class Feed:
         with core.lock:
             relation = self._relation()
             assert relation.schema is not None
-            unique = relation.kind == "table" and bool(relation.record.primary_key)
+            unique = relation.writable and bool(relation.record.primary_key)
             self._reader = ChangeReader(relation.schema, unique)
             self.columns = relation.columns
             if not core.is_filled(relation_id):
@@ -184,4 +179,4 @@ class Feed:
         return position
 
 
-__all__ = ["RETENTION", "SINCE", "Feed", "kept_ms"]
+__all__ = ["Feed", "kept_ms"]

@@ -141,7 +141,7 @@ class Ticker:
         core, now_s = self._core, self._core.clock.monotonic_s()
         with core.lock:
             read = {i for job in core.jobs.values() for i in job.upstreams} | set(also)
-            sources = [r for r in core.relations.values() if r.kind == "source" and r.id in read]
+            sources = [r for r in core.relations.values() if r.external and r.id in read]
         polls = []
         for relation in sources:
             reader = self._readers.setdefault(relation.id, _Reader())

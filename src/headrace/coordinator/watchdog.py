@@ -88,7 +88,7 @@ def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -
 def growth(core: Core, job: Job, relation: Relation) -> str:
     """How far a log has outgrown a job's limit. The caller holds `core.lock`."""
     kept_mb, limit_mb = job.growing.get(relation.id, 0) / MIB, log_limit(core.settings, job.options).bytes / MIB
-    what = "the bindings" if relation.kind == "source" else "the log"
+    what = "the bindings" if relation.external else "the log"
     return f'has not read {kept_mb:.1f} MiB of {what} of "{relation.name}", more than log_limit_mb = {limit_mb:.0f}'
 
 

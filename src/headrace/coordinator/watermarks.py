@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import PlannedContent, SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.connectors.base import Offsets
@@ -38,14 +39,17 @@ class Declared:
 
 def declared(record: ObjectRecord) -> Declared | None:
     """The watermark that a source or table is declared with."""
-    found = record.payload.get("watermark")
-    return None if found is None else Declared(found["column"], int(found["delay_ms"]) * 1000)
+    content = record.content
+    found = content.watermark if isinstance(content, (TableContent, SourceContent)) else None
+    return None if found is None else Declared(found.column, found.delay_ms * 1000)
 
 
 def time_column(record: ObjectRecord) -> str | None:
     """The column of a relation that has a watermark: declared, or that of EMIT ON WINDOW CLOSE."""
     own = declared(record)
-    return record.payload.get("watermark_column") if own is None else own.column
+    if own is not None:
+        return own.column
+    return record.content.watermark_column if isinstance(record.content, PlannedContent) else None
 
 
 def raised(before: int | None, newest_us: int | None, delay_us: int) -> int | None:

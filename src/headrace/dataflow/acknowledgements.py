@@ -1,23 +1,57 @@
 """How what tasks have written reaches the driver: an accumulator of acknowledgements.
 
-Workers load its class with every stage, so it has a module that imports nothing else.
+Workers load its classes with every stage, so they have a module that imports next to nothing else. Both sides run the
+same program, and nothing of it is stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import AccumulatorParam
 
+from headrace.state.schema import RunRef
 
-class Acknowledgements(AccumulatorParam[list[dict[str, Any]]]):
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What the coordinator learns of a stage that has come to its end in one task."""
+
+    attempt: str
+    stage: str
+    partition: int
+    task_attempt: int
+    """Spark's number of the try at this task."""
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_written: int = 0
+    """Rows of state tables; the attempt's objects must hold exactly these."""
+    spilled_bytes: int = 0
+    row_errors: tuple[Mapping[str, Any], ...] = ()
+    """Some of the rows on which an expression failed, or that could not be read; `described` makes them readable."""
+    row_error_count: int = 0
+    due_us: int | None = None
+    """No row of the stage's state is due before this time, Unix microseconds; None if none ever is."""
+    late_rows: int = 0
+    """Rows of a source that were not taken in because the watermark had passed them."""
+    newest_us: int | None = None
+    """The highest event time that was read of a source, Unix microseconds."""
+    refs: tuple[RunRef, ...] = ()
+    """The runs that the task has made durable; its last stage tells them."""
+    io: Mapping[str, int] = field(default_factory=dict)
+    """What the task has read and written, by the names of the fields of `IoMetrics`; its last stage tells it."""
+
+
+class Acknowledgements(AccumulatorParam[list[Acknowledgement]]):
     """Adds up lists of acknowledgements, for Spark's accumulator."""
 
-    def zero(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def zero(self, value: list[Acknowledgement]) -> list[Acknowledgement]:
         """The empty list that a task begins with."""
         return []
 
-    def addInPlace(self, value1: list[dict[str, Any]], value2: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def addInPlace(self, value1: list[Acknowledgement], value2: list[Acknowledgement]) -> list[Acknowledgement]:
         """Puts two lists together."""
         value1.extend(value2)
         return value1

@@ -19,7 +19,7 @@ from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
-from headrace.plan.bridge import JExpr
+from headrace.plan.catalyst.bridge import JExpr
 from headrace.plan.tree import Accumulator, Aggregate, DistinctValues
 from headrace.plan.types import spark_of
 from headrace.state import accumulators

@@ -28,7 +28,7 @@ from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struc
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.dataflow.vectors import vectorized
-from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.catalyst.bridge import JExpr, JNode
 from headrace.plan.tree import Aggregate, Attr, Constant, Input, Join, Lookup, Operator, Rowwise, Session, WindowClose
 from headrace.plan.types import spark_of
 

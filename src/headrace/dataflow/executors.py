@@ -11,12 +11,13 @@ import itertools
 import threading
 from contextlib import suppress
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.dataflow.spark import is_local
 from headrace.errors import OperationalError
+from headrace.plan.catalyst.answers import UNANSWERED
+from headrace.plan.catalyst.running import cancel_jobs
 from headrace.plan.failures import translate
 from headrace.state.proof import answer_proof, check_answers
 from headrace.state.stores import StoreRoot
@@ -50,8 +51,7 @@ def prove(session: SparkSession, root: StoreRoot, wait_s: float = WAIT_S) -> Non
 
     def give_up() -> None:
         late.set()
-        with suppress(Py4JError, OSError):
-            context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+        cancel_jobs(context, group)
 
     timer = threading.Timer(wait_s, give_up)
     timer.daemon = True
@@ -77,6 +77,6 @@ def _answers(context: SparkContext, group: str, root: StoreRoot) -> list[tuple[s
     try:
         return context.parallelize(range(count), count).map(lambda _: answer_proof(root)).collect()
     finally:
-        with suppress(Py4JError, OSError):
+        with suppress(*UNANSWERED):
             context.setLocalProperty("spark.jobGroup.id", None)
             context.setLocalProperty("spark.job.description", None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError, SparkLost
-from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge, JExpr
 from headrace.plan.failures import translate
 
 _EXPR_ID = re.compile(r"#\d+L?")

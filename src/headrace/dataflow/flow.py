@@ -26,7 +26,7 @@ from headrace.dataflow.failures import NotedChecks, noted_by
 from headrace.dataflow.operators.failures import FailureStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan import tolerance
-from headrace.plan.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
 from headrace.plan.tree import (
     Aggregate,
     Attr,

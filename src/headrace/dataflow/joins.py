@@ -22,7 +22,7 @@ from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, stag
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.shared import SharedRows
-from headrace.plan.bridge import JExpr
+from headrace.plan.catalyst.bridge import JExpr
 from headrace.plan.tree import Attr, Join, JoinSide
 from headrace.plan.types import spark_of
 

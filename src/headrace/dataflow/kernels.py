@@ -13,6 +13,7 @@ from pyspark.sql.types import _parse_datatype_string
 from pyspark.util import PythonEvalType
 
 from headrace.common.jsonb.kernels import SPARK_RESULTS, over_columns, spark_name
+from headrace.plan.catalyst.running import register_function
 
 
 def register(sessions: Iterable[SparkSession]) -> None:
@@ -20,7 +21,7 @@ def register(sessions: Iterable[SparkSession]) -> None:
     made = {spark_name(result): _function(result, kind) for result, kind in SPARK_RESULTS.items()}
     for session in sessions:
         for name, function in made.items():
-            session._jsparkSession.udf().registerPython(name, function._judf)
+            register_function(session, name, function)
 
 
 def _function(result: str, kind: str) -> Any:

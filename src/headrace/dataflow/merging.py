@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.failures import translate
 from headrace.state.merge import MergePart
 from headrace.state.proof import confirm
@@ -48,7 +48,7 @@ class SparkMerger:
                 raise translate(error) from error
             finally:
                 self._group = None
-                with suppress(Py4JError, OSError):
+                with suppress(*UNANSWERED):
                     context.setLocalProperty("spark.scheduler.pool", None)
                     context.setLocalProperty("spark.jobGroup.id", None)
             if store_root(parts[0].root).proof:
@@ -59,5 +59,5 @@ class SparkMerger:
         """End the merge that runs, if any: its parts fail."""
         group = self._group
         if group is not None:
-            with suppress(Py4JError, OSError):
+            with suppress(*UNANSWERED):
                 self._context.cancelJobGroup(group)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, IntegerType, LongType, StructField, StructType
 
 from headrace.dataflow.operators import calls
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.types import spark_of
 
 

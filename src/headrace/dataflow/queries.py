@@ -11,7 +11,7 @@ from headrace.dataflow.operators.compute import Select, Step, Where, computed
 from headrace.dataflow.operators.expressions import Expression, Rows
 from headrace.dataflow.vectors import vectorized
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.types import arrow_of
 
 

@@ -21,7 +21,7 @@ from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.python import AGGREGATE_CALL, APPLY
 from headrace.plan.tree import Input, Recompute, Rowwise
 from headrace.plan.types import spark_of

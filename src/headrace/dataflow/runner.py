@@ -24,17 +24,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
 from pyspark import Accumulator, SparkContext
 
-from headrace.dataflow.acknowledgements import Acknowledgements
+from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.failures import NotedChecks, described
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
-from headrace.plan.bridge import Bridge, PythonStages
+from headrace.plan.catalyst.answers import UNANSWERED
+from headrace.plan.catalyst.bridge import Bridge, PythonStages
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.proof import confirm
@@ -113,7 +113,7 @@ class EpochRunner:
         self.vectorize = vectorize
         """Whether expressions are computed by Arrow's kernels where these are sure to do what Spark does."""
         self._context: SparkContext = bridge.spark.sparkContext
-        self._acknowledged: Accumulator[list[dict[str, Any]]] = self._context.accumulator([], Acknowledgements())
+        self._acknowledged: Accumulator[list[Acknowledgement]] = self._context.accumulator([], Acknowledgements())
         self._physical: dict[tuple[int, frozenset[int] | None], _PhysicalPlan] = {}
         self._running = threading.Lock()
         self._preparing = threading.RLock()
@@ -235,7 +235,7 @@ class EpochRunner:
 
     def _end(self, params: EpochParams) -> None:
         forget_attempt(params.spool_root, params.attempt)
-        with suppress(Py4JError, OSError):  # Spark may have ended; that is told by the error of the job
+        with suppress(*UNANSWERED):  # Spark may have ended; that is told by the error of the job
             self._context.setLocalProperty(property_of(self._number), None)
             self._context.setLocalProperty(secrets_property_of(self._number), None)
 
@@ -253,8 +253,8 @@ class EpochRunner:
         """
         told: dict[str, set[int]] = {stage: set() for stage in self._tasks}
         for ack in self._acknowledged.value:
-            if ack["attempt"] == params.attempt and ack["stage"] in told:
-                told[ack["stage"]].add(ack["partition"])
+            if ack.attempt == params.attempt and ack.stage in told:
+                told[ack.stage].add(ack.partition)
         for stage, tasks in self._tasks.items():
             if len(told[stage]) < tasks:
                 self._bridge.reconnect_accumulators()
@@ -263,48 +263,47 @@ class EpochRunner:
                     hint="the epoch is run again from the last checkpoint",
                 )
 
-    def _result(self, params: EpochParams, acknowledgements: list[dict[str, Any]]) -> EpochResult:
+    def _result(self, params: EpochParams, acknowledgements: Sequence[Acknowledgement]) -> EpochResult:
         result = EpochResult()
         seen: set[tuple[str, int]] = set()
         written = 0
         for ack in acknowledgements:
-            if ack["attempt"] != params.attempt:
+            if ack.attempt != params.attempt:
                 continue
-            refs = [RunRef.from_json(r) for r in ack["refs"]]
             # Every task of the epoch counts once: state must not mix two attempts at one slice. That a stage's rows
             # travel in the object of a later one makes no difference. What Spark runs again after it has lost a
             # shuffle's files has seen the same rows: of one that writes nothing the first word counts.
-            slot = (ack["stage"], ack["partition"])
+            slot = (ack.stage, ack.partition)
             if slot in seen:
-                if not ack["rows_written"] and not refs:
+                if not ack.rows_written and not ack.refs:
                     continue
                 raise JobFailed(
                     f"stage {slot[0]} ran twice for slice {slot[1]} of epoch {params.to_epoch}",
                     hint="the epoch is run again from the last checkpoint",
                 )
             seen.add(slot)
-            written += ack["rows_written"]
-            result.runs += refs
-            result.spilled_bytes += ack["spilled_bytes"]
-            result.io.update(ack["io"])
-            if ack["due_us"] is not None:
-                result.due_us = ack["due_us"] if result.due_us is None else min(ack["due_us"], result.due_us)
+            written += ack.rows_written
+            result.runs += ack.refs
+            result.spilled_bytes += ack.spilled_bytes
+            result.io.update(ack.io)
+            if ack.due_us is not None:
+                result.due_us = ack.due_us if result.due_us is None else min(ack.due_us, result.due_us)
             result.task_count += 1
             room = max(ERROR_SAMPLES - len(result.row_errors), 0)
-            result.row_errors += [described(self._bridge, self._failures, e) for e in ack["row_errors"][:room]]
-            result.row_error_count += ack["row_error_count"]
-            result.late_rows += ack["late_rows"]
-            if ack["stage"] in self._inputs:
-                result.rows_in += ack["rows_out"]
-                relation = self._inputs[ack["stage"]]
+            result.row_errors += [described(self._bridge, self._failures, e) for e in ack.row_errors[:room]]
+            result.row_error_count += ack.row_error_count
+            result.late_rows += ack.late_rows
+            if ack.stage in self._inputs:
+                result.rows_in += ack.rows_out
+                relation = self._inputs[ack.stage]
                 if relation is not None:
-                    result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack["rows_out"]
-                    if (newest_us := ack["newest_us"]) is not None:
+                    result.rows_by_input[relation] = result.rows_by_input.get(relation, 0) + ack.rows_out
+                    if (newest_us := ack.newest_us) is not None:
                         result.newest_us[relation] = max(newest_us, result.newest_us.get(relation, newest_us))
-            if ack["stage"] in (materialize.OPERATOR, materialize.INTO):
-                result.rows_out += ack["rows_written"]
-            elif ack["stage"] == deliver.OPERATOR:
-                result.rows_out += ack["rows_out"]
+            if ack.stage in (materialize.OPERATOR, materialize.INTO):
+                result.rows_out += ack.rows_written
+            elif ack.stage == deliver.OPERATOR:
+                result.rows_out += ack.rows_out
         if (stored := sum(r.rows for r in result.runs)) != written:
             raise JobFailed(f"the stages of epoch {params.to_epoch} wrote {written} rows, its objects hold {stored}")
         return result

@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headrace.common.hosts import address_towards, bind_address
+from headrace.common.regular import STACK_MIB
 from headrace.dataflow import class_archive
 from headrace.errors import InvalidParameter, OperationalError
+from headrace.plan.catalyst import process
+from headrace.plan.catalyst.answers import UNANSWERED
 
 if TYPE_CHECKING:
     from headrace.config import Settings
@@ -64,19 +64,7 @@ def has_ended(session: SparkSession, wait_s: float = 0.0) -> bool:
 
     What a call to a dying JVM raises may come before its exit code: `wait_s` is how long to wait for that.
     """
-    return _has_ended(session.sparkContext, wait_s)
-
-
-def _has_ended(context: SparkContext, wait_s: float = 0.0) -> bool:
-    process = getattr(context._gateway, "proc", None)
-    if process is not None:
-        with suppress(TimeoutExpired):
-            process.wait(wait_s)
-            return True
-    try:
-        return bool(context._jsc.sc().isStopped())
-    except (Py4JError, OSError, AttributeError):
-        return True
+    return process.has_ended(session.sparkContext, wait_s)
 
 
 def is_local(master: str) -> bool:
@@ -103,22 +91,10 @@ def successor(lost: SparkSession, start: Callable[[], SparkSession]) -> SparkSes
 
 
 def _forget_ended() -> None:
-    """Clear PySpark's singletons of what has ended: a session that ran, or one whose JVM ended while it started."""
-    context = SparkContext._active_spark_context
-    if context is not None and _has_ended(context):
-        context._jsc = None  # there is nobody to tell to stop
-        context.stop()
-        if (scratch := _scratch_of.pop(context, None)) is not None:
-            shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
-    session = SparkSession._instantiatedSession
-    if session is not None and _has_ended(session._sc):
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    if gateway is not None and process is not None and process.poll() is not None:
-        SparkContext._gateway = SparkContext._jvm = None
-        with suppress(Exception):  # of its connections; it also ends the thread that tells Java of garbage
-            gateway.shutdown()
+    """Make room for another session in place of one that has ended."""
+    context = process.forget_ended()
+    if context is not None and (scratch := _scratch_of.pop(context, None)) is not None:
+        shutil.rmtree(scratch, ignore_errors=True)  # a JVM that is killed leaves its files behind
 
 
 def local_slots() -> int:
@@ -174,12 +150,12 @@ def local_session(
     logging.getLogger().addFilter(_no_failed_calls)
     try:
         try:
-            _launch(conf, log_file)
+            process.launch(conf, log_file)
         except PySparkRuntimeError:
             if not archive:
                 raise
             # Java does without an archive that does not fit, but not without one that is damaged.
-            _launch(_with_further(conf | _conf(scratch, driver_memory, always), further or {}), log_file)
+            process.launch(_with_further(conf | _conf(scratch, driver_memory, always), further or {}), log_file)
         session = SparkSession.builder.config(map=conf).getOrCreate()
         _scratch_of.setdefault(session.sparkContext, scratch)
         return session
@@ -189,15 +165,6 @@ def local_session(
         raise OperationalError(
             f"Spark did not start: {error}", hint=f"see {log_file}", detail=_tail(log_file)
         ) from error
-
-
-def _launch(conf: Mapping[str, str], log_file: Path) -> None:
-    """Start this process's JVM, unless it runs."""
-    if SparkContext._gateway is None:
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        with log_file.open("ab") as log:
-            gateway = launch_gateway(SparkConf(False).setAll(list(conf.items())), {"stderr": log})
-        SparkContext._ensure_initialized(gateway=gateway)
 
 
 class SparkStart:
@@ -257,7 +224,7 @@ class SparkStart:
 
 def _stop(attempt: Future[SparkSession]) -> None:
     if attempt.exception() is None:
-        with suppress(Py4JError, OSError):  # its JVM may have ended before
+        with suppress(*UNANSWERED):  # its JVM may have ended before
             attempt.result().stop()
 
 
@@ -286,8 +253,9 @@ def refuse_own(further: Mapping[str, str]) -> None:
 
 def _with_further(conf: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
     found = {**conf, **further}
-    if _JAVA_OPTIONS in further:
-        found[_JAVA_OPTIONS] = f"{conf[_JAVA_OPTIONS]} {further[_JAVA_OPTIONS]}"
+    for name in (_JAVA_OPTIONS, _EXECUTORS_OPTIONS):
+        if name in further and name in conf:
+            found[name] = f"{conf[name]} {further[name]}"
     return found
 
 
@@ -304,7 +272,8 @@ def _no_failed_calls(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
 
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JAVA_OPTIONS, _EXECUTORS_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+_STACK = f"-Xss{STACK_MIB}m"
 _OWN = {
     "spark.master": "the setting master, or --master, says where Spark runs",
     "spark.driver.memory": "the setting spark_driver_memory_mb says it",
@@ -328,8 +297,8 @@ def _conf(scratch: Path, driver_memory: str, java_options: str) -> dict[str, str
     pools.write_text(_POOLS)
     log_conf.write_text(_LOGGING)
     return {
-        # Java's regular expressions with alternatives in a loop recurse for each character of a text.
-        _JAVA_OPTIONS: f"-Xss4m -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
+        _JAVA_OPTIONS: f"{_STACK} -Dlog4j2.configurationFile={log_conf.as_uri()} {java_options}",
+        _EXECUTORS_OPTIONS: _STACK,
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -20,7 +20,7 @@ from headrace.dataflow.operators.exactness import ORDERED, always_casts, exact_d
 from headrace.dataflow.operators.expressions import DAY_US, Call, Column, Expression, Literal
 from headrace.dataflow.operators.spark_hash import can_hash
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge, JExpr
 from headrace.plan.types import arrow_of
 
 _t = pa.types

@@ -3,8 +3,7 @@
 The way:
 
 planner.py     `Planner`: a view's query in, its incremental plan out
-bridge.py      the one place that touches Catalyst's internals
-handles.py     what is asked of Java about plans, as seldom as possible
+catalyst/      the seam around Catalyst: nothing else calls Spark's Java process
 derive.py      walks the optimized plan and builds the tree
 recompute.py   operators that compute whole groups anew, or each row by itself
 tree.py        the tree of operators: ids, state tables, fingerprint
@@ -32,8 +31,8 @@ Event time:
 event_time.py  where watermarks go in a plan, and what state they bound
 watermarks.py  marks as they move through a plan. Pure
 
-`bridge.py` plans a query over *empty but not known to be empty* leaves, one for each relation, and hands out nodes
-and expressions as opaque handles. `derive.py` makes operators of the optimized plan:
+`catalyst/bridge.py` plans a query over *empty but not known to be empty* leaves, one for each relation. `derive.py`
+makes operators of the optimized plan:
 
 - a relation's leaf: `Input`; state: none.
 - Project, Filter, Expand, Generate, Python UDFs and table functions, `mapInPandas`, `mapInArrow`: `Rowwise`; state:

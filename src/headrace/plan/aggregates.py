@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.errors import NotSupported
 from headrace.plan.alike import Alike
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.python import check_aggregates
 from headrace.plan.recompute import recompute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.plan.bridge import JExpr
+from headrace.plan.catalyst.bridge import JExpr
 
 
 class Alike:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.catalyst.bridge import Bridge, JNode
 
 _ROW_BY_ROW = ("Project", "Filter", "Generate", "Expand", "BatchEvalPython", "ArrowEvalPython")
 _AMPLIFYING = ("Inner", "Cross", "LeftOuter", "RightOuter", "FullOuter")

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from headrace.errors import NotSupported
 from headrace.plan import aggregates, joins, lookups, python, sessions, temporal, windows
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.recompute import rowwise
 from headrace.plan.tree import Attr, Constant, Input, Operator, Recompute, Rowwise, Union
 from headrace.plan.types import arrow_of

@@ -8,7 +8,7 @@ where the mark is an expression that changes nothing.
 from __future__ import annotations
 
 from headrace.plan.alike import Alike
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 
 _CALL = frozenset({"AggregateExpression"})
 _MARK = frozenset({"KnownNullable"})

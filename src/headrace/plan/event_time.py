@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from headrace.errors import NotSupported
 from headrace.plan import tree
-from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge, JExpr
 from headrace.plan.tree import (
     Aggregate,
     Input,

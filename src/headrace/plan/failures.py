@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
 from headrace import errors
 from headrace.errors import HeadraceError
+from headrace.plan.catalyst.answers import CallFailed, is_bare, is_of_a_lost_application, text_of
 
 _CLASS_AND_STATE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:\s*([0-9A-Z]{5})", re.DOTALL)
 _OF_SPARK = re.compile(r"\s*SQLSTATE: \w{5}\s*$")
@@ -27,11 +27,6 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)$')
 _CALLING = r"/headrace/dataflow/operators/(?:functions|calls)\.py"
 _MACHINERY = re.compile(rf'File "[^"]*(?:/pyspark/|/pyspark\.zip/|{_CALLING}|<frozen )')
 _OPERATOR = re.compile(r'File "[^"]*/headrace/(?:dataflow|state|connectors|session)/')
-
-_STOPPED = re.compile(r"Cannot call methods on a stopped SparkContext|SparkContext (was|has been) shut ?down")
-_CALL_FAILED = "An error occurred while calling "
-# Whoever runs knows each name: what is no class is taken for a package.
-_NAME_UNKNOWN = " does not exist in the JVM"
 
 _ARITHMETIC = re.compile(r"java\.lang\.ArithmeticException")
 _DEFECT = re.compile(
@@ -84,13 +79,13 @@ def translate(error: BaseException) -> HeadraceError:
     """The headrace error that says the same as an error of Spark or of an operator in one of its tasks."""
     if isinstance(error, HeadraceError):
         return error
-    if _is_of_a_lost_application(error):
+    if is_of_a_lost_application(error):
         return errors.SparkLost(
             "Spark ended while this was running, and is being started again",
             hint="run it again; a DataFrame that was made before has to be made again",
-            detail=str(error) if type(error) is Py4JError else None,
+            detail=str(error) if is_bare(error) else None,
         )
-    text = _text(error)
+    text = text_of(error)
     # What Spark shows of a plan or of a query has in it what its expressions may raise.
     raised = None if isinstance(error, AnalysisException) else _RAISED.search(_SHOWN.sub("", text))
     if raised is not None and hasattr(errors, raised.group(1)):
@@ -137,28 +132,6 @@ def _defect(text: str) -> HeadraceError:
     )  # fmt: skip
 
 
-def _is_of_a_lost_application(error: BaseException) -> bool:
-    """Whether there was nobody at the other end of a call to the JVM, or a SparkContext that has been stopped."""
-    if isinstance(error, (Py4JNetworkError, ConnectionError, EOFError)):
-        return True
-    if isinstance(error, PySparkException):
-        # Whatever fails while the schema of a DataFrame is fetched, PySpark calls a data type that cannot be parsed.
-        within = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if within is not None and _is_of_a_lost_application(within):
-            return True
-    if isinstance(error, (Py4JJavaError, PySparkException)):
-        try:
-            return _STOPPED.search(_text(error)) is not None
-        except (Py4JError, ConnectionError, AssertionError):  # what Java had to say is gone with it
-            return True
-    if not isinstance(error, Py4JError):
-        return False
-    # A call that Java refuses comes with a trace of Java's; one that nobody answers does not.
-    text = str(error)
-    unanswered = text.startswith(_CALL_FAILED) or text.endswith(_NAME_UNKNOWN)
-    return _STOPPED.search(text) is not None or (unanswered and "Trace:" not in text)
-
-
 def _raised_by_user(text: str) -> errors.FunctionFailed | None:
     """The failure of a user's function: its last line as the message, the user's frames as the detail."""
     at = text.rfind(_TRACEBACK)
@@ -187,21 +160,6 @@ def _raised_by_user(text: str) -> errors.FunctionFailed | None:
         f"a Python function failed: {last.splitlines()[0]}{where}", detail=detail[:4000],
         hint="correct the rows that it fails on, or replace the function",
     )  # fmt: skip
-
-
-def _text(error: BaseException) -> str:
-    if isinstance(error, Py4JJavaError):
-        parts: list[str] = []
-        cause = error.java_exception
-        while cause is not None and len(parts) < 10:
-            parts.append(str(cause.toString()))
-            cause = cause.getCause()
-        return "\n\n".join(parts)
-    if isinstance(error, PySparkException):
-        state = error.getSqlState() if hasattr(error, "getSqlState") else None
-        text = str(error)
-        return f"{text} SQLSTATE: {state}" if state and "SQLSTATE:" not in text else text
-    return f"{type(error).__name__}: {error}"
 
 
 _NAMES = {
@@ -276,5 +234,5 @@ def translated() -> Iterator[None]:
         yield
     except HeadraceError:
         raise
-    except (Py4JError, ConnectionError, PySparkException) as error:
+    except (CallFailed, ConnectionError, PySparkException) as error:
         raise translate(error) from error

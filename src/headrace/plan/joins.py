@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported
 from headrace.plan import temporal
-from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.catalyst.bridge import JExpr, JNode
 from headrace.plan.lookups import derive_lookup_join
 from headrace.plan.sharing import share
 from headrace.plan.tree import Attr, Join, JoinSide, Operator

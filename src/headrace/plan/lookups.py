@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Attr, Lookup, Operator, Rowwise
 from headrace.plan.types import arrow_of
 

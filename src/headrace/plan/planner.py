@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from headrace.common.columns import Column
 from headrace.errors import NotSupported, SparkLost
 from headrace.plan import tolerance, tree
-from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.catalyst.bridge import Bridge, JNode
 from headrace.plan.derive import Derivation, Path, Relation
 from headrace.plan.distinct import hidden
 from headrace.plan.event_time import with_event_time

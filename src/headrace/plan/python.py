@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from pyspark.util import PythonEvalType
 
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.recompute import recompute
 from headrace.plan.tree import Operator, Rowwise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.catalyst.bridge import JExpr, JNode
 from headrace.plan.tree import Attr, Operator, Recompute, Rowwise
 from headrace.plan.types import arrow_of
 

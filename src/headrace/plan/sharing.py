@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.plan.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge, JExpr
 from headrace.plan.tree import Input, JoinSide, Operator, Rowwise, Sharable, Shared
 
 if TYPE_CHECKING:

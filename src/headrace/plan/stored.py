@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+from headrace.catalog.contents import MaterializedViewContent, PlannedContent
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.catalyst.answers import CallFailed, first_line
+from headrace.plan.catalyst.bridge import Bridge, JNode
 from headrace.plan.derive import SNAPSHOT_PREFIX
 from headrace.plan.python import CALLS
 
 if TYPE_CHECKING:
     from headrace.plan.planner import Planner
 
-ON_WINDOW_CLOSE = "emit_on_window_close"
-"""In the payload of a view: what it puts out waits until the watermark has passed it."""
 _MAPS = ("MapInPandas", "MapInArrow")
 _GROUPS = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
 _MARK = "headrace stands for "
@@ -27,11 +26,6 @@ _MARK = "headrace stands for "
 
 IdOfLeaf = Callable[[JNode], int | None]
 """The id of the relation that a leaf of a plan stands for, if it stands for one."""
-
-
-def closing_payload(on_window_close: bool) -> dict[str, object]:
-    """What a view's payload says of when its rows come out."""
-    return {ON_WINDOW_CLOSE: True} if on_window_close else {}
 
 
 def snapshot_relation(bridge: Bridge, node: JNode) -> int | None:
@@ -43,22 +37,21 @@ def snapshot_relation(bridge: Bridge, node: JNode) -> int | None:
     return int(number) if name != number and number.isdigit() else None
 
 
-def stored_query(planner: Planner, payload: Mapping[str, Any]) -> str | DataFrame:
+def stored_query(planner: Planner, content: PlannedContent) -> str | DataFrame:
     """The query of a view as `Planner.plan` takes it, from what the catalog holds of it.
 
     Raises `NotSupported` where the catalog holds none, or one that this version of Spark cannot read.
     """
-    if "spark_sql" in payload:
-        return str(payload["spark_sql"])
-    if "plan" not in payload:
+    if content.spark_sql is not None:
+        return content.spark_sql
+    if content.plan is None:
         raise NotSupported("the view's definition was not stored", hint="drop the view and create it again")
     bridge = planner.bridge
     try:
-        return bridge.frame(from_payload(bridge, payload, lambda i: bridge.analyzed(planner.relation_frame(i))))
-    except (Py4JError, ValueError, KeyError) as error:
-        cause = str(getattr(error, "java_exception", None) or error).split("\n")[0]
+        return bridge.frame(from_content(bridge, content, lambda i: bridge.analyzed(planner.relation_frame(i))))
+    except (CallFailed, ValueError, KeyError) as error:
         raise NotSupported(
-            f"the stored plan of the DataFrame cannot be read: {cause}",
+            f"the stored plan of the DataFrame cannot be read: {first_line(error)}",
             hint="its rows stay readable; drop the view and create it again to have it kept up to date",
         ) from error
 
@@ -69,8 +62,11 @@ def leaf_ids(bridge: Bridge, node: JNode) -> list[int]:
     return ([] if found is None else [found]) + [i for c in bridge.children(node) for i in leaf_ids(bridge, c)]
 
 
-def to_payload(bridge: Bridge, analyzed: JNode, id_of: IdOfLeaf) -> dict[str, Any]:
-    """A plan as JSON values. Raises `NotSupported` for leaves that are no relations, and where Java cannot write it."""
+def to_content(bridge: Bridge, analyzed: JNode, id_of: IdOfLeaf) -> MaterializedViewContent:
+    """What is stored of a view with this plan.
+
+    Raises `NotSupported` for leaves that are no relations, and where Java cannot write the plan.
+    """
     ids: list[int] = []
 
     def visit(node: JNode) -> JNode:
@@ -91,7 +87,7 @@ def to_payload(bridge: Bridge, analyzed: JNode, id_of: IdOfLeaf) -> dict[str, An
         return bridge.with_children(node, [visit(c) for c in children])
 
     plain = visit(_without_views(bridge, analyzed))
-    return {"plan": bridge.serialize(plain), "leaves": ids, "last_id": _last_id(plain)}
+    return MaterializedViewContent(plan=bridge.serialize(plain), leaves=tuple(ids), last_id=_last_id(plain))
 
 
 def _without_views(bridge: Bridge, node: JNode) -> JNode:
@@ -102,10 +98,12 @@ def _without_views(bridge: Bridge, node: JNode) -> JNode:
     return bridge.with_children(node, [_without_views(bridge, c) for c in children]) if children else node
 
 
-def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[int], JNode]) -> JNode:
-    """The plan of a payload, over the leaves that `leaf_of` gives for ids."""
-    _skip_ids(bridge, int(payload["last_id"]))
-    ids = iter(payload["leaves"])
+def from_content(bridge: Bridge, content: PlannedContent, leaf_of: Callable[[int], JNode]) -> JNode:
+    """A stored plan, over the leaves that `leaf_of` gives for ids. Raises `ValueError` if it is not all there."""
+    if content.plan is None or content.leaves is None or content.last_id is None:
+        raise ValueError("a part of it is missing")
+    _skip_ids(bridge, content.last_id)
+    ids = iter(content.leaves)
 
     def visit(node: JNode) -> JNode:
         children = bridge.children(node)
@@ -123,7 +121,7 @@ def from_payload(bridge: Bridge, payload: Mapping[str, Any], leaf_of: Callable[[
         pairs = zip(bridge.output(leaf), bridge.output(node), strict=True)
         return bridge.project([bridge.alias(new, str(old.name()), old.exprId()) for new, old in pairs], leaf)
 
-    return visit(bridge.deserialize(str(payload["plan"])))
+    return visit(bridge.deserialize(content.plan))
 
 
 def _stand_in(bridge: Bridge, node: JNode, child: JNode) -> JNode:

@@ -15,7 +15,7 @@ from pyspark.sql.types import DateType, StructField, StructType, TimestampNTZTyp
 
 from headrace.common.shifts import DAY, DAY_US, Shift
 from headrace.errors import NotSupported
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.tree import Bound, Operator, TemporalFilter
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.connectors.options import ON_ERROR
 from headrace.errors import NotSupported
 from headrace.plan.alike import Alike
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 
 if TYPE_CHECKING:
     from headrace.plan.temporal import Clock
 
-FAIL, NULL, SKIP = "fail", "null", "skip"
-POLICIES = (FAIL, NULL, SKIP)
+FAIL, NULL, SKIP = ON_ERROR
 
 # Expressions that never fail by themselves, whatever their arguments; to guard them would only cost time.
 _SURE = frozenset(
@@ -251,4 +251,4 @@ class _Tolerance:
                 self.loosened.add(b.attribute_id(a))
 
 
-__all__ = ["FAIL", "NULL", "POLICIES", "SKIP", "tolerant"]
+__all__ = ["FAIL", "NULL", "SKIP", "tolerant"]

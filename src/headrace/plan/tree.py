@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.common.shifts import Shift, describe
-from headrace.plan.bridge import JExpr, JNode
+from headrace.plan.catalyst.bridge import JExpr, JNode
 from headrace.plan.watermarks import Mark
 from headrace.state.schema import Combine, TableSchema
 

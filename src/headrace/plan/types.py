@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from headrace.errors import NotSupported
-from headrace.plan.handles import once, spark_type_of
+from headrace.plan.catalyst.handles import once, spark_type_of
 
 
 def relaxed(data_type: DataType) -> DataType:

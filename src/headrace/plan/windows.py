@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.plan.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
 from headrace.plan.recompute import recompute, rowwise
 from headrace.plan.tree import First, Operator
 from headrace.plan.types import arrow_of

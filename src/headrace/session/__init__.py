@@ -10,8 +10,10 @@ logs.py          what the commands log
 A session:
 
 session.py       `Session`: one statement after another, with settings and a transaction
+handlers.py      finds the handler of a statement: what it may do, what it gives, how it runs
+locating.py      errors in PostgreSQL's words, with their place in the text
 result.py        what a statement returns
-transactions.py  what a transaction has read and wants to write; BEGIN, COMMIT, ROLLBACK
+transactions.py  what a transaction has read and wants to write
 scripts.py       several statements in one text
 startup.py       settings that a client sends when it connects
 variables.py     settings of a session: SET and SHOW
@@ -55,7 +57,9 @@ system/          system relations and functions
 pipelines/       relations defined by functions of a Python file
 
 *Kinds of statements.* Each class of statements says whether it `writes`; a class that does not say so cannot be
-defined. Columns of lists stand in one table, from which both the description and the result are made.
+defined. The module of `execution/` that carries a kind out declares one `Handler` for it: how it runs, which columns it
+gives, what it does in a transaction, in a failed one and in a script, which server it needs, how it is explained and
+prepared. Nothing else asks for the class of a statement.
 `tests/session/test_settings.py` fails for a setting or a session variable without a reader.
 
 *Spark comes and goes.* What can be served without Spark is served before it is there. `Database` opens the catalog

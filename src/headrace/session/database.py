@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 from structlog import get_logger
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import FunctionContent, MaterializedViewContent, ViewContent
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord, SettingRecord
@@ -33,12 +33,12 @@ from headrace.dataflow import kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
 from headrace.dataflow.spark import SparkStart, spark_start
 from headrace.errors import InvalidParameter, NotSupported, ShuttingDown
+from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.planner import Planner
-from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
 from headrace.session.access import check_rules
 from headrace.session.engine import Engine
-from headrace.session.execution import ddl, routines, sharing, show
+from headrace.session.execution import ddl, routines, sharing, views
 from headrace.session.execution.kernels import KernelPlans
 from headrace.session.following import Following, since_of
 from headrace.session.held import HeldFrames
@@ -193,7 +193,7 @@ class Database:
         """Use what another server has changed in the catalog: functions, and system parameters."""
         changed = self.catalog.image.records() if found is None else found.change.puts
         for record in changed:
-            if isinstance(record, ObjectRecord) and record.kind == "function":
+            if isinstance(record, ObjectRecord) and isinstance(record.content, FunctionContent):
                 self._register(record)
         if (
             found is None
@@ -226,7 +226,7 @@ class Database:
     def _register_functions(self) -> None:
         """Make kernels and the catalog's functions known; a view on one that cannot be loaded is quarantined."""
         kernels.register(self.spark_sessions())
-        for record in self.catalog.state.objects_of("function"):
+        for record in self.catalog.state.objects_of(FunctionContent):
             self._register(record)
 
     def _register(self, record: ObjectRecord) -> None:
@@ -297,28 +297,20 @@ class Database:
         With `on_window_close` its rows come out when the watermark has passed them, as `EMIT ON WINDOW CLOSE` says.
         """
         target = _table_name(name)
-        closing = closing_payload(on_window_close)
         with self._lock:
             if isinstance(query, DataFrame):
                 frames.create_view(self._main, target, query, dict(options or {}), on_window_close)
             elif dialect == "spark":
                 text = frames.bound_spark_sql(self._main, query)
                 called = frames.functions_called(self._main, text)
-                ddl.create_planned(
-                    self._main, target, text, {"spark_sql": text, **closing}, query, dict(options or {}), called
-                )
+                content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
+                ddl.create_planned(self._main, target, text, content, query, dict(options or {}), called)
             elif dialect == "postgres":
                 bound = Bound(self._main.localized(parse_query(query)), self._main.names())
                 text = ddl.planned_text(bound, None)
-                ddl.create_planned(
-                    self._main,
-                    target,
-                    text,
-                    {"spark_sql": text, **closing},
-                    query,
-                    dict(options or {}),
-                    bound.dependencies(),
-                )
+                content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
+                needed = bound.dependencies()
+                ddl.create_planned(self._main, target, text, content, query, dict(options or {}), needed)
             else:
                 raise InvalidParameter(f"unknown dialect {dialect!r}", hint="postgres or spark")
 
@@ -342,7 +334,7 @@ class Database:
         with self._lock:
             routines.create(
                 self._main, _table_name(name),
-                lambda: functions.payload_of_object(name, function, returns, args, aggregate, strict),
+                lambda: functions.content_of_object(name, function, returns, args, aggregate, strict),
                 f"-- Python function {getattr(function, '__qualname__', name)}", or_replace=replace,
             )  # fmt: skip
 
@@ -354,7 +346,7 @@ class Database:
             shared = sharing.usable(self._main, {})
             return "\n".join(self._main.planner.plan(query, arrangements=shared).explain())
         bound = Bound(self._main.localized(parse_query(query)), self._main.names())
-        return "\n".join(show.incremental_plan(self._main, bound))
+        return "\n".join(views.incremental_plan(self._main, bound))
 
     def flush(self) -> None:
         """Wait until every view has taken in all that was written before."""
@@ -408,7 +400,7 @@ class Database:
     def relation(self, name: str) -> DataFrame:
         """A relation as it stands in plans: without rows, to build views from."""
         record = self._main.names().get(_table_name(name))
-        if record.kind == "view":
+        if isinstance(record.content, ViewContent):
             bound = Bound(self._main.localized(parse_query(f"SELECT * FROM {name}")), self._main.names())
             return self._main.planner.bridge.spark.sql(ddl.planned_text(bound, None))
         return self._main.planner.relation_frame(record.id)
@@ -425,7 +417,7 @@ class Database:
         if self.pipeline.is_reading:
             return self.pipeline.read(name)
         record = self._main.names().get(_table_name(name))
-        if record.kind not in ("table", "materialized_view"):
+        if not record.content.keeps_rows:
             raise NotSupported(f"the rows of a {record.kind} as a DataFrame", hint="query it with sql()")
         snapshot = self.coordinator.snapshot([record.id])
         try:
@@ -482,7 +474,7 @@ class Database:
             if self._start is not None and spark is None:
                 self._start.abandon()
             elif self._start is not None and spark is not None:
-                with suppress(Py4JError, OSError):  # its JVM may have ended before
+                with suppress(*UNANSWERED):  # its JVM may have ended before
                     spark.stop()
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)

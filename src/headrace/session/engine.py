@@ -10,12 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.logger import PySparkLogger
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.util import _local_iterator_from_socket
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
@@ -23,7 +19,9 @@ from headrace.connectors.sources import Secrets, open_source
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.spark import cores_of
 from headrace.errors import SparkLost
-from headrace.plan.bridge import PLANNING_CONF
+from headrace.plan.catalyst.answers import UNANSWERED
+from headrace.plan.catalyst.bridge import PLANNING_CONF
+from headrace.plan.catalyst.running import cancel_jobs
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
 from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
@@ -199,33 +197,15 @@ class Jobs:
         finally:
             with self._lock:
                 self._groups.discard(group)
-            with suppress(Py4JError, OSError):  # Spark may have ended
+            with suppress(*UNANSWERED):  # Spark may have ended
                 for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
                     context.setLocalProperty(key, None)
 
     def cancel(self) -> None:
         """Stop what runs, and what is about to."""
         session = self._keeper.session
-        with self._lock, suppress(Py4JError, OSError, AttributeError):  # without Spark nothing runs
+        if session is None:  # without Spark nothing runs
+            return
+        with self._lock:
             for group in self._groups:
-                assert session is not None
-                session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
-
-
-def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The rows of a DataFrame: computed in one job and kept by Spark, on disk where memory is short; then fetched.
-
-    The first batch comes when all are computed, so that an error on any row comes before the first row. One
-    partition at a time is in memory.
-    """
-    jvm: Any = frame.sparkSession._jvm
-    schema = to_arrow_schema(frame.schema, timezone="UTC")
-    rdd = frame._jdf.toArrowBatchRdd()
-    rdd.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER())
-    try:
-        if int(rdd.count()):
-            socket = jvm.PythonRDD.toLocalIteratorAndServe(rdd, False)
-            for message in _local_iterator_from_socket(socket, NoOpSerializer()):
-                yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-    finally:
-        rdd.unpersist(False)
+                cancel_jobs(session.sparkContext, group)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
+from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent
 from headrace.errors import NotSupported, SyntaxFault
-from headrace.plan.bridge import JNode
+from headrace.plan.catalyst.answers import Raised
+from headrace.plan.catalyst.bridge import JNode
 from headrace.plan.failures import translated
 from headrace.plan.python import names_called
-from headrace.plan.stored import closing_payload, leaf_ids, to_payload
+from headrace.plan.stored import leaf_ids, to_content
 from headrace.session.execution import ddl
 from headrace.sql.statements import TableName
 
@@ -28,7 +30,7 @@ def create_view(
     planner = session.planner
     bridge = planner.bridge
     known: dict[int, int] = {}
-    for record in session.database.catalog.state.objects_of("table", "source", "materialized_view"):
+    for record in session.database.catalog.state.objects_of(TableContent, SourceContent, MaterializedViewContent):
         leaves = leaf_ids(bridge, bridge.analyzed(planner.relation_frame(record.id)))
         known.update(dict.fromkeys(leaves, record.id))
 
@@ -40,14 +42,14 @@ def create_view(
         analyzed = bridge.analyzed(frame)
         definition = "-- DataFrame\n" + str(analyzed.toString())[:10_000]
         try:
-            payload = to_payload(bridge, analyzed, id_of)
-        except Py4JJavaError as error:
+            content = to_content(bridge, analyzed, id_of)
+        except Raised as error:
             raise NotSupported(
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error
         depends_on = _functions_in(session, analyzed)
-    payload |= closing_payload(on_window_close)
-    ddl.create_planned(session, name, frame, payload, definition, options, depends_on)
+    content = replace(content, emit_on_window_close=on_window_close)
+    ddl.create_planned(session, name, frame, content, definition, options, depends_on)
 
 
 def functions_called(session: Session, text: str) -> list[int]:

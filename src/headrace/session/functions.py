@@ -1,6 +1,6 @@
 """Functions that users create: checked, kept in the catalog, and made known to Spark's sessions.
 
-A function is an object of the catalog, of kind `function`, with its source or its pickle as payload. Functions are
+A function is an object of the catalog, of kind `function`, with its source or its pickle as its content. Functions are
 made known before anything is planned at a start.
 
 `sql/functions.py` and `sql/binder/routines.py` rewrite calls, `dataflow/operators/functions.py` runs in the workers.
@@ -24,12 +24,14 @@ from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype
 from pyspark.sql.udtf import UserDefinedTableFunction
 from pyspark.util import PythonEvalType
 
+from headrace.catalog.contents import FunctionContent, FunctionForm, Vectorized
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.dataflow.operators import functions as code
 from headrace.dataflow.operators.functions import Definition, NoFunction
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported, StatementError, SyntaxFault
-from headrace.sql.binder.world import Form, Routine
+from headrace.plan.catalyst.running import register_function
+from headrace.sql.binder.world import Routine
 from headrace.sql.statements import CreateFunction
 from headrace.sql.types import is_own, pg_type_text
 
@@ -48,10 +50,10 @@ class InvalidFunction(StatementError):
     sqlstate = "42P13"
 
 
-# ---- payloads: what the catalog holds of a function
+# ---- contents: what the catalog holds of a function
 
 
-def payload_of(statement: CreateFunction) -> dict[str, Any]:
+def content_of(statement: CreateFunction) -> FunctionContent:
     """The stored form of a function. Raises `NotSupported`, `InvalidParameter`, `SyntaxFault`, `InvalidFunction`."""
     if statement.language not in LANGUAGES:
         raise NotSupported(f"functions in the language {statement.language}", hint="write it in Python")
@@ -59,25 +61,21 @@ def payload_of(statement: CreateFunction) -> dict[str, Any]:
     vectorized = options.pop("vectorized", "")
     if options:
         raise InvalidParameter(f"unknown option {next(iter(options))} of a function", hint="the option is: vectorized")
-    names = [name for name, _ in statement.arguments]
-    named = all(name is not None for name in names)
-    return checked({
-        "language": "python", "source": code.code_of(statement.body), "pickle": None,
-        "form": "aggregate" if statement.aggregate else "table" if statement.table is not None else "scalar",
-        "names": names if named else None, "arguments": [kind for _, kind in statement.arguments],
-        "returns": statement.returns, "columns": [list(c) for c in statement.table or ()],
-        "vectorized": vectorized, "strict": statement.strict, "deterministic": statement.volatility != "volatile",
-    }, statement.name.name)  # fmt: skip
+    names = tuple(name for name, _ in statement.arguments if name is not None)
+    return checked(FunctionContent(
+        language="python", source=code.code_of(statement.body), pickle=None,
+        form="aggregate" if statement.aggregate else "table" if statement.table is not None else "scalar",
+        names=names if len(names) == len(statement.arguments) else None,
+        arguments=tuple(kind for _, kind in statement.arguments), returns=statement.returns,
+        columns=tuple(statement.table or ()), vectorized=cast(Vectorized, vectorized),
+        strict=statement.strict, deterministic=statement.volatility != "volatile",
+    ), statement.name.name)  # fmt: skip
 
 
-def definition_of(name: str, payload: Mapping[str, Any]) -> Definition:
+def definition_of(name: str, content: FunctionContent) -> Definition:
     """What Spark's workers must know of a stored function."""
-    pickled = payload["pickle"]
-    names = payload["names"]
-    return Definition(
-        name, payload["source"], None if pickled is None else base64.b64decode(pickled),
-        tuple(names) if names is not None else None, payload["strict"], payload["vectorized"],
-    )  # fmt: skip
+    pickled = None if content.pickle is None else base64.b64decode(content.pickle)
+    return Definition(name, content.source, pickled, content.names, content.strict, content.vectorized)
 
 
 def spark_name(record: ObjectRecord) -> str:
@@ -87,41 +85,39 @@ def spark_name(record: ObjectRecord) -> str:
 
 def routine_of(record: ObjectRecord) -> Routine:
     """What queries must know of a function."""
-    arguments = record.payload["arguments"]
-    form = cast(Form, record.payload["form"])
-    known = tuple(arguments) if arguments is not None else None
-    columns = tuple((name, kind) for name, kind in record.payload["columns"])
+    content = record.content_as(FunctionContent)
     return Routine(
-        record.name, spark_name(record), form, known, record.payload["returns"], columns,
-        not record.payload["deterministic"],
+        record.name, spark_name(record), content.form, content.arguments, content.returns, content.columns,
+        not content.deterministic,
     )  # fmt: skip
 
 
 def signature(record: ObjectRecord) -> tuple[str, str]:
     """Arguments and result of a function, as SHOW FUNCTIONS spells them."""
-    payload = record.payload
-    kinds = [pg_type_text(kind) for kind in payload["arguments"] or ()]
-    names = payload["names"] or [None] * len(kinds)
+    content = record.content_as(FunctionContent)
+    kinds = [pg_type_text(kind) for kind in content.arguments or ()]
+    names = content.names or [None] * len(kinds)
     given = ", ".join(kind if name is None else f"{name} {kind}" for name, kind in zip(names, kinds))
-    if payload["form"] == "table":
-        return given, "TABLE (" + ", ".join(f"{n} {pg_type_text(t)}" for n, t in payload["columns"]) + ")"
-    return ("..." if payload["arguments"] is None else given), pg_type_text(payload["returns"])
+    if content.form == "table":
+        return given, "TABLE (" + ", ".join(f"{n} {pg_type_text(t)}" for n, t in content.columns) + ")"
+    assert content.returns is not None
+    return ("..." if content.arguments is None else given), pg_type_text(content.returns)
 
 
 # ---- checks
 
 
-def checked(payload: dict[str, Any], name: str) -> dict[str, Any]:
-    """The payload, if the code fits it. Raises `SyntaxFault`, `InvalidFunction` or `InvalidParameter`."""
-    if payload["vectorized"] not in ("", "pandas", "arrow"):
-        raise InvalidParameter(f"vectorized = {payload['vectorized']}", hint="it is pandas or arrow")
-    if payload["vectorized"] and payload["form"] == "table":
+def checked(content: FunctionContent, name: str) -> FunctionContent:
+    """The content, if the code fits it. Raises `SyntaxFault`, `InvalidFunction` or `InvalidParameter`."""
+    if content.vectorized not in ("", "pandas", "arrow"):
+        raise InvalidParameter(f"vectorized = {content.vectorized}", hint="it is pandas or arrow")
+    if content.vectorized and content.form == "table":
         raise NotSupported("a vectorized table function", hint="leave the option out: its rows travel as Arrow anyway")
-    if payload["vectorized"] and payload["strict"]:
+    if content.vectorized and content.strict:
         raise NotSupported("STRICT for a vectorized function", hint="let it deal with missing values itself")
-    if payload["form"] == "aggregate" and payload["arguments"] == []:
+    if content.form == "aggregate" and content.arguments == ():
         raise NotSupported("an aggregate without arguments", hint="give it one, for instance a key")
-    for kind in [*(payload["arguments"] or ()), payload["returns"], *(t for _, t in payload["columns"])]:
+    for kind in [*(content.arguments or ()), content.returns, *(t for _, t in content.columns)]:
         if kind is not None and is_own(kind):
             raise NotSupported(
                 f"a function with values of type {pg_type_text(kind)}",
@@ -132,9 +128,9 @@ def checked(payload: dict[str, Any], name: str) -> dict[str, Any]:
                 arrow_type(kind)
             except ValueError:
                 raise NotSupported(f"a function with values of type {kind}") from None
-    definition = definition_of(name, payload)
+    definition = definition_of(name, content)
     try:
-        _check_code(definition, payload)
+        _check_code(definition, content)
     except SyntaxError as error:
         where = f" at line {error.lineno}" if error.lineno else ""
         text = (error.text or "").strip()
@@ -151,7 +147,7 @@ def checked(payload: dict[str, Any], name: str) -> dict[str, Any]:
             f"the body of function {name} raises {type(error).__name__}: {error}{_line_of(error, definition)}",
             detail="".join(traceback.format_exception_only(error)).strip(),
         ) from None
-    return payload
+    return content
 
 
 def _line_of(error: BaseException, definition: Definition) -> str:
@@ -160,30 +156,30 @@ def _line_of(error: BaseException, definition: Definition) -> str:
     return f" at line {line}" if line else ""
 
 
-def _check_code(definition: Definition, payload: Mapping[str, Any]) -> None:
-    if payload["form"] == "aggregate" and not payload["vectorized"]:
+def _check_code(definition: Definition, content: FunctionContent) -> None:
+    if content.form == "aggregate" and not content.vectorized:
         function = code.state_functions(definition)[1]
-        _check_count(definition, function, payload, extra=1)
+        _check_count(definition, function, content, extra=1)
         return
     function = code.function_of(definition)
     if inspect.iscoroutinefunction(function):
         raise NoFunction(f"{definition.name} is an async function")
-    _check_count(definition, function, payload, extra=0)
-    if not payload["vectorized"]:
-        _check_annotations(definition, function, payload)
+    _check_count(definition, function, content, extra=0)
+    if not content.vectorized:
+        _check_annotations(definition, function, content)
 
 
-def _check_count(definition: Definition, function: Any, payload: Mapping[str, Any], extra: int) -> None:
-    if payload["arguments"] is None:
+def _check_count(definition: Definition, function: Any, content: FunctionContent, extra: int) -> None:
+    if content.arguments is None:
         return
-    count = len(payload["arguments"]) + extra
+    count = len(content.arguments) + extra
     try:
         inspect.signature(function).bind(*([None] * count))
     except ValueError:  # a built-in function that does not tell
         return
     except TypeError as error:
         raise InvalidFunction(
-            f"function {definition.name} is declared with {len(payload['arguments'])} arguments, "
+            f"function {definition.name} is declared with {len(content.arguments)} arguments, "
             f"which its code does not take: {error}{_defined_at(function)}"
         ) from None
 
@@ -193,13 +189,13 @@ def _defined_at(function: Any) -> str:
     return f" (line {found.co_firstlineno})" if found is not None else ""
 
 
-def _check_annotations(definition: Definition, function: Any, payload: Mapping[str, Any]) -> None:
+def _check_annotations(definition: Definition, function: Any, content: FunctionContent) -> None:
     """Annotations with Python's own types must fit the declared types."""
     notes = dict(getattr(function, "__annotations__", {}))
     returned = notes.pop("return", None)
-    pairs = [(f"argument {n}", a, k) for (n, a), k in zip(_in_order(function, notes), payload["arguments"] or ())]
-    if payload["form"] == "scalar":
-        pairs.append(("the result", returned, payload["returns"]))
+    pairs = [(f"argument {n}", a, k) for (n, a), k in zip(_in_order(function, notes), content.arguments or ())]
+    if content.form == "scalar" and content.returns is not None:
+        pairs.append(("the result", returned, content.returns))
     for what, annotation, kind in pairs:
         name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
         allowed = _ANNOTATIONS.get(str(name))
@@ -220,11 +216,13 @@ def _in_order(function: Any, notes: Mapping[str, Any]) -> Iterable[tuple[str, An
 # ---- from Python objects
 
 
-def payload_of_object(
+def content_of_object(
     name: str, function: Any, returns: Any, arguments: Sequence[str] | None, aggregate: bool, strict: bool
-) -> dict[str, Any]:
+) -> FunctionContent:
     """The stored form of a Python function, or of a UDF made by PySpark, which brings its own type and kind."""
-    vectorized, deterministic, columns = "", True, []
+    vectorized: Vectorized = ""
+    deterministic = True
+    columns: tuple[tuple[str, str], ...] = ()
     kind = getattr(function, "evalType", None)
     if isinstance(function, UserDefinedTableFunction):
         if function.returnType is None:
@@ -235,35 +233,35 @@ def payload_of_object(
         if hasattr(handler, "terminate"):
             raise NotSupported("a table function with a method terminate", hint="yield all rows of a call in eval")
     elif kind is not None:
-        vectorized = _VECTORIZED.get(kind, "?")
-        if vectorized == "?":
+        if kind not in _VECTORIZED:
             raise NotSupported(
                 "this kind of UDF as a function of the database", hint="scalar and grouped aggregate UDFs are"
             )
-        aggregate = kind in _AGGREGATES
+        vectorized, aggregate = _VECTORIZED[kind], kind in _AGGREGATES
         returns, deterministic, function = returns or function.returnType, function.deterministic, function.func
     if returns is None:
         raise InvalidParameter(f"function {name} needs the type of its result", hint="give returns=...")
     result = _as_type(returns)
-    form: Form = "aggregate" if aggregate else "scalar"
+    form: FunctionForm = "aggregate" if aggregate else "scalar"
     if isinstance(result, StructType) and not aggregate and (inspect.isgeneratorfunction(function) or kind is None):
         if inspect.isgeneratorfunction(function):
-            form, columns = "table", [[f.name, f.dataType.simpleString()] for f in result.fields]
+            form, columns = "table", tuple((f.name, f.dataType.simpleString()) for f in result.fields)
     elif inspect.isgeneratorfunction(function):
         raise InvalidParameter(f"the generator {name} needs the columns of its rows", hint='returns="x int, y text"')
     names = _parameter_names(function)
     if aggregate and arguments is None:
         raise InvalidParameter(f"the aggregate {name} needs the types of its arguments", hint='args=["bigint"]')
-    return checked({
-        "language": "python", "source": None, "pickle": base64.b64encode(cloudpickle.dumps(function)).decode(),
-        "form": form, "names": names if arguments is not None and names and len(names) == len(arguments) else None,
-        "arguments": [_as_type(a).simpleString() for a in arguments] if arguments is not None else None,
-        "returns": None if form == "table" else result.simpleString(), "columns": columns,
-        "vectorized": vectorized, "strict": strict, "deterministic": bool(deterministic),
-    }, name)  # fmt: skip
+    all_named = arguments is not None and names and len(names) == len(arguments)
+    return checked(FunctionContent(
+        language="python", source=None, pickle=base64.b64encode(cloudpickle.dumps(function)).decode(),
+        form=form, names=tuple(names) if names and all_named else None,
+        arguments=tuple(_as_type(a).simpleString() for a in arguments) if arguments is not None else None,
+        returns=None if form == "table" else result.simpleString(), columns=columns,
+        vectorized=vectorized, strict=strict, deterministic=bool(deterministic),
+    ), name)  # fmt: skip
 
 
-_VECTORIZED = {
+_VECTORIZED: dict[int, Vectorized] = {
     PythonEvalType.SQL_BATCHED_UDF: "", PythonEvalType.SQL_ARROW_BATCHED_UDF: "",
     PythonEvalType.SQL_SCALAR_PANDAS_UDF: "pandas", PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
     PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF: "pandas", PythonEvalType.SQL_GROUPED_AGG_ARROW_UDF: "arrow",
@@ -326,7 +324,7 @@ def register(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
             if isinstance(made, UserDefinedTableFunction):
                 session.udtf.register(name, made)
             else:
-                session._jsparkSession.udf().registerPython(name, made._judf)
+                register_function(session, name, made)
 
 
 def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
@@ -337,30 +335,30 @@ def unregister(sessions: Iterable[SparkSession], record: ObjectRecord) -> None:
 
 
 def _spark_function(record: ObjectRecord) -> Any:
-    payload = record.payload
-    definition = definition_of(record.name, payload)
-    if payload["form"] == "table":
-        fields = [StructField(n, _parse_datatype_string(t)) for n, t in payload["columns"]]
+    content = record.content_as(FunctionContent)
+    definition = definition_of(record.name, content)
+    if content.form == "table":
+        fields = [StructField(n, _parse_datatype_string(t)) for n, t in content.columns]
         handler = code.table(definition, len(fields))
         return UserDefinedTableFunction(
-            handler, StructType(fields), record.name, PythonEvalType.SQL_ARROW_TABLE_UDF, payload["deterministic"]
+            handler, StructType(fields), record.name, PythonEvalType.SQL_ARROW_TABLE_UDF, content.deterministic
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # kinds are given as such here, not by annotations
-        return _spark_udf(definition, payload)
+        return _spark_udf(definition, content)
 
 
-def _spark_udf(definition: Definition, payload: Mapping[str, Any]) -> Any:
-    result = _parse_datatype_string(payload["returns"])
+def _spark_udf(definition: Definition, content: FunctionContent) -> Any:
+    result = _parse_datatype_string(content.returns)
     made: Any
-    if payload["form"] == "aggregate":
-        call = code.aggregate(definition, arrow_type(payload["returns"]), len(payload["arguments"]))
+    if content.form == "aggregate":
+        call = code.aggregate(definition, arrow_type(content.returns), len(content.arguments or ()))
         made = arrow_udf(call, result, PythonEvalType.SQL_SCALAR_ARROW_UDF)
-    elif payload["vectorized"] == "pandas":
+    elif content.vectorized == "pandas":
         made = pandas_udf(code.scalar_frames(definition), result, PythonEvalType.SQL_SCALAR_PANDAS_UDF)  # type: ignore[call-overload]
-    elif payload["vectorized"] == "arrow":
+    elif content.vectorized == "arrow":
         made = arrow_udf(code.scalar_arrays(definition), result, PythonEvalType.SQL_SCALAR_ARROW_UDF)
     else:
         made = udf(code.scalar(definition), result, useArrow=True)
-    made = made if payload["deterministic"] else made.asNondeterministic()
+    made = made if content.deterministic else made.asNondeterministic()
     return made._unwrapped

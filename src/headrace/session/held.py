@@ -1,18 +1,19 @@
 """Snapshots that DataFrames read: held for as long as any DataFrame that is made of them lives.
 
-A DataFrame that is derived of another one holds on to its plan in Java, not to the Python object. What all plans over a
-snapshot share is the function that reads it: so it is watched whether Java still has that.
+A DataFrame that is derived of another one holds on to its plan in Java, not to the Python object: so it is watched
+whether Java still has any plan over a snapshot (`Held`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from structlog import get_logger
+
+from headrace.plan.catalyst.running import Held
 
 _LOOK_S: Final = 5.0
 
@@ -23,15 +24,13 @@ class HeldFrames:
     def __init__(self, look_s: float = _LOOK_S) -> None:
         self._look_s = look_s
         self._lock = threading.Lock()
-        self._held: list[tuple[Any, Callable[[], object]]] = []
+        self._held: list[tuple[Held, Callable[[], object]]] = []
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def hold(self, leaf: DataFrame, release: Callable[[], object]) -> None:
         """Call `release` once no plan over `leaf`, the outcome of a `mapInArrow`, is left."""
-        jvm: Any = leaf.sparkSession._jvm
-        function = leaf._jdf.queryExecution().analyzed().functionExpr().func()
-        reference = jvm.java.lang.ref.WeakReference(function)
+        reference = Held(leaf)
         with self._lock:
             self._held.append((reference, release))
             if self._thread is None and not self._closed.is_set():
@@ -43,7 +42,7 @@ class HeldFrames:
         with self._lock:
             held = list(self._held)
         for item in held:
-            if _is_gone(item[0]):
+            if item[0].is_gone():
                 self._release(item)
 
     def close(self) -> None:
@@ -61,7 +60,7 @@ class HeldFrames:
             except Exception:  # whatever it was, the next look comes
                 get_logger("headrace").exception("held snapshots could not be looked at")
 
-    def _release(self, item: tuple[Any, Callable[[], object]]) -> None:
+    def _release(self, item: tuple[Held, Callable[[], object]]) -> None:
         with self._lock:
             others = [held for held in self._held if held is not item]  # to compare them would ask Java
             if len(others) == len(self._held):
@@ -71,10 +70,3 @@ class HeldFrames:
             item[1]()
         except Exception:
             get_logger("headrace").exception("a snapshot could not be released")
-
-
-def _is_gone(reference: Any) -> bool:
-    try:
-        return bool(reference.refersTo(None))
-    except (Py4JError, OSError):  # its Java process has ended, and all plans with it
-        return True

@@ -5,25 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
 
-from headrace.config import Settings
 from headrace.errors import ShuttingDown
 from headrace.session.result import IdleLimit
 from headrace.session.variables import Variables, duration_ms
-
-LIMITS: Final = ("transaction_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
-"""Variables of a session whose defaults are settings of the same name."""
-
-
-def defaults(settings: Settings) -> dict[str, str]:
-    """The limits of new sessions."""
-    return {
-        "statement_timeout": str(settings.statement_timeout_ms),
-        "transaction_timeout": str(settings.transaction_timeout_ms),
-        "idle_in_transaction_session_timeout": str(settings.idle_in_transaction_session_timeout_ms),
-        "idle_session_timeout": str(settings.idle_session_timeout_ms),
-    }
 
 
 class IdleClock:

@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import CONTENTS, Content, FunctionContent, IndexContent, SchemaContent, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.zones import UTC, Zone
-from headrace.coordinator.automatic import is_automatic
 from headrace.errors import HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.functions import routine_of
 from headrace.session.rights import Rights
@@ -25,14 +25,8 @@ from headrace.sql.parser import parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
 
-RELATIONS = ("table", "source", "materialized_view", "view", "sink", "index")
-"""Kinds of objects that share one name space; functions have their names in it, too."""
-READABLE = ("table", "source", "materialized_view", "view")
-"""Kinds of objects that a query can read."""
 _MAX_VIEW_DEPTH = 64
 _EMULATED = ("pg_catalog", "information_schema")
-TYPED = "typed"
-"""Set in a view's payload: its query means what the binder says."""
 
 Target: TypeAlias = ObjectRecord | SystemRelation
 Leaf: TypeAlias = Callable[[Target], str]
@@ -51,6 +45,11 @@ def label(record: ObjectRecord) -> str:
 def kind_name(record: ObjectRecord) -> str:
     """The object's kind as messages spell it."""
     return record.kind.replace("_", " ")
+
+
+def kind_called(word: str) -> type[Content] | None:
+    """The kind that SQL has a word for: `materialized view`, `aggregate`; None for none."""
+    return FunctionContent if word == "aggregate" else CONTENTS.get(word.replace(" ", "_"))
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Names:
         state = self.catalog.state if self.checked else self.catalog.image
         for schema in (name.schema,) if name.schema else self.search_path:
             found = state.object_named(schema, name.name)
-            if found is not None and found.kind != "schema":
+            if found is not None and not isinstance(found.content, SchemaContent):
                 return found
         return None
 
@@ -93,7 +92,7 @@ class Names:
     def functions(self, names: Iterable[str]) -> dict[str, ObjectRecord]:
         """Those of the names that are functions somebody created."""
         found = {name: self.find(TableName(None, name)) for name in names}
-        called = {name: o for name, o in found.items() if o is not None and o.kind == "function"}
+        called = {name: o for name, o in found.items() if o is not None and isinstance(o.content, FunctionContent)}
         for record in called.values():
             if self.rights is not None:
                 self.rights.require("X", record)
@@ -114,7 +113,7 @@ class Names:
                     self.rights.require_member("pg_monitor", f"read {name}")
                 return system
         found = self.get(name)
-        if found.kind not in READABLE:
+        if not found.content.readable:
             raise WrongObjectType(f'cannot read from {kind_name(found)} "{name}"')
         if self.rights is not None:
             self.rights.require("r", found)
@@ -122,12 +121,12 @@ class Names:
 
     def inside(self, view: ObjectRecord) -> Names:
         """Look-up of the names in a view, with its search path and the rights of its owner."""
-        path = tuple(view.payload.get("search_path", ("public",)))
+        path = view.content_as(ViewContent).search_path
         rights = None if self.rights is None else Rights.of(self.rights.state, view.owner)
         return Names(self.catalog, path, rights=rights, zone=self.zone)
 
     def _undefined(self, name: TableName) -> UndefinedTable:
-        known = [label(o) for o in self.catalog.state.objects.values() if o.kind in RELATIONS]
+        known = [label(o) for o in self.catalog.state.objects.values() if o.content.relation]
         similar = get_close_matches(str(name), known, n=3, cutoff=0.6)
         hint = f"Perhaps you meant {' or '.join(chr(34) + s + chr(34) for s in similar)}." if similar else None
         return UndefinedTable(f'relation "{name}" does not exist', hint=hint)
@@ -149,16 +148,14 @@ class Bound:
         self.functions = names.functions(sorted(query.functions()))
         self._inner: dict[int, Bound] = {}
         for found in self.targets.values():
-            if isinstance(found, ObjectRecord) and found.kind == "view" and found.id not in self._inner:
-                typed = bool(found.payload.get(TYPED))
-                self._inner[found.id] = Bound(
-                    parse_query(found.payload["query"]), names.inside(found), depth + 1, typed
-                )
+            view = found.content if isinstance(found, ObjectRecord) else None
+            if isinstance(found, ObjectRecord) and isinstance(view, ViewContent) and found.id not in self._inner:
+                self._inner[found.id] = Bound(parse_query(view.query), names.inside(found), depth + 1, view.typed)
 
     def indexed(self) -> set[int]:
         """Ids of the relations that have an index of a user's."""
-        found = self.catalog.state.objects_of("index")
-        return {record.payload["on"] for record in found if not is_automatic(record)}
+        found = (record.content_as(IndexContent) for record in self.catalog.state.objects_of(IndexContent))
+        return {index.on for index in found if not index.automatic}
 
     def schema(self) -> Mapping[TableName, Mapping[str, str]]:
         """Columns and types of what it reads, by the names it uses."""
@@ -168,7 +165,7 @@ class Bound:
         """The stored and system relations it reads, those inside views included, each once."""
         seen: set[object] = set()
         for found in self._all():
-            if found.key not in seen and not (isinstance(found, ObjectRecord) and found.kind == "view"):
+            if found.key not in seen and not _is_view(found):
                 seen.add(found.key)
                 yield found
 
@@ -240,6 +237,10 @@ class Bound:
             yield found
             if isinstance(found, ObjectRecord) and found.id in self._inner:
                 yield from self._inner[found.id]._all()
+
+
+def _is_view(target: Target) -> bool:
+    return isinstance(target, ObjectRecord) and isinstance(target.content, ViewContent)
 
 
 def _sorted(names: set[TableName]) -> list[TableName]:

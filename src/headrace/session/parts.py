@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.catalog.contents import MaterializedViewContent, SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
-
-PART = "part"
-"""Key in the payload of a hidden view: the name of the view that it is a part of."""
 
 
 def is_part(record: ObjectRecord) -> bool:
     """Whether an object is a join of a view, and not the user's."""
-    return PART in record.payload
+    content = record.content
+    return isinstance(content, (MaterializedViewContent, SourceContent)) and content.part is not None
 
 
 def parts_of(state: CatalogState, ids: Iterable[int]) -> list[ObjectRecord]:

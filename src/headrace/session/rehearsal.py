@@ -6,11 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from pyspark import SparkContext
-
 from headrace.dataflow import class_archive
 from headrace.dataflow.spark import local_session
 from headrace.errors import OperationalError
+from headrace.plan.catalyst import process
 from headrace.session.database import connect
 
 _SCRIPT = """
@@ -41,9 +40,7 @@ def rehearse() -> Path:
         with connect(spark=session) as database:
             database.sql(_SCRIPT)
         session.stop()
-        java = SparkContext._gateway.proc
-        java.stdin.close()  # upon which the JVM ends
-        java.wait(_END_S)
+        process.end(_END_S)
         if not made.is_file():
             raise OperationalError(
                 "Java has not written an archive of Spark's classes", hint="Spark starts without one"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from headrace.catalog.contents import RoleContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.errors import InsufficientPrivilege, UndefinedObject
@@ -27,28 +28,20 @@ CLASSES: Final[Mapping[str, str]] = {
     "connection": "U",
 }  # fmt: skip
 """The privileges that there are on each class of objects."""
-_CLASS_OF: Final = {
-    "table": "relation", "source": "relation", "materialized_view": "relation", "view": "relation",
-    "schema": "schema", "function": "function", "secret": "secret",
-    "connection": "connection",
-}  # fmt: skip
 
 
-def class_of(record: ObjectRecord) -> str | None:
-    """The class of an object by which it is granted; None for what only its owner has to do with."""
-    return _CLASS_OF.get(record.kind)
-
-
-def default_grants(kind: str, name: str) -> dict[str, str]:
-    """What is granted on an object of which nothing is stored: everybody may call functions, and look into `public`."""
-    if kind == "function":
+def default_grants(granted_as: str | None, name: str) -> dict[str, str]:
+    """What is granted on an object of a class of which nothing is stored: everybody may call functions, and look into
+    `public`.
+    """
+    if granted_as == "function":
         return {"0": "X"}
-    return {"0": "U"} if kind == "schema" and name == "public" else {}
+    return {"0": "U"} if granted_as == "schema" and name == "public" else {}
 
 
 def grants_of(record: ObjectRecord) -> Mapping[str, str]:
     """What is granted on an object."""
-    return default_grants(record.kind, record.name) if record.grants is None else record.grants
+    return default_grants(record.content.granted_as, record.name) if record.grants is None else record.grants
 
 
 def role_name(state: CatalogState, role_id: int) -> str:
@@ -60,7 +53,7 @@ def role_name(state: CatalogState, role_id: int) -> str:
 
 def acl_items(state: CatalogState, record: ObjectRecord) -> list[str] | None:
     """What is granted on an object as PostgreSQL's `aclitem`s; None where nothing is stored of it."""
-    every = CLASSES.get(class_of(record) or "")
+    every = CLASSES.get(record.content.granted_as or "")
     if record.grants is None or every is None:
         return None
     owner = role_name(state, record.owner)
@@ -88,7 +81,7 @@ class Rights:
     def of(cls, state: CatalogState, role_id: int) -> Rights:
         """Those of a role by its id; 0 is the one that is always there."""
         record = state.objects.get(role_id)
-        if role_id and (record is None or record.kind != "role"):
+        if role_id and (record is None or not isinstance(record.content, RoleContent)):
             raise UndefinedObject(f"the role with the id {role_id} does not exist any more")
         return cls(state, ROOT if record is None else record.name)
 
@@ -105,7 +98,7 @@ class Rights:
             raise UndefinedObject(f'role "{self.name}" does not exist', hint="It was dropped or renamed.")
         if self._record is not None:
             return Role.of(self._record)
-        if self.name != ROOT and self.state.objects_of("role"):
+        if self.name != ROOT and self.state.objects_of(RoleContent):
             raise UndefinedObject(f'role "{self.name}" does not exist', hint="It was dropped or renamed.")
         return Role(self.name)
 
@@ -139,7 +132,7 @@ class Rights:
             seen.add(role_id)
             yield role_id
             record = self.state.objects.get(role_id)
-            if record is not None and record.kind == "role":
+            if record is not None and isinstance(record.content, RoleContent):
                 role = Role.of(record)
                 left += role.member_of if role.inherit or not by_inheritance else ()
 
@@ -162,15 +155,15 @@ class Rights:
         """Whether it has a privilege on an object."""
         if self.owns(record):
             return True
-        if self._may_with_all_data(letter, record.kind):
+        if self._may_with_all_data(letter, record.content.granted_as):
             return True
         return self._granted(letter, grants_of(record))
 
     def _granted(self, letter: str, grants: Mapping[str, str]) -> bool:
         return any(letter in grants.get(str(i), "") for i in (EVERYBODY, *self.inherited))
 
-    def _may_with_all_data(self, letter: str, kind: str) -> bool:
-        relation, usage = _CLASS_OF.get(kind) == "relation", kind == "schema" and letter == "U"
+    def _may_with_all_data(self, letter: str, granted_as: str | None) -> bool:
+        relation, usage = granted_as == "relation", granted_as == "schema" and letter == "U"
         if ((relation and letter == "r") or usage) and self.is_member("pg_read_all_data"):
             return True
         return ((relation and letter in "awd") or usage) and self.is_member("pg_write_all_data")
@@ -229,4 +222,5 @@ class Rights:
 
 def _hint(letter: str, record: ObjectRecord) -> str:
     word = next(w for w, found in PRIVILEGES.items() if found == letter)
-    return f"GRANT {word} ON {'' if class_of(record) == 'relation' else record.kind.upper() + ' '}{record.name} TO ..."
+    named = "" if record.content.granted_as == "relation" else f"{record.kind.upper()} "
+    return f"GRANT {word} ON {named}{record.name} TO ..."

@@ -6,9 +6,10 @@ What a role may do to an object is in `rights.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
 
+from headrace.catalog.contents import DefaultGrant, RoleContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.errors import HeadraceError
@@ -24,19 +25,6 @@ PREDEFINED: Final[Mapping[str, int]] = {
     "pg_execute_server_program": -4571, "pg_read_all_data": -6181, "pg_write_all_data": -6182,
 }  # fmt: skip
 """Roles that are always there, and their ids: minus the oids that PostgreSQL has for them."""
-
-
-class DefaultGrant(NamedTuple):
-    """What one `ALTER DEFAULT PRIVILEGES` says: rights on objects that are made later."""
-
-    schema: str
-    """Where; "" for everywhere."""
-    kind: str
-    """On what: `relation`, `function` or `schema`."""
-    grantee: int
-    """To whom: the id of a role, 0 for everybody."""
-    letters: str
-    """What, a letter for each privilege."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +54,13 @@ class Role:
     @classmethod
     def of(cls, record: ObjectRecord) -> Role:
         """Of what is stored. A role from before there were rights may do everything."""
-        payload = dict(record.payload)
-        member_of = {int(i): admin for i, admin in payload.pop("member_of", {}).items()}
-        defaults = tuple(DefaultGrant(*grant) for grant in payload.pop("defaults", ()))
-        return cls(record.name, **payload, member_of=member_of, defaults=defaults)
+        stored = record.content_as(RoleContent)
+        return cls(record.name, **{name: getattr(stored, name) for name in _ATTRIBUTES})
 
     @property
-    def payload(self) -> dict[str, Any]:
-        """To be stored. What a program without rights would not know is stored only if it says something."""
-        stored: dict[str, Any] = {
-            "can_login": self.can_login, "password": self.password, "connection_limit": self.connection_limit,
-            "valid_until_ms": self.valid_until_ms,
-        }  # fmt: skip
-        if self == Role(self.name, **stored):
-            return stored
-        return {
-            **stored, "superuser": self.superuser, "create_role": self.create_role, "create_db": self.create_db,
-            "inherit": self.inherit, "member_of": {str(i): admin for i, admin in self.member_of.items()},
-            "defaults": [list(grant) for grant in self.defaults],
-        }  # fmt: skip
+    def content(self) -> RoleContent:
+        """To be stored."""
+        return RoleContent(**{name: getattr(self, name) for name in _ATTRIBUTES})
 
     def at(self, now_ms: int) -> Role:
         """Without its password if that has ended."""
@@ -101,6 +77,9 @@ class Role:
             )
 
 
+_ATTRIBUTES: Final = tuple(f.name for f in fields(Role) if f.name != "name")
+
+
 def record_of(state: CatalogState, name: str) -> ObjectRecord | None:
     """What is stored of a role."""
     return state.object_named(ROLES_SCHEMA, name)
@@ -108,7 +87,7 @@ def record_of(state: CatalogState, name: str) -> ObjectRecord | None:
 
 def all_roles(state: CatalogState) -> Mapping[int, Role]:
     """All roles by their oids."""
-    found = {record.id: Role.of(record) for record in state.objects_of("role")}
+    found = {record.id: Role.of(record) for record in state.objects_of(RoleContent)}
     found |= {-number: Role(name, can_login=False, superuser=False) for name, number in PREDEFINED.items()}
     return found if any(role.name == ROOT for role in found.values()) else {10: Role(ROOT), **found}
 
@@ -121,4 +100,4 @@ def role_of(state: CatalogState, name: str, now_ms: int) -> Role | None:
     record = record_of(state, name)
     if record is not None:
         return Role.of(record).at(now_ms)
-    return Role(name) if name == ROOT or not state.objects_of("role") else None
+    return Role(name) if name == ROOT or not state.objects_of(RoleContent) else None

@@ -10,18 +10,17 @@ The generator must be closed where it is not read to its end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from headrace.session import transactions
+from headrace.session.execution.handler import InScript
+from headrace.session.execution.transacting import commit
+from headrace.session.handlers import handler_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-
-_ROWS: Final = (st.Insert, st.Update, st.Delete, st.CopyFrom, st.CopyFromFiles)
-_OPENS: Final = (*_ROWS, st.Execute, st.DeclareCursor)
-_AT_ONCE: Final = (st.Flush, st.Wait, st.Promote, st.Recover, st.Discard)
 
 
 def run_script(session: Session, statements: Sequence[st.Statement]) -> Iterator[Result]:
@@ -48,25 +47,21 @@ def _is_open(session: Session) -> bool:
 def _commit(session: Session, statement: st.Statement) -> None:
     if _is_open(session):
         with session.going_on(statement):
-            transactions.commit(session, statement)
+            commit(session, statement)
 
 
 def _run(session: Session, statement: st.Statement, *, last: bool) -> Result:
     transaction = session.transaction
     if transaction is not None and not transaction.script:
         return session.run(statement)
-    if transaction is not None and isinstance(statement, st.Begin):
-        transaction.script = False
-        if statement.read_only is not None:
-            transaction.read_only = statement.read_only
-        return Result("BEGIN")
-    if transaction is not None and isinstance(statement, (st.Commit, st.Rollback)):
+    does = handler_of(statement).in_script
+    if transaction is not None and does is InScript.ENDS:
         result = session.run(statement)
         result.notices.append(Notice("there is no transaction in progress", "WARNING", "25P01"))
         return result
-    if isinstance(statement, _AT_ONCE) or (statement.writes and not isinstance(statement, _ROWS)):
+    if does is InScript.COMMITS:
         _commit(session, statement)
-    elif transaction is None and isinstance(statement, _OPENS) and not last:
+    elif transaction is None and does is InScript.OPENS and not last:
         read_only = session.on_standby or session.variables.is_on("default_transaction_read_only")
         session.transaction = transactions.opened(session, read_only=read_only)
         session.transaction.script = True

@@ -7,13 +7,13 @@ CREATE, DROP and ALTER take effect at once, and ROLLBACK does not take them back
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.zones import Zone
@@ -21,9 +21,7 @@ from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
 from headrace.coordinator.reads import ReadOptions
 from headrace.coordinator.writes.requests import Request
 from headrace.errors import (
-    DivisionByZero,
     HeadraceError,
-    NotSupported,
     ObjectMissing,
     QueryCanceled,
     ReadOnlyTransaction,
@@ -31,39 +29,22 @@ from headrace.errors import (
     ShuttingDown,
     SnapshotUnavailable,
     TransactionError,
-    UndefinedColumn,
-    UndefinedFunction,
-    UndefinedTable,
 )
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
 from headrace.session.engine import Jobs
-from headrace.session.execution import (
-    altering,
-    connections,
-    copying,
-    copying_files,
-    cursors,
-    ddl,
-    dml,
-    dropping,
-    fed,
-    grants,
-    kill,
-    roles,
-    routines,
-    secrets,
-    show,
-    subscriptions,
-)
+from headrace.session.execution import cursors
 from headrace.session.execution.cursors import OpenCursor
-from headrace.session.execution.row_writes import RowPlan, StartedWrite, run_plan, start_plan
-from headrace.session.execution.select import read, select
+from headrace.session.execution.handler import Handler, Server, Started
+from headrace.session.execution.row_writes import RowPlan, run_plan, start_plan
+from headrace.session.execution.select import read
 from headrace.session.execution.subscriptions import SubscriptionCursor
+from headrace.session.execution.transacting import bracket
+from headrace.session.handlers import handler_of
+from headrace.session.locating import located
 from headrace.session.named import Named
 from headrace.session.names import Names
-from headrace.session.parts import parts_of
-from headrace.session.prepared import PreparedStatement, deallocate, execute, prepare, prepare_named
+from headrace.session.prepared import PreparedStatement, prepare
 from headrace.session.reading.at_once import read_at_once
 from headrace.session.reading.planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
@@ -71,10 +52,9 @@ from headrace.session.rights import Rights
 from headrace.session.scripts import run_script
 from headrace.session.system.functions import localize
 from headrace.session.texts import KnownTexts
-from headrace.session.transactions import StartedCommit, Transaction
-from headrace.session.variables import SEVERITIES, Variables, duration_ms
+from headrace.session.transactions import Transaction
+from headrace.session.variables import SEVERITIES, Variables, defaults_of, duration_ms
 from headrace.sql import statements as st
-from headrace.sql.dialect import tokenize
 from headrace.sql.parser import parse, parse_one
 from headrace.sql.query import Query
 from headrace.sql.scalar import values_of
@@ -91,10 +71,7 @@ _WAIT_SLICE_S = 0.1
 _LOOK_WAIT_S = 10.0
 """Most seconds that a read on a standby waits for another look at the catalog."""
 _numbers = itertools.count(1)
-_ALWAYS = (st.Commit, st.Rollback, st.Empty)
-_ROW_CHANGES = (st.Insert, st.Update, st.Delete)
-_WAITS_FOR_VIEWS = (st.Flush, st.Wait)
-"""Statements that ask the active server for something, though they write nothing."""
+_S = TypeVar("_S", bound=st.Statement)
 
 
 class Session:
@@ -106,7 +83,7 @@ class Session:
         self.database = database
         self.number: int = next(_numbers)
         self.began_ms = database.now_ms()
-        self.variables = Variables(**{**idle.defaults(database.settings), **(settings or {})})
+        self.variables = Variables(**{**defaults_of(database.settings), **(settings or {})})
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
@@ -125,8 +102,8 @@ class Session:
         self.subscription_cursors: Named[SubscriptionCursor] = Named("cursor", "34000", "42P03")
         """The same of cursors over subscriptions, which have nothing to do with transactions."""
         self.find_portal: Callable[[str], Any] = lambda name: None
-        self.labels: dict[str, object] = {}
-        """Added to the payload of every object that the session creates."""
+        self.pipeline: MadeBy | None = None
+        """The definition of a pipeline for which the session creates objects."""
         self.transaction: Transaction | None = None
         """The transaction that BEGIN has opened."""
         self._writing: Transaction | None = None
@@ -272,7 +249,7 @@ class Session:
                 yield from run_script(self, wanted)
             elif wanted:
                 yield self.run(wanted[0])
-            if len(statements) == 1 and isinstance(statements[0], (st.Insert, st.Update, st.Delete, st.Select)):
+            if len(statements) == 1 and statements[0].preparable:
                 self._texts.met(sql)
 
     def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> PreparedStatement:
@@ -282,9 +259,13 @@ class Session:
             self._require_open()
             prepared: PreparedStatement | None = self._texts.prepared(sql, parameter_types)
             if prepared is None:
-                prepared = prepare(self, parse_one(sql), parameter_types)
+                prepared = self.prepared(parse_one(sql), parameter_types)
                 self._texts.keep(sql, parameter_types, prepared)
             return prepared
+
+    def prepared(self, statement: st.Statement, parameter_types: Sequence[str | None]) -> PreparedStatement:
+        """Find the same of a statement that is parsed."""
+        return prepare(self, statement, parameter_types)
 
     def knows_statement(self, sql: str, parameter_types: Sequence[str | None]) -> bool:
         """Whether a text is prepared without blocking, to a statement that is quick."""
@@ -313,7 +294,7 @@ class Session:
             self.check()
             self._admit(statement)
             with self._limited():
-                result = self._dispatch(statement)
+                result = handler_of(statement).run(self, statement)
                 self._durable |= statement.writes  # DDL stays done, too
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
             return result
@@ -389,7 +370,7 @@ class Session:
         """Start a statement that ends or begins a transaction, or is like others before; None for what is to be run."""
         if not self.starts_quickly:
             return None
-        statement = transactions.bracket(sql)
+        statement = bracket(sql)
         if statement is not None:
             return self.start_bracket(statement)
         known = self._texts.find(sql)
@@ -397,14 +378,16 @@ class Session:
 
     def knows_text(self, sql: str) -> bool:
         """Whether `start_text` starts a text, without blocking whoever calls it."""
-        return self.starts_quickly and (transactions.bracket(sql) is not None or self._texts.find(sql) is not None)
+        return self.starts_quickly and (bracket(sql) is not None or self._texts.find(sql) is not None)
 
     def start_bracket(self, statement: st.Statement) -> Result | Pending:
         """The same for one that is parsed already."""
         try:
             self.check()
             self._admit(statement)
-            started = transactions.start(self, statement)
+            start = handler_of(statement).start
+            assert start is not None
+            started = start(self, statement)
         except BaseException as error:
             self._fail(error, statement)
         return self._waiting(started)
@@ -439,7 +422,7 @@ class Session:
         except Exception:
             return None
 
-    def _waiting(self, started: StartedWrite | StartedCommit | Result) -> Result | Pending:
+    def _waiting(self, started: Started | Result) -> Result | Pending:
         """Note what was started, so that it can be cancelled: perhaps it was already."""
         if not isinstance(started, Result):
             self._waits_for = started.request
@@ -456,33 +439,28 @@ class Session:
             self._fail(error, statement)
 
     def _admit(self, statement: st.Statement) -> None:
+        """Raise what is in the way of a statement, as things stand with the session and its server."""
         self._require_open()
-        transaction = self.transaction
-        failed = transaction is not None and transaction.failed
-        if failed and not (isinstance(statement, _ALWAYS) or _rolls_back(statement)):
+        handler, transaction = handler_of(statement), self.transaction
+        if transaction is not None and transaction.failed and not handler.in_failed(statement):
             raise TransactionError(
                 "current transaction is aborted, commands ignored until end of transaction block", sqlstate="25P02"
             )
-        if statement.writes or isinstance(statement, _WAITS_FOR_VIEWS):
+        if handler.server is not Server.ANY:
             coordinator = self.database.coordinator
             coordinator.refuse_writes(statement.words)
-            if not isinstance(statement, _ROW_CHANGES):
+            if handler.server is Server.READY:
                 coordinator.wait_ready(self.check)
         if statement.writes and self._reads_only():
             raise ReadOnlyTransaction(f"cannot execute {statement.words} in a read-only transaction")
+        alone = None if transaction is None else handler.outside(statement)
+        if alone is not None:
+            raise TransactionError(f"{alone} cannot run inside a transaction block", sqlstate="25001")
 
     def _require_open(self) -> None:
         if self._closed:
             raise ShuttingDown("the session is closed")
         self.database.check()
-
-    def _dispatch(self, statement: st.Statement) -> Result:
-        if isinstance(statement, st.Select):
-            return select(self, statement.query)
-        run = _RUN.get(type(statement))
-        if run is None:
-            raise NotSupported(f"{statement.words} is not supported yet", hint="docs/sql.md lists what is")
-        return run(self, statement)
 
     @contextmanager
     def _failing(self, statement: st.Statement | None = None) -> Iterator[None]:
@@ -626,6 +604,10 @@ class Session:
     def names(self, *, checked: bool = True) -> Names:
         """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
         return Names(self.database.catalog, self.variables.search_path(), checked, self.rights, self.zone)
+
+    def handler(self, statement: _S) -> Handler[_S]:
+        """What there is to know of a statement: for those that hold another one."""
+        return handler_of(statement)
 
     def localized(self, query: Query) -> Query:
         """The query with functions and casts that only the session or the catalog can answer replaced."""
@@ -777,185 +759,3 @@ class Session:
         if self.on_standby:
             return True
         return transaction.read_only if transaction else self.variables.is_on("default_transaction_read_only")
-
-    def set_variable(self, statement: st.SetVariable) -> Result:
-        """SET."""
-        if statement.name == "transaction_read_only" and statement.value is not None:
-            value = Variables(transaction_read_only="off")
-            value.set(statement.name, statement.value)
-            return transactions.set_transaction(self, st.SetTransaction(read_only=value.is_on(statement.name)))
-        if statement.local and self.transaction is None:
-            warning = Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")
-            return Result("SET", notices=[warning])
-        self.variables.set(statement.name, statement.value, local=statement.local)
-        return Result("SET")
-
-    def reset(self, statement: st.ResetVariable) -> Result:
-        """RESET."""
-        if statement.name is None:
-            self.variables.reset()
-        else:
-            self.variables.set(statement.name, None)
-        return Result("RESET")
-
-    def alter_system(self, statement: st.AlterSystem) -> Result:
-        """ALTER SYSTEM: takes effect at once, and holds over restarts."""
-        if self.transaction is not None:
-            raise TransactionError("ALTER SYSTEM cannot run inside a transaction block", sqlstate="25001")
-        self.rights.require_superuser("set parameters of the system")
-        self.database.alter_system(statement.name, statement.value)
-        return Result("ALTER SYSTEM")
-
-    def discard(self, statement: st.Discard) -> Result:
-        """DISCARD."""
-        if statement.what == "all":
-            if self.transaction is not None:
-                raise TransactionError("DISCARD ALL cannot run inside a transaction block", sqlstate="25001")
-            self.become(None, None)
-            self.variables.reset()
-            self.statements.clear()
-            cursors.close_all(self)
-        return Result(f"DISCARD {statement.what.upper()}")
-
-    def flush_statement(self, statement: st.Statement) -> Result:
-        """FLUSH and WAIT."""
-        self.flush()
-        return Result("FLUSH" if isinstance(statement, st.Flush) else "WAIT")
-
-    def promote(self, statement: st.Promote) -> Result:
-        """pg_promote: let this standby take over from the active server."""
-        self.rights.require_superuser("let a standby take over")
-        done: list[bool] = []
-        limit_s = statement.wait_s if statement.wait else 0.0
-        self.wait(lambda check: done.append(self.database.coordinator.take_over(limit_s, check)))
-        return show.rows_result("SELECT", show.PROMOTED_HEADS, [[done[0] or not statement.wait]])
-
-    def cancel_jobs(self, statement: st.CancelJobs) -> Result:
-        """CANCEL JOBS: drop views that are still being created."""
-        state = self.database.catalog.state
-        for job_id in statement.ids:
-            job = state.jobs.get(job_id)
-            if job is None or job.status == "created" or job.exact:
-                raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
-            self.rights.require_owner(state.objects[job_id])
-        parts = parts_of(state, statement.ids)
-        told = fed.drop(self, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
-        found = show.rows_result("CANCEL JOBS", show.CANCELLED_HEADS, [[i] for i in statement.ids])
-        return replace(found, notices=[*found.notices, *map(Notice, told)])
-
-
-_RUN: dict[type[st.Statement], Callable[..., Result]] = {
-    st.Empty: lambda session, statement: Result(""),
-    st.Insert: dml.insert,
-    st.Update: dml.update,
-    st.Delete: dml.delete,
-    st.CopyFrom: copying.copy_from,
-    st.CopyTo: copying.copy_to,
-    st.CopyFromFiles: copying_files.copy_from_files,
-    st.CopyToFiles: copying_files.copy_to_files,
-    st.CopySubscribe: subscriptions.copy_subscribe,
-    st.CreateTable: ddl.create_table,
-    st.CreateSource: ddl.create_source,
-    st.CreateView: ddl.create_view,
-    st.CreateMaterializedView: ddl.create_materialized_view,
-    st.CreateSink: ddl.create_sink,
-    st.CreateIndex: ddl.create_index,
-    st.CreateSchema: ddl.create_schema,
-    st.CreateSubscription: ddl.create_subscription,
-    st.CreateFunction: routines.create_function,
-    st.CreateSecret: secrets.create_secret,
-    st.CreateConnection: connections.create_connection,
-    st.AlterSecret: secrets.alter_secret,
-    st.CreateRole: roles.create_role,
-    st.AlterRole: roles.alter_role,
-    st.DropRole: roles.drop_role,
-    st.GrantRole: grants.grant_role,
-    st.Grant: grants.grant,
-    st.AlterDefaultPrivileges: grants.alter_default_privileges,
-    st.ReassignOwned: grants.reassign_owned,
-    st.DropOwned: grants.drop_owned,
-    st.SetRole: grants.set_role,
-    st.Drop: dropping.drop,
-    st.AlterJob: altering.alter,
-    st.Kill: kill.kill,
-    st.Show: show.show,
-    st.Describe: show.describe,
-    st.Explain: show.explain,
-    st.Begin: transactions.begin,
-    st.Commit: transactions.commit,
-    st.Rollback: transactions.rollback,
-    st.Savepoint: transactions.savepoint,
-    st.SetTransaction: transactions.set_transaction,
-    st.SetVariable: Session.set_variable,
-    st.ResetVariable: Session.reset,
-    st.AlterSystem: Session.alter_system,
-    st.Discard: Session.discard,
-    st.Flush: Session.flush_statement,
-    st.Wait: Session.flush_statement,
-    st.CancelJobs: Session.cancel_jobs,
-    st.Promote: Session.promote,
-    st.DeclareCursor: cursors.declare_cursor,
-    st.DeclareSubscriptionCursor: subscriptions.declare,
-    st.FetchCursor: cursors.fetch_cursor,
-    st.CloseCursor: cursors.close_cursor,
-    st.Unlisten: lambda session, statement: Result("UNLISTEN"),
-    st.Prepare: prepare_named,
-    st.Execute: execute,
-    st.Deallocate: deallocate,
-}
-
-_SUBJECT = re.compile(r'(?:relation|column|table|view|source|function) "([^"]+)"')
-_SPARK_COLUMN = re.compile(
-    r"(?:with name|column or function|field) `([^`]+)`(?:\.`([^`]+)`)?.*cannot be resolved", re.DOTALL
-)
-_SPARK_FUNCTION = re.compile(r"Cannot resolve routine (`\S+`) on search path")
-_SUGGESTED = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
-
-
-def _rolls_back(statement: st.Statement) -> bool:
-    return isinstance(statement, st.Savepoint) and statement.action == "rollback"
-
-
-def located(error: HeadraceError, statement: st.Statement) -> HeadraceError:
-    """The error in PostgreSQL's words where they are known, with its position in the script."""
-    if error.position is not None and statement.position > 1 and error.position <= len(statement.text):
-        return error
-    if isinstance(error, DivisionByZero):
-        return DivisionByZero("division by zero", hint=error.hint, detail=error.detail)
-    if isinstance(error, UndefinedColumn):
-        error = _undefined_column(error)
-    if isinstance(error, UndefinedFunction):
-        error = _undefined_function(error)
-    if error.position is None and isinstance(error, (UndefinedTable, UndefinedColumn, UndefinedFunction)):
-        subject = _SUBJECT.search(error.message)
-        if subject is not None:
-            at = _position(statement.text, subject[1].rsplit(".", 1)[-1])
-            error.position = at + statement.position - 1 if at is not None else None
-    return error
-
-
-def _undefined_column(error: UndefinedColumn) -> UndefinedColumn:
-    found = _SPARK_COLUMN.search(error.message)
-    if found is None:
-        return error
-    name = ".".join(part for part in found.groups() if part)
-    suggested = _SUGGESTED.search(error.message)
-    hint = None
-    if suggested is not None:
-        choices = [part.split(".")[-1].strip(" `") for part in suggested[1].split(",")]
-        hint = "Perhaps you meant " + " or ".join(f'"{c}"' for c in dict.fromkeys(choices) if c) + "."
-    return UndefinedColumn(f'column "{name}" does not exist', hint=hint)
-
-
-def _undefined_function(error: UndefinedFunction) -> UndefinedFunction:
-    found = _SPARK_FUNCTION.search(error.message)
-    if found is None:
-        return error
-    return UndefinedFunction(f'function "{found[1].replace("`", "")}" does not exist', hint=error.hint)
-
-
-def _position(text: str, name: str) -> int | None:
-    for token in tokenize(text):
-        if token.text == name or token.text.lower() == name:
-            return int(token.start) + 1
-    return None

@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.session.execution.row_writes import plan_rows
+from headrace.session.execution.row_writes import RowPlan
+from headrace.session.handlers import handler_of
 from headrace.session.prepared import PreparedRead, PreparedStatement, plans_as_of
-from headrace.session.reading.planning import plan_read
+from headrace.session.reading.planning import PlannedRead
 from headrace.sql import statements as st
 from headrace.sql.binder.tree import filled
 from headrace.sql.parser import parse_one
@@ -131,22 +132,22 @@ class KnownTexts:
 
     def _statement(self, plain: Lifted, sql: str) -> PreparedStatement | None:
         try:
+            as_of = plans_as_of(self._session)
             statement = parse_one(plain.text)
-            if isinstance(statement, st.Select):
-                return self._read(statement, plain, sql)
-            plan = plan_rows(self._session, statement, plain.types)
+            plan = self._plan(statement, plain.types)
+            if isinstance(plan, PlannedRead):
+                met = self._plan(parse_one(sql), ())
+                return PreparedRead(self._session, statement, plan, as_of) if _is_same(plan, met, plain) else None
         except Exception:  # of whatever kind: the statement that was met has succeeded
             return None
         return None if plan is None else PreparedStatement(self._session, statement, plan.types, plan.columns, plan)
 
-    def _read(self, statement: st.Select, plain: Lifted, sql: str) -> PreparedStatement | None:
-        """A query, if the one with parameters is the same: a number in ORDER BY, say, is no value."""
-        as_of = plans_as_of(self._session)
-        lifted_out = plan_read(self._session, statement.query, plain.types)
-        met = parse_one(sql)
-        written = plan_read(self._session, met.query) if isinstance(met, st.Select) else None
-        if lifted_out is None or written is None or not lifted_out.lasting:
-            return None
-        if filled(lifted_out.plan.query, plain.values) != written.plan.query:
-            return None
-        return PreparedRead(self._session, statement, lifted_out, as_of)
+    def _plan(self, statement: st.Statement, types: Sequence[str | None]) -> PlannedRead | RowPlan | None:
+        return handler_of(statement).plan(self._session, statement, types)
+
+
+def _is_same(lifted_out: PlannedRead, met: PlannedRead | RowPlan | None, plain: Lifted) -> bool:
+    """Whether a query with parameters, filled in, is the one that was met: a number in ORDER BY, say, is no value."""
+    if not isinstance(met, PlannedRead) or not lifted_out.lasting:
+        return False
+    return filled(lifted_out.plan.query, plain.values) == met.plan.query

@@ -9,6 +9,8 @@ from functools import lru_cache
 
 import headrace
 from headrace.common.zones import Zone, zone_of_setting
+from headrace.config import Settings
+from headrace.connectors.job_options import is_group_name
 from headrace.errors import InvalidParameter, UndefinedObject
 
 PG_VERSION = "13.14.0"
@@ -34,6 +36,11 @@ class Variable:
     meaning: str = ""
     check: Callable[[str], str] | None = None
     fixed: bool = False
+    """Whether SET must not change it."""
+    setting: str | None = None
+    """The server's setting that new sessions have it from, instead of the default here."""
+    inert: bool = False
+    """Whether clients set it and it has no effect, since what it asks for holds anyway."""
 
 
 def _boolean(text: str) -> str:
@@ -106,7 +113,7 @@ def _whole(text: str) -> str:
 
 def _group(text: str) -> str:
     name = text.strip()
-    if len(name) > 63 or name.startswith(("job-", "table-")):
+    if name and not is_group_name(name):
         raise ValueError("own, shared, or a name of at most 63 characters is needed")
     return name
 
@@ -136,29 +143,56 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "enable_quick_reads", "on", "Small reads are answered without Spark where it would say the same.", _boolean
         ),
-        Variable("row_security", "on", "No effect: there are no policies.", _boolean),
+        Variable("row_security", "on", "No effect: there are no policies.", _boolean, inert=True),
         Variable("max_identifier_length", "63", "As in PostgreSQL.", fixed=True),
         Variable("max_index_keys", "32", "As in PostgreSQL.", fixed=True),
-        Variable("jit", "off", "No effect: clients switch it off for their queries of the catalog.", _boolean),
-        Variable("lock_timeout", "0", "No effect: statement_timeout limits all waiting.", _duration),
+        Variable(
+            "jit", "off", "No effect: clients switch it off for their queries of the catalog.", _boolean, inert=True
+        ),
+        Variable("lock_timeout", "0", "No effect: statement_timeout limits all waiting.", _duration, inert=True),
         Variable(
             "idle_in_transaction_session_timeout",
             "0",
             "Milliseconds (or with a unit) for which a client may leave a transaction alone; 0: no limit.",
             _duration,
+            setting="idle_in_transaction_session_timeout_ms",
         ),
-        Variable("transaction_timeout", "0", "Milliseconds (or with a unit) that a transaction may take.", _duration),
-        Variable("idle_session_timeout", "0", "The same outside of a transaction.", _duration),
-        Variable("synchronous_commit", "on", "No effect: what is committed is durable."),
+        Variable(
+            "transaction_timeout",
+            "0",
+            "Milliseconds (or with a unit) that a transaction may take.",
+            _duration,
+            setting="transaction_timeout_ms",
+        ),
+        Variable(
+            "idle_session_timeout",
+            "0",
+            "The same outside of a transaction.",
+            _duration,
+            setting="idle_session_timeout_ms",
+        ),
+        Variable("synchronous_commit", "on", "No effect: what is committed is durable.", inert=True),
         Variable("lc_collate", "C", "Order of text: by code point.", fixed=True),
         Variable("lc_ctype", "C.UTF-8", "Classification of characters.", fixed=True),
         Variable(
-            "transaction_isolation", "serializable", "Accepted: all transactions are serializable.", _one_of(*_LEVELS)
+            "transaction_isolation",
+            "serializable",
+            "Accepted: all transactions are serializable.",
+            _one_of(*_LEVELS),
+            inert=True,
         ),
-        Variable("default_transaction_isolation", "serializable", "The same for new ones.", _one_of(*_LEVELS)),
+        Variable(
+            "default_transaction_isolation", "serializable", "The same for new ones.", _one_of(*_LEVELS), inert=True
+        ),
         Variable("transaction_read_only", "off", "Whether the transaction only reads.", _boolean),
         Variable("default_transaction_read_only", "off", "The same for new ones.", _boolean),
-        Variable("statement_timeout", "0", "Milliseconds (or with a unit) per statement; 0: no limit.", _duration),
+        Variable(
+            "statement_timeout",
+            "0",
+            "Milliseconds (or with a unit) per statement; 0: no limit.",
+            _duration,
+            setting="statement_timeout_ms",
+        ),
         Variable("query_epoch", "0", "Epoch that queries read; 0: the newest.", _whole),
         Variable(
             "query_consistency",
@@ -187,17 +221,23 @@ VARIABLES: dict[str, Variable] = {
     )
 }
 """Every setting by its name in lower case."""
-INERT = frozenset(
-    {
-        "jit",
-        "row_security",
-        "lock_timeout",
-        "synchronous_commit",
-        "transaction_isolation",
-        "default_transaction_isolation",
-    }
-)
-"""Those that clients set and that have no effect, since what they ask for holds anyway."""
+
+
+def defaults_of(settings: Settings) -> dict[str, str]:
+    """What new sessions have from the settings of the server."""
+    return {name: str(getattr(settings, v.setting)) for name, v in VARIABLES.items() if v.setting is not None}
+
+
+def table() -> str:
+    """The settings as a table in Markdown."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for v in VARIABLES.values():
+        own = f"`{v.default}`" if v.default else ""
+        default = "is not set" if v.fixed else own if v.setting is None else f"as `{v.setting}` says"
+        lines.append(f"| `{v.name}` | {default} | {v.meaning} |")
+    return "\n".join(lines)
+
+
 _ALIASES = {"timezone": "timezone", "names": "client_encoding", "transaction isolation level": "transaction_isolation",
             "headrace.read_your_writes": "read_your_writes"}  # fmt: skip
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.contents import Content, RoleContent, SecretContent
 from headrace.catalog.edits import FENCING_KEY
 from headrace.catalog.marks import Place
 from headrace.catalog.moving import find_truth, make_true
 from headrace.catalog.places import canonical, shown
 from headrace.catalog.records import ObjectRecord, encode
-from headrace.catalog.sealing import shown as shown_payload
 from headrace.catalog.sealing import unseal
 from headrace.catalog.shadow import differences
 from headrace.catalog.state import CatalogState
@@ -81,10 +81,8 @@ class CatalogShell:
         with Catalog.find(self._at, self._places, read_only=True) as catalog:
             print(json.dumps({"collection": "config", **dict(sorted(catalog.image.config.items()))}))
             for record in catalog.image.records():
-                if isinstance(record, ObjectRecord) and record.kind == "secret":
-                    record = replace(record, payload=shown_payload(record.payload))
-                if isinstance(record, ObjectRecord) and record.kind == "role" and record.payload.get("password"):
-                    record = replace(record, payload={**record.payload, "password": "***"})
+                if isinstance(record, ObjectRecord):
+                    record = replace(record, content=_shown(record.content))
                 print(f'{{"collection":"{record.COLLECTION}",{encode(record)[1:]}')
 
     def verify(self) -> bool:
@@ -116,15 +114,15 @@ class CatalogShell:
         keys = keys_of(self._settings)
         number, _ = keys.first
         with Catalog.find(self._at, self._places) as catalog:
-            changed, there = reencrypt(catalog, keys), len(catalog.state.objects_of("secret"))
+            changed, there = reencrypt(catalog, keys), len(catalog.state.objects_of(SecretContent))
         print(f"{changed} of {there} secrets were encrypted anew; all are by key {number}")
 
     def _unreadable(self, state: CatalogState) -> Iterator[str]:
         """What is wrong with secrets, if there are keys to tell."""
         keys = keys_of(self._settings)
-        for record in state.objects_of("secret") if keys.known else ():
+        for record in state.objects_of(SecretContent) if keys.known else ():
             try:
-                unseal(record.payload, identity(record, state), keys)
+                unseal(record.content.to_json(), identity(record, state), keys)
             except HeadraceError as error:
                 yield error.message
 
@@ -149,6 +147,15 @@ class CatalogShell:
 
     def _location(self) -> str:
         return self._settings.catalog_location
+
+
+def _shown(content: Content) -> Content:
+    """A content as it may be printed."""
+    if isinstance(content, SecretContent) and content.sealed is not None:
+        return replace(content, sealed="***")
+    if isinstance(content, RoleContent) and content.password:
+        return replace(content, password="***")
+    return content
 
 
 def _progress(text: str) -> None:

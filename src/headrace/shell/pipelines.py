@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.coordinator import JobStatus
 from headrace.session.database import Database
@@ -121,7 +122,7 @@ def drain(database: Database, stop: threading.Event) -> None:
     state = database.catalog.state
     while not stop.is_set():
         database.flush()
-        newest = [state.newest_remap(source.id) for source in state.objects_of("source") if not _endless(source)]
+        newest = [state.newest_remap(source.id) for source in state.objects_of(SourceContent) if not _endless(source)]
         bound = [binding.offsets for binding in newest if binding is not None]
         if bound == before:
             return

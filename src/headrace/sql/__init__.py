@@ -2,7 +2,8 @@
 
 Text to statements:
 
-parser.py         text becomes statements: which reader a text goes to
+parser.py         text becomes statements; bind, the types of parameters
+starts.py         which reader a text goes to, by its first words
 postgres.py       PostgreSQL's own parser, and headrace's additions cut out
 lexemes.py        where strings, comments, quoted names and parameters lie
 cursor.py         a cursor over a statement's tokens

@@ -6,6 +6,7 @@ from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import if_not_exists
 from headrace.sql.options import Named, options
+from headrace.sql.starts import starts
 
 
 def create_connection(cursor: Cursor) -> st.Statement:
@@ -17,3 +18,6 @@ def create_connection(cursor: Cursor) -> st.Statement:
     if named.connection is not None:
         cursor.refuse("a connection in a connection")
     return st.CreateConnection(name, found, named.secrets, exists)
+
+
+STARTS = (starts(create_connection, "CREATE CONNECTION"),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from sqlglot.tokenizer_core import TokenType
 
 from headrace.sql import grants
@@ -9,6 +11,7 @@ from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import KINDS
 from headrace.sql.intervals import zone_of_interval
+from headrace.sql.starts import starts
 
 _LISTS = {
     "TABLES": "tables", "SOURCES": "sources", "MATERIALIZED VIEWS": "materialized views", "VIEWS": "views",
@@ -251,18 +254,8 @@ def bare(kind: type[st.Statement], cursor: Cursor) -> st.Statement:
     return kind()
 
 
-def is_promotion(cursor: Cursor) -> bool:
-    """Whether a statement that begins with SELECT does nothing but `pg_promote`."""
-    return any(cursor.peek("SELECT", *words, "PG_PROMOTE", "(") for words in ((), ("PG_CATALOG", ".")))
-
-
 def promotion(cursor: Cursor) -> st.Statement:
-    """Read `SELECT pg_promote([wait [, wait_seconds]])`."""
-    cursor.match("SELECT")
-    if cursor.match("PG_CATALOG"):
-        cursor.expect(".")
-    cursor.expect("PG_PROMOTE")
-    cursor.expect("(")
+    """Read a statement after `SELECT pg_promote(`, with `wait` and `wait_seconds`."""
     wait, wait_s = True, 60
     if not cursor.is_symbol(")"):
         wait = _flag(cursor, "WAIT")
@@ -343,3 +336,28 @@ def deallocate(cursor: Cursor) -> st.Statement:
     name = None if cursor.match("ALL") else cursor.identifier()
     cursor.expect_end()
     return st.Deallocate(name)
+
+
+STARTS = (
+    starts(show, "SHOW"),
+    starts(describe, "DESCRIBE", "DESC"),
+    starts(set_variable, "SET"),
+    starts(reset, "RESET"),
+    starts(alter_system, "ALTER SYSTEM"),
+    starts(begin, "BEGIN", "START TRANSACTION"),
+    starts(partial(end_of, st.Commit), "COMMIT", "END"),
+    starts(partial(end_of, st.Rollback), "ROLLBACK", "ABORT"),
+    starts(partial(savepoint, "set"), "SAVEPOINT"),
+    starts(partial(savepoint, "release"), "RELEASE"),
+    starts(partial(bare, st.Flush), "FLUSH"),
+    starts(partial(bare, st.Wait), "WAIT"),
+    starts(partial(bare, st.Recover), "RECOVER"),
+    starts(promotion, "SELECT PG_PROMOTE (", "SELECT PG_CATALOG . PG_PROMOTE ("),
+    starts(cancel, "CANCEL"),
+    starts(kill, "KILL"),
+    starts(discard, "DISCARD"),
+    starts(close, "CLOSE"),
+    starts(unlisten, "UNLISTEN"),
+    starts(execute, "EXECUTE"),
+    starts(deallocate, "DEALLOCATE"),
+)

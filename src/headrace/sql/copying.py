@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -11,6 +11,7 @@ from headrace.sql import statements as st
 from headrace.sql.copying_files import copy_files, names_files
 from headrace.sql.cursor import Cursor, other_database
 from headrace.sql.postgres import Parsed, parse_statement
+from headrace.sql.starts import Inner, nests
 from headrace.sql.statements import DATABASE
 from headrace.sql.subscriptions import subscribe
 
@@ -37,7 +38,7 @@ class CopyFormat:
     force_null: tuple[str, ...] = ()
 
 
-def copy(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statement:
+def copy(cursor: Cursor, inner: Inner) -> st.Statement:
     """Read a COPY statement; `inner` reads the query within its brackets."""
     tokens = cursor.rest()
     start = tokens[0].start
@@ -233,3 +234,6 @@ def _quoting(
             yield NotSupported(f"COPY {words} available only in CSV mode")
         if name in given and is_from == (way == "TO"):
             yield NotSupported(f"COPY {words} only available using COPY {way}")
+
+
+STARTS = (nests(copy, "COPY", whole=True),)

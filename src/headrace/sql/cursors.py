@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.postgres import parse_statement
-from headrace.sql.subscriptions import timeout_s
+from headrace.sql.starts import Inner, nests, starts
+from headrace.sql.subscriptions import declare as declare_subscription
+from headrace.sql.subscriptions import is_declaration, timeout_s
 
 _BINARY, _SCROLL, _NO_SCROLL, _HOLD, _INSENSITIVE, _ASENSITIVE = 1, 2, 4, 32, 8, 16
 _ALL: Final = 2**63 - 1
@@ -27,8 +28,10 @@ def _tree(cursor: Cursor) -> Any:
         raise SyntaxFault(error.message, position=tokens[0].start + (error.position or 1)) from None
 
 
-def declare(cursor: Cursor, inner: Callable[[Cursor], st.Statement]) -> st.Statement:
+def declare(cursor: Cursor, inner: Inner) -> st.Statement:
     """Read DECLARE; `inner` reads the query."""
+    if is_declaration(cursor):
+        return declare_subscription(cursor)
     tree = _tree(cursor)
     if tree is None:
         raise NotSupported("a cursor over a query of this size is not supported")
@@ -60,3 +63,6 @@ def fetch(cursor: Cursor) -> st.Statement:
     cursor.expect_end()
     count = None if abs(node.how_many) >= _ALL else node.how_many
     return st.FetchCursor(node.portalname, _DIRECTIONS[node.direction - 1], count, node.ismove, wait_s)
+
+
+STARTS = (nests(declare, "DECLARE", whole=True), starts(fetch, "FETCH", "MOVE", whole=True))

@@ -20,9 +20,8 @@ from headrace.sql.normalize import interval_words
 from headrace.sql.options import Named, option_value, options
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Query
-from headrace.sql.roles import alter_role, create_role, drop_role, is_role
 from headrace.sql.routines import create_function
-from headrace.sql.secrets import alter_secret, create_secret
+from headrace.sql.starts import starts
 from headrace.sql.types import pg_type_text
 
 KINDS = ("materialized view", "table", "source", "view", "sink", "index", "schema", "connection", "secret",
@@ -344,11 +343,6 @@ def create(cursor: Cursor) -> st.Statement:
     for kind in ("FUNCTION", "AGGREGATE"):
         if cursor.match(kind):
             return create_function(cursor, replace, kind == "AGGREGATE")
-    if cursor.match("SECRET"):
-        return create_secret(cursor)
-    user = cursor.peek("USER") > 0
-    if not replace and is_role(cursor):
-        return create_role(cursor, user=user)
     if cursor.match("SCHEMA"):
         exists = if_not_exists(cursor)
         found = st.CreateSchema(cursor.identifier(), exists)
@@ -379,8 +373,6 @@ def _dropped(cursor: Cursor, kind: str) -> st.TableName:
 
 def drop(cursor: Cursor) -> st.Statement:
     """Read a statement after `DROP`."""
-    if is_role(cursor):
-        return drop_role(cursor)
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
     names = [_dropped(cursor, kind)]
     while cursor.match(","):
@@ -394,10 +386,6 @@ def drop(cursor: Cursor) -> st.Statement:
 
 def alter(cursor: Cursor) -> st.Statement:
     """Read a statement after `ALTER`."""
-    if cursor.match("SECRET"):
-        return alter_secret(cursor)
-    if is_role(cursor):
-        return alter_role(cursor)
     kind, exists = _kind(cursor), cursor.match("IF", "EXISTS")
     name = cursor.table_name()
     target, found, action = None, {}, ""
@@ -442,3 +430,6 @@ def _alter_columns(cursor: Cursor, kind: str, name: st.TableName, exists: bool) 
         if not cursor.match(","):
             cursor.expect_end()
     return st.AlterColumns(kind, name, tuple(body.columns), tuple(gone), exists)
+
+
+STARTS = (starts(create, "CREATE"), starts(drop, "DROP"), starts(alter, "ALTER"))

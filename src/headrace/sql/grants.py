@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
+from headrace.sql.starts import starts
 
 _PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "USAGE", "CREATE", "EXECUTE")
 _REFUSED: Final = (
@@ -234,3 +235,12 @@ def _end(cursor: Cursor, revoked: bool) -> None:
     if revoked and not cursor.match("CASCADE"):  # nothing hangs on a privilege: only owners grant
         cursor.match("RESTRICT")
     cursor.expect_end()
+
+
+STARTS = (
+    starts(grant, "GRANT"),
+    starts(revoke, "REVOKE"),
+    starts(alter_default_privileges, "ALTER DEFAULT PRIVILEGES"),
+    starts(reassign_owned, "REASSIGN OWNED BY"),
+    starts(drop_owned, "DROP OWNED BY"),
+)

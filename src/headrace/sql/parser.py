@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotSupported, StatementError, SyntaxFault
-from headrace.sql import connections, control, copying, cursors, ddl, grants, subscriptions
+from headrace.sql import connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions
 from headrace.sql import statements as st
 from headrace.sql.binder.changes import Change
 from headrace.sql.cursor import Cursor
@@ -30,13 +30,15 @@ from headrace.sql.options import option_value
 from headrace.sql.postgres import check_grammar
 from headrace.sql.query import Expression, Query
 from headrace.sql.secrets import may_hold_a_secret, unquoted
+from headrace.sql.starts import Inner, Readers, Start, nests, starts
 from headrace.sql.types import pg_type_text
 from headrace.sql.values import parse_text
 
+_WITH_STARTS = (connections, control, copying, cursors, ddl, grants, roles, secrets, subscriptions)
 _REFUSED = (
     "LOCK", "VACUUM", "ANALYZE", "COMMENT", "TRUNCATE",
     "LISTEN", "NOTIFY", "CALL", "DO", "MERGE", "REFRESH", "REINDEX", "CLUSTER", "CHECKPOINT",
-    "SECURITY", "USE", "KILL",
+    "SECURITY", "USE",
 )  # fmt: skip
 
 
@@ -71,7 +73,7 @@ def _parse(script: str) -> list[st.Statement]:
 def _placed(statement: st.Statement, text: str, position: int) -> st.Statement:
     """A statement with the text that it was read from, unless that is to be kept nowhere."""
     inner = statement.statement if isinstance(statement, st.Explain) else statement
-    if isinstance(inner, (st.CreateSecret, st.AlterSecret, st.CreateRole, st.AlterRole)):
+    if inner.secret:
         text = inner.text
     return replace(statement, text=text, parsed=text, position=position)
 
@@ -97,71 +99,11 @@ def parse_query(text: str) -> Query:
     return found.query
 
 
-_STARTS: tuple[tuple[str, Callable[[Cursor], st.Statement]], ...] = (
-    ("CREATE SUBSCRIPTION", subscriptions.create_subscription),
-    ("CREATE CONNECTION", connections.create_connection),
-    ("CREATE", ddl.create),
-    ("DROP OWNED BY", grants.drop_owned),
-    ("DROP", ddl.drop),
-    ("GRANT", grants.grant),
-    ("REVOKE", grants.revoke),
-    ("REASSIGN OWNED BY", grants.reassign_owned),
-    ("ALTER DEFAULT PRIVILEGES", grants.alter_default_privileges),
-    ("ALTER SYSTEM", control.alter_system),
-    ("ALTER", ddl.alter),
-    ("SHOW", control.show),
-    ("DESCRIBE", control.describe),
-    ("DESC", control.describe),
-    ("SET", control.set_variable),
-    ("RESET", control.reset),
-    ("BEGIN", control.begin),
-    ("START TRANSACTION", control.begin),
-    ("COMMIT", partial(control.end_of, st.Commit)),
-    ("END", partial(control.end_of, st.Commit)),
-    ("ROLLBACK", partial(control.end_of, st.Rollback)),
-    ("ABORT", partial(control.end_of, st.Rollback)),
-    ("SAVEPOINT", partial(control.savepoint, "set")),
-    ("RELEASE", partial(control.savepoint, "release")),
-    ("FLUSH", partial(control.bare, st.Flush)),
-    ("WAIT", partial(control.bare, st.Wait)),
-    ("RECOVER", partial(control.bare, st.Recover)),
-    ("CANCEL", control.cancel),
-    ("KILL", control.kill),
-    ("DISCARD", control.discard),
-    ("CLOSE", control.close),
-    ("UNLISTEN", control.unlisten),
-    ("EXECUTE", control.execute),
-    ("DEALLOCATE", control.deallocate),
-)
-
-
 def _statement(cursor: Cursor) -> st.Statement:
-    for words, read in _STARTS:
-        if cursor.match(*words.split()):
-            return read(cursor)
-    if cursor.match("EXPLAIN"):
-        return _explain(cursor)
-    if cursor.match("PREPARE"):
-        return _prepare(cursor)
-    if cursor.peek("COPY"):
-        return copying.copy(cursor, _inner)
-    if subscriptions.is_declaration(cursor):
-        return subscriptions.declare(cursor)
-    if cursor.peek("DECLARE"):
-        return cursors.declare(cursor, _inner)
-    if cursor.peek("FETCH") or cursor.peek("MOVE"):
-        return cursors.fetch(cursor)
-    if control.is_promotion(cursor):
-        return control.promotion(cursor)
-    if any(cursor.peek(word) for word in ("SELECT", "WITH", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE")):
-        return _from_tree(cursor)
-    for word in _REFUSED:
-        if cursor.peek(word):
-            cursor.refuse(word)
-    cursor.fail()
+    return _READERS.read(cursor, _inner)
 
 
-def _explain(cursor: Cursor) -> st.Statement:
+def _explain(cursor: Cursor, inner: Inner) -> st.Statement:
     found: dict[str, str] = {}
     if cursor.is_symbol("("):
         cursor.expect("(")
@@ -175,7 +117,7 @@ def _explain(cursor: Cursor) -> st.Statement:
     for word in ("ANALYZE", "VERBOSE"):
         if cursor.match(word):
             found[word.lower()] = "true"
-    return st.Explain(_inner(cursor), found)
+    return st.Explain(inner(cursor), found)
 
 
 def _inner(cursor: Cursor) -> st.Statement:
@@ -187,7 +129,7 @@ def _inner(cursor: Cursor) -> st.Statement:
     return _placed(inner, cursor.text_of(rest), rest[0].start + 1)
 
 
-def _prepare(cursor: Cursor) -> st.Statement:
+def _prepare(cursor: Cursor, inner: Inner) -> st.Statement:
     if cursor.peek("TRANSACTION"):
         cursor.refuse("two-phase commit")
     name = cursor.identifier()
@@ -199,8 +141,8 @@ def _prepare(cursor: Cursor) -> st.Statement:
             types.append(None if unknown else spark_type(parse_type_tokens(cursor.sql, tokens, cursor.token)))
         cursor.expect(")")
     cursor.expect("AS")
-    prepared = _inner(cursor)
-    if not isinstance(prepared, (st.Select, st.Insert, st.Update, st.Delete)):
+    prepared = inner(cursor)
+    if not prepared.preparable:
         raise SyntaxFault("only a query, INSERT, UPDATE or DELETE can be prepared", position=prepared.position)
     return st.Prepare(name, tuple(types), prepared)
 
@@ -221,6 +163,24 @@ def _from_tree(cursor: Cursor) -> st.Statement:
     if isinstance(tree, exp.Delete):
         return _delete(tree, text, tokens[0].start)
     raise syntax_fault(cursor.sql, tokens[0])
+
+
+def _refuses(word: str) -> Start:
+    def read(cursor: Cursor) -> st.Statement:
+        cursor.refuse(word)
+
+    return starts(read, word, whole=True)
+
+
+_READERS = Readers(
+    (
+        starts(_from_tree, "SELECT", "WITH", "VALUES", "TABLE", "(", "INSERT", "UPDATE", "DELETE", whole=True),
+        nests(_explain, "EXPLAIN"),
+        nests(_prepare, "PREPARE"),
+        *(start for module in _WITH_STARTS for start in module.STARTS),
+        *map(_refuses, _REFUSED),
+    )
+)
 
 
 def _name(identifier: exp.Expr) -> str:
@@ -327,7 +287,10 @@ def _context_type(sql: str, tokens: Sequence[Token], at: int) -> str | None:
     return None
 
 
-def bind(statement: st.Statement, values: Sequence[str | None], types: Sequence[str | None]) -> st.Statement:
+_S = TypeVar("_S", bound=st.Statement)
+
+
+def bind(statement: _S, values: Sequence[str | None], types: Sequence[str | None]) -> _S:
     """The statement with every `$n` replaced by a typed literal; `values` are text-format values.
 
     A type is Spark's type string, or None to leave it to the context. Raises `InvalidText`, `InvalidDatetime` or
@@ -347,6 +310,7 @@ def bind(statement: st.Statement, values: Sequence[str | None], types: Sequence[
     if not parts:
         return statement
     bound = parse_one("".join([*parts, sql[done:]]))
+    assert isinstance(bound, type(statement))
     return replace(bound, text=sql, position=statement.position)
 
 

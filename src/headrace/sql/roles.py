@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import InvalidDatetime
@@ -10,6 +11,7 @@ from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.grants import listed_roles, role_name
 from headrace.sql.secrets import HIDDEN, spelled
+from headrace.sql.starts import starts
 
 _WORDS: Final[dict[str, tuple[str, Any] | None]] = {
     "LOGIN": ("can_login", True), "NOLOGIN": ("can_login", False),
@@ -20,11 +22,6 @@ _WORDS: Final[dict[str, tuple[str, Any] | None]] = {
     "NOREPLICATION": None, "NOBYPASSRLS": None,  # as every role
 }  # fmt: skip
 _REFUSED: Final = ("REPLICATION", "BYPASSRLS", "ROLE", "USER", "ADMIN", "SYSID")
-
-
-def is_role(cursor: Cursor) -> bool:
-    """Read `ROLE` or `USER` if it comes next."""
-    return cursor.match("ROLE") or cursor.match("USER")
 
 
 def create_role(cursor: Cursor, *, user: bool) -> st.Statement:
@@ -124,3 +121,11 @@ def _shown(name: str, options: dict[str, Any]) -> str:
     if "in_roles" in options:
         words.append("IN ROLE " + ", ".join(map(spelled, options["in_roles"])))
     return " ".join(words)
+
+
+STARTS = (
+    starts(partial(create_role, user=False), "CREATE ROLE"),
+    starts(partial(create_role, user=True), "CREATE USER"),
+    starts(alter_role, "ALTER ROLE", "ALTER USER"),
+    starts(drop_role, "DROP ROLE", "DROP USER"),
+)

@@ -12,6 +12,7 @@ from sqlglot.tokenizer_core import TokenType
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
+from headrace.sql.starts import starts
 
 HIDDEN: Final = "'***'"
 """What stands for the value in all that is kept of a statement."""
@@ -97,3 +98,6 @@ def _spelled(name: st.TableName) -> str:
 def spelled(name: str) -> str:
     """A name as it is written."""
     return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+STARTS = (starts(create_secret, "CREATE SECRET"), starts(alter_secret, "ALTER SECRET"))

@@ -55,7 +55,9 @@ class Watermark:
 class Statement:
     """Any statement: its source text, and the 1-based character position of that text in the script.
 
-    Each class says whether it `writes`: changes what others can see, which a read-only transaction must not.
+    Each class says whether it `writes`: changes what others can see, which a read-only transaction must not. Some are
+    `preparable`: PREPARE takes them, and a plan of one serves others of the same form. Some have a `secret`: their text
+    is kept nowhere, and whoever reads one gives it a text without that.
     """
 
     text: str = field(default="", compare=False)
@@ -63,11 +65,13 @@ class Statement:
     parsed: str = field(default="", compare=False)
     """What was parsed: the text, with values in the place of parameters."""
     writes: ClassVar[bool]
+    preparable: ClassVar[bool]
+    secret: ClassVar[bool]
     words: ClassVar[str]
     """What the kind of statement is called, for instance `CREATE TABLE`."""
 
-    def __init_subclass__(cls, *, writes: bool) -> None:
-        cls.writes = writes
+    def __init_subclass__(cls, *, writes: bool, preparable: bool = False, secret: bool = False) -> None:
+        cls.writes, cls.preparable, cls.secret = writes, preparable, secret
         cls.words = " ".join(re.findall("[A-Z][a-z]+", cls.__name__)).upper()
 
 
@@ -219,7 +223,7 @@ class CreateSchema(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class CreateSecret(Statement, writes=True):
+class CreateSecret(Statement, writes=True, secret=True):
     """`CREATE SECRET name WITH (backend = 'meta') AS 'value'`; its `text` has not the value."""
 
     name: TableName
@@ -228,7 +232,7 @@ class CreateSecret(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class AlterSecret(Statement, writes=True):
+class AlterSecret(Statement, writes=True, secret=True):
     """`ALTER SECRET name AS 'value'`; its `text` has not the value."""
 
     name: TableName
@@ -237,7 +241,7 @@ class AlterSecret(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class CreateRole(Statement, writes=True):
+class CreateRole(Statement, writes=True, secret=True):
     """`CREATE ROLE name`; `options` are fields of a role, the password as it was given. Its `text` has not that."""
 
     name: str
@@ -245,7 +249,7 @@ class CreateRole(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class AlterRole(Statement, writes=True):
+class AlterRole(Statement, writes=True, secret=True):
     """`ALTER ROLE name`, with options as `CreateRole` has them, or a new name. Its `text` has not the password."""
 
     name: str
@@ -361,13 +365,19 @@ class AlterColumns(Statement, writes=True):
     if_exists: bool = False
 
 
+# ---- what writes rows to a table: a `verb` for errors, and a letter for each privilege on the table that it takes.
+# What is changed or removed is read, too: by a condition, or to be counted.
+
+
 @dataclass(frozen=True)
-class Insert(Statement, writes=True):
+class Insert(Statement, writes=True, preparable=True):
     """`INSERT`; exactly one of `query` and `rows` is set, or neither for `DEFAULT VALUES`.
 
     Without a column list `columns` is empty. `on_conflict` is `ignore` for `ON CONFLICT DO NOTHING`.
     """
 
+    verb: ClassVar[str] = "insert into"
+    privileges: ClassVar[str] = "a"
     table: TableName
     columns: tuple[str, ...]
     query: Query | None = None
@@ -384,9 +394,11 @@ class Insert(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class Update(Statement, writes=True):
+class Update(Statement, writes=True, preparable=True):
     """`UPDATE`; `sources` is the SQL text of its `FROM`."""
 
+    verb: ClassVar[str] = "update"
+    privileges: ClassVar[str] = "wr"
     table: TableName
     alias: str | None
     assignments: tuple[Assignment, ...]
@@ -396,9 +408,11 @@ class Update(Statement, writes=True):
 
 
 @dataclass(frozen=True)
-class Delete(Statement, writes=True):
+class Delete(Statement, writes=True, preparable=True):
     """`DELETE`; `sources` is the SQL text of its `USING`."""
 
+    verb: ClassVar[str] = "delete from"
+    privileges: ClassVar[str] = "dr"
     table: TableName
     alias: str | None
     where: Expression | None
@@ -410,9 +424,30 @@ class Delete(Statement, writes=True):
 class CopyFrom(Statement, writes=True):
     """`COPY table [(columns)] FROM STDIN`."""
 
+    verb: ClassVar[str] = "copy to"
+    privileges: ClassVar[str] = "a"
+    returning: ClassVar[None] = None
     table: TableName
     columns: tuple[str, ...]
     format: CopyFormat
+
+
+@dataclass(frozen=True)
+class CopyFromFiles(Statement, writes=True):
+    """`COPY table [(columns)] FROM 'path' (...)`."""
+
+    verb: ClassVar[str] = "copy to"
+    privileges: ClassVar[str] = "a"
+    returning: ClassVar[None] = None
+    table: TableName
+    columns: tuple[str, ...]
+    place: str
+    options: Mapping[str, str]
+    secrets: Mapping[str, TableName]
+    """Option -> the secret that it has the value of."""
+
+
+# ---- what reads
 
 
 @dataclass(frozen=True)
@@ -423,18 +458,6 @@ class CopyTo(Statement, writes=False):
     columns: tuple[str, ...]
     query: Query | None
     format: CopyFormat
-
-
-@dataclass(frozen=True)
-class CopyFromFiles(Statement, writes=True):
-    """`COPY table [(columns)] FROM 'path' (...)`."""
-
-    table: TableName
-    columns: tuple[str, ...]
-    place: str
-    options: Mapping[str, str]
-    secrets: Mapping[str, TableName]
-    """Option -> the secret that it has the value of."""
 
 
 @dataclass(frozen=True)
@@ -450,7 +473,7 @@ class CopyToFiles(Statement, writes=False):
 
 
 @dataclass(frozen=True)
-class Select(Statement, writes=False):
+class Select(Statement, writes=False, preparable=True):
     """Any query."""
 
     query: Query

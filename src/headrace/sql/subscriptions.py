@@ -8,6 +8,7 @@ from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import if_not_exists
 from headrace.sql.intervals import parse_interval
 from headrace.sql.options import options
+from headrace.sql.starts import starts
 
 LEAST_EPOCH = 10**13
 """A number from here on is an epoch; one below it is Unix time in milliseconds (it would be the year 2286)."""
@@ -105,3 +106,6 @@ def _since(cursor: Cursor) -> st.Since:
     cursor.expect("(")
     cursor.expect(")")
     return st.Since("begin" if word == "begin" else "now")
+
+
+STARTS = (starts(create_subscription, "CREATE SUBSCRIPTION"),)

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.contents import Content, MaterializedViewContent, SinkContent, TableContent
+from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.into import circle
 from headrace.coordinator.lifecycle import rows_schema
@@ -16,10 +17,10 @@ from headrace.state.changes import TableChange, stored_rows
 from headrace.state.kernels import consolidate
 
 KEYED = ObjectRecord(
-    1, "table", "public", "t", (Column("v", "int"), Column("k", "int", False), Column("w", "string", False)),
+    1, TableContent(), "public", "t", (Column("v", "int"), Column("k", "int", False), Column("w", "string", False)),
     primary_key=("k",),
 )  # fmt: skip
-LOOSE = ObjectRecord(1, "table", "public", "t", (Column("a", "int"),))
+LOOSE = ObjectRecord(1, TableContent(), "public", "t", (Column("a", "int"),))
 
 
 def stored(table: ObjectRecord, *rows: tuple[object, ...]) -> pa.RecordBatch:
@@ -85,15 +86,15 @@ class _State:
         return [r.id for r in self.objects.values() if object_id in r.depends_on]
 
 
-def made(number: int, kind: str, *below: int, into: int | None = None) -> ObjectRecord:
-    payload = {} if into is None else {INTO: into}
-    return ObjectRecord(number, kind, "public", f"o{number}", depends_on=below, payload=payload)  # type: ignore[arg-type]
+def made(number: int, content: Content, *below: int) -> ObjectRecord:
+    return ObjectRecord(number, content, "public", f"o{number}", depends_on=below)
 
 
 def test_circles_go_through_views_and_other_sinks() -> None:
+    table, view = TableContent(), MaterializedViewContent()
     state = _State(
-        made(1, "table"), made(2, "materialized_view", 1), made(3, "table"), made(4, "sink", 2, 3, into=3),
-        made(5, "materialized_view", 3), made(6, "sink", 3), made(7, "table"),
+        made(1, table), made(2, view, 1), made(3, table), made(4, SinkContent(into=3), 2, 3), made(5, view, 3),
+        made(6, SinkContent(), 3), made(7, table),
     )  # fmt: skip
 
     def way(table: int, *read: int) -> list[int]:

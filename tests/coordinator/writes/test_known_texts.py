@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from write_world import Tables
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import HeadraceError
@@ -55,7 +56,7 @@ def sessions(tmp_path: Path) -> Iterator[list[Session]]:
     db = Tables(tmp_path)
     columns = (Column("id", "bigint"), Column("i", "int"), Column("s", "smallint"), Column("t", "string"))
     for name in ("one", "two"):
-        db.c.create_relation(ObjectRecord(0, "table", "public", name, columns, primary_key=("id",)))
+        db.c.create_relation(ObjectRecord(0, TableContent(), "public", name, columns, primary_key=("id",)))
     keeper = SimpleNamespace(session=None, explained=lambda error, spark: error)
     database: Any = SimpleNamespace(
         coordinator=db.c, catalog=db.catalog, settings=db.settings, keeper=keeper, spark=None, check=lambda: None,
@@ -134,7 +135,7 @@ def test_another_table_of_that_name_is_planned_anew(sessions: list[Session]) -> 
     coordinator.drop([database.catalog.state.object_named("public", "one").id])
     assert not one.knows_text("INSERT INTO one VALUES (7, 1, 1, 'a')")
     columns = (Column("id", "bigint"), Column("x", "bigint"), Column("y", "bigint"), Column("t", "string"))
-    coordinator.create_relation(ObjectRecord(0, "table", "public", "one", columns, primary_key=("id",)))
+    coordinator.create_relation(ObjectRecord(0, TableContent(), "public", "one", columns, primary_key=("id",)))
     assert the_long_way(one, "INSERT INTO one VALUES (7, 1, 1, 'a')") == ("INSERT 0 1", None)
     assert the_short_way(one, "INSERT INTO one VALUES (8, 1, 1, 'a')") == ("INSERT 0 1", None)
 

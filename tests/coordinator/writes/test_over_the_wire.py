@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from write_world import Tables, in_threads
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.server.server import ServerThread, run_server_in_thread
@@ -34,7 +35,7 @@ class Bank:
         )  # fmt: skip
         columns = (Column("id", "int"), Column("v", "bigint"))
         self.account, self.entry = (
-            self.db.c.create_relation(ObjectRecord(0, "table", "public", name, columns, primary_key=("id",)))
+            self.db.c.create_relation(ObjectRecord(0, TableContent(), "public", name, columns, primary_key=("id",)))
             for name in ("account", "entry")
         )
         self.server: ServerThread = run_server_in_thread(lambda parameters: Session(database))

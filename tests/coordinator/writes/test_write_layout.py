@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.coordinator.writes.group import find_rows
@@ -30,7 +31,7 @@ def layout_of(columns: dict[str, str], key: tuple[str, ...] = ()) -> RowLayout:
     first = key or tuple(columns)
     rest = tuple(f for n, f in fields.items() if n not in first)
     schema = TableSchema(tuple(fields[n] for n in first), rest, WEIGHT)
-    record = ObjectRecord(1, "table", "public", "t", tuple(Column(*c) for c in columns.items()), primary_key=key)
+    record = ObjectRecord(1, TableContent(), "public", "t", tuple(Column(*c) for c in columns.items()), primary_key=key)
     return RowLayout(record, schema)
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from write_world import Tables, appends, batch, change, inserts, sets
 
+from headrace.catalog.contents import DeclaredWatermark
 from headrace.common.columns import Column, arrow_schema
 from headrace.coordinator import TableChange
 from headrace.coordinator.writes import transaction
@@ -394,7 +395,7 @@ def ids_of(db: Tables, table: int) -> list[int]:
 
 def test_late_rows_of_a_transaction_are_left_out(db: Tables) -> None:
     """What is late is decided at the commit, by the watermark before it."""
-    t = db.numbers("t", columns=TIMED, watermark={"column": "at", "delay_ms": 0}, append_only=True)
+    t = db.numbers("t", columns=TIMED, watermark=DeclaredWatermark(column="at", delay_ms=0), append_only=True)
     db.c.write(t, timed((1, 100)))
     with db.transaction() as work:
         work.change(t, timed((2, 150)))
@@ -411,7 +412,7 @@ def test_late_rows_of_a_transaction_are_left_out(db: Tables) -> None:
 
 
 def test_the_client_is_told_of_late_rows_at_the_commit(db: Tables) -> None:
-    t = db.numbers("t", columns=TIMED, watermark={"column": "at", "delay_ms": 0}, append_only=True)
+    t = db.numbers("t", columns=TIMED, watermark=DeclaredWatermark(column="at", delay_ms=0), append_only=True)
     db.c.write(t, timed((1, 100)))
     database: Any = SimpleNamespace(
         coordinator=db.c, catalog=db.catalog, settings=db.settings, keeper=SimpleNamespace(session=None), spark=None,

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from fake_database import Database
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema
 from headrace.coordinator import TableChange
@@ -33,9 +34,9 @@ class Tables(Database):
     def writer(self) -> Writer:
         return self.c.writer
 
-    def numbers(self, name: str, *, key: bool = True, columns: tuple[Column, ...] = COLUMNS, **payload: Any) -> int:
+    def numbers(self, name: str, *, key: bool = True, columns: tuple[Column, ...] = COLUMNS, **content: Any) -> int:
         return self.c.create_relation(
-            ObjectRecord(0, "table", "public", name, columns, primary_key=("id",) if key else (), payload=payload)
+            ObjectRecord(0, TableContent(**content), "public", name, columns, primary_key=("id",) if key else ())
         )
 
     def content(self, table: int) -> list[Row]:

@@ -19,11 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import Edit
-from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.records import ObjectRecord
 from headrace.common.texts import text_of
 from headrace.connectors.sinks import not_told_apart
 from headrace.coordinator.core import Core, Relation
+from headrace.coordinator.into import target_of
 from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.requests import Deferred, Part, Written
 from headrace.coordinator.writes.writer import Writer
@@ -56,7 +58,9 @@ class Handing:
         Nobody else writes to the table inside the block; `check` raises if that is not to be waited for any more.
         Raises `UndefinedTable`, `NotNullViolation`, `SinkError` for rows that the primary key does not tell apart.
         """
-        table = self.writer.table(sink.payload[INTO])
+        target = target_of(sink)
+        assert target is not None
+        table = self.writer.table(target)
         with self.writer.gate([table.id], check), ExitStack() as held:
             size, rows = sum(ref.length for ref in runs), sum(ref.rows for ref in runs)
             large = (rows > HELD_ROWS or size > HELD_BYTES) and declared(table.record) is None
@@ -112,7 +116,7 @@ def change_of(table: ObjectRecord, schema: TableSchema, rows: pa.RecordBatch, *,
     added = np.flatnonzero(weights > 0)
     inserts = take(data, np.repeat(added, weights[added]))
     _check_not_null(table, inserts)
-    ignores = not upserts and table.payload.get("on_conflict") == "ignore"
+    ignores = not upserts and table.content_as(TableContent).on_conflict == "ignore"
     if table.primary_key and not ignores and inserts.num_rows > 1:
         _check_apart(table, schema, inserts)
     gone = take(data, np.flatnonzero(weights < 0)) if upserts else None

@@ -21,6 +21,7 @@ from dataclasses import replace
 import pyarrow as pa
 from structlog import get_logger
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
@@ -110,7 +111,7 @@ class Writer:
         To be called before anything is written.
         """
         with self._core.catalog.reading() as state:
-            tables = [(o.id, t.committed_epoch) for o in state.objects_of("table") for t in state.tables_of(o.id)]
+            tables = [(o.id, t.committed_epoch) for o in state.objects_of(TableContent) for t in state.tables_of(o.id)]
         with self._lock:
             for table_id, epoch in tables:
                 self._history.note(table_id, epoch, None)
@@ -309,7 +310,7 @@ class Writer:
                 f"relation {table_id} does not exist" if name is None else f'table "{name}" does not exist',
                 hint="it was dropped meanwhile",
             )
-        if table.kind != "table" or table.schema is None:
+        if not table.writable or table.schema is None:
             raise WrongObjectType(f'"{table.name}" is not a table', hint="only tables can be written to")
         if table.dropped:
             raise UndefinedTable(f'table "{table.name}" does not exist')

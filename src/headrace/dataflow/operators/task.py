@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.faults import fault_point
+from headrace.dataflow.acknowledgements import Acknowledgement
 from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.operators.spill import run_bounded
 from headrace.dataflow.params import EpochParams, decode, property_of, secrets_property_of
@@ -165,25 +167,13 @@ class Task:
         """Let go of memory that rows on their way to the spool hold; whether there is more of it now."""
         return self._worker.buffer.make_room(nbytes)
 
-    def acknowledgement(self) -> dict[str, Any]:
+    def acknowledgement(self) -> Acknowledgement:
         """What the coordinator learns of a stage that has come to its end in one task."""
-        return {
-            "attempt": self.params.attempt,
-            "stage": self.label,
-            "partition": self.partition,
-            "task_attempt": self.attempt_number,
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "rows_written": self.rows_written,
-            "spilled_bytes": self.spilled_bytes,
-            "row_errors": self.row_errors,
-            "row_error_count": self.row_error_count,
-            "due_us": self.due_us,
-            "late_rows": self.late_rows,
-            "newest_us": self.newest_us,
-            "refs": [],
-            "io": {},
-        }
+        return Acknowledgement(
+            self.params.attempt, self.label, self.partition, self.attempt_number, self.rows_in, self.rows_out,
+            self.rows_written, self.spilled_bytes, tuple(self.row_errors), self.row_error_count, self.due_us,
+            self.late_rows, self.newest_us,
+        )  # fmt: skip
 
 
 class Labelled:
@@ -294,15 +284,14 @@ def run_stages(
             found = named(task.operator, run_bounded(stage, task, _counted(task, batches, reports.look)))
             batches = _leaving(task, found)
         yield from batches
-        acknowledgements = [task.acknowledgement() for task in tasks]
+        *first, end = [task.acknowledgement() for task in tasks]
         if inner:
             worker.buffer.flush()
             worker.spool.end(last)
         elif last not in params.inner:
             # The workers before this one have come to their ends before this one saw the end of its input.
-            acknowledgements[-1]["refs"] = [ref.to_json() for ref in _upload(worker, last)]
-        acknowledgements[-1]["io"] = worker.io()
-        acknowledge.add(acknowledgements)
+            end = replace(end, refs=tuple(_upload(worker, last)))
+        acknowledge.add([*first, replace(end, io=worker.io())])
         reports.acknowledged()
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.execution import grants, subscriptions
 from headrace.session.execution.existing import refuse_automatic
+from headrace.session.execution.handler import Handler, not_yet
 from headrace.session.names import kind_name, label
 from headrace.session.parts import parts_of
 from headrace.session.result import Notice, Result
@@ -35,7 +37,7 @@ def alter(session: Session, statement: st.AlterJob) -> Result:
         assert statement.target is not None
         grants.give(session, record, statement.target)
         return Result(tag)
-    if record.kind == "subscription" and statement.action == "set":
+    if isinstance(record.content, SubscriptionContent) and statement.action == "set":
         _keep_for(session, record, statement.options)
         return Result(tag)
     if statement.action not in ("pause", "resume", "set"):
@@ -75,3 +77,9 @@ def _left_behind(session: Session, record: ObjectRecord) -> list[Notice]:
     used = [o for o in (state.objects[i] for i in record.depends_on) if is_automatic(o)]
     text = '"{}" goes on reading the {}: to make it independent of that group, create it again'
     return [Notice(text.format(label(record), o.name)) for o in used if state.jobs[o.id].group != group]
+
+
+HANDLERS: Final = (
+    Handler(st.AlterJob, alter),
+    Handler(st.AlterColumns, not_yet),
+)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import ConnectionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.connectors import connections
 from headrace.connectors.confidential import hiding
@@ -18,6 +19,7 @@ from headrace.connectors.connections import Given
 from headrace.errors import InvalidParameter
 from headrace.session.execution import secrets
 from headrace.session.execution.existing import of_kind, taken
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.names import label
 from headrace.session.result import Result
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 TYPE: Final = "type"
-"""The option, and where the payload has it."""
+"""The option that says it; it is not among those that are stored."""
 
 
 def create_connection(session: Session, statement: st.CreateConnection) -> Result:
@@ -44,8 +46,8 @@ def create_connection(session: Session, statement: st.CreateConnection) -> Resul
         connections.check(kind, options, values)
     schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
     record = ObjectRecord(
-        0, "connection", schema, statement.name.name, definition=statement.text, options=options,
-        depends_on=secrets.dependencies(named), created_ms=now, payload={TYPE: kind}, secrets=named,
+        0, ConnectionContent(type=kind), schema, statement.name.name, definition=statement.text, options=options,
+        depends_on=secrets.dependencies(named), created_ms=now, secrets=named,
     )  # fmt: skip
     session.database.coordinator.create_relation(owned(session, record))
     return Result("CREATE CONNECTION")
@@ -71,10 +73,10 @@ def resolved(
     given = Given(dict(options), secrets.named(session, statement))
     if statement.connection is None:
         return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))
-    record = of_kind(session, statement.connection, "connection")
+    record = of_kind(session, statement.connection, ConnectionContent)
     session.rights.require("U", record)
     there = Given(dict(record.options), dict(record.secrets))
-    given = connections.joined(label(record), record.payload[TYPE], there, given)
+    given = connections.joined(label(record), record.content_as(ConnectionContent).type, there, given)
     return Resolved(given.options, given.secrets, (*secrets.dependencies(given.secrets), record.id))
 
 
@@ -83,3 +85,6 @@ def shown(session: Session, record: ObjectRecord) -> str:
     objects = session.database.catalog.state.objects
     both = record.options | {name: f"SECRET {label(objects[i])}" for name, i in record.secrets.items() if i in objects}
     return ", ".join(f"{name} = {value}" for name, value in sorted(both.items()))
+
+
+HANDLERS: Final = (Handler(st.CreateConnection, create_connection),)

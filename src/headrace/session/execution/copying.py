@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.common.identifiers import quoted_name
@@ -23,6 +24,7 @@ from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
 from headrace.session.execution.dml import default_value
+from headrace.session.execution.handler import Handler, InScript
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
 from headrace.session.execution.targets import check_not_null, is_required, target_columns, target_table
@@ -60,7 +62,7 @@ def copy_to(session: Session, statement: st.CopyTo) -> Result:
 def query_of(session: Session, name: TableName, columns: Sequence[str]) -> tuple[Query, ObjectRecord]:
     """The query for the rows of a table or view, and its record. Raises `WrongObjectType`, `InsufficientPrivilege`."""
     record = session.names().get(name)
-    if record.kind not in ("table", "materialized_view"):
+    if not record.content.keeps_rows:
         raise WrongObjectType(
             f'cannot copy from {kind_name(record)} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
         )
@@ -155,7 +157,7 @@ class _Sink:
             self.close()
 
     def _ignores(self) -> bool:
-        return bool(self._record.payload.get("on_conflict", "overwrite") == "ignore")
+        return self._record.content_as(TableContent).on_conflict == "ignore"
 
     def _little(self, transaction: Transaction) -> tuple[Result, Written | None]:
         """Write rows that are in memory."""
@@ -201,3 +203,9 @@ class _Sink:
                 file.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+HANDLERS: Final = (
+    Handler(st.CopyFrom, copy_from, script=InScript.OPENS),
+    Handler(st.CopyTo, copy_to),
+)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from headrace.catalog.contents import SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.connectors import copy_out
@@ -32,6 +33,7 @@ from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
 from headrace.session.execution.dml import default_value
+from headrace.session.execution.handler import Handler, InScript
 from headrace.session.execution.large_writes import insert_frame
 from headrace.session.execution.select import frame_of
 from headrace.session.execution.snapshots import open_snapshot
@@ -72,13 +74,13 @@ def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
     values = session.database.coordinator.secrets(named)
     read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
     offsets = _everything(session, open_source(options, read, values), statement.place)
-    files = ObjectRecord(0, "source", "", "files", columns=read, options=options)
+    files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
     given = {c.name for c in columns}
     defaults = {
         c.name: pa.array([default_value(session, record, c)], arrow_type(c.type))
         for c in record.columns if c.name not in given
     }  # fmt: skip
-    ignore = record.payload.get("on_conflict", "overwrite") == "ignore"
+    ignore = record.content_as(TableContent).on_conflict == "ignore"
 
     def run(transaction: Transaction) -> tuple[Result, None]:
         engine = session.database.engine
@@ -178,3 +180,9 @@ def _check_absolute(place: str, options: Mapping[str, str]) -> None:
     paths = [] if scheme_of(place, options) else [local_path(item.strip()) for item in place.split(",")]
     if any(not os.path.isabs(path) for path in paths):
         raise InvalidParameter("relative path not allowed for COPY with files", sqlstate="42602")
+
+
+HANDLERS: Final = (
+    Handler(st.CopyFromFiles, copy_from_files, script=InScript.OPENS),
+    Handler(st.CopyToFiles, copy_to_files),
+)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, NotSupported, OutOfBudget, TransactionError
 from headrace.session.execution import subscriptions
+from headrace.session.execution.handler import Columns, Handler, InScript, Types
 from headrace.session.execution.select import closing_if_possible, select
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
@@ -180,11 +181,13 @@ def declare_cursor(session: Session, statement: st.DeclareCursor) -> Result:
     return Result("DECLARE CURSOR", notices=result.notices)
 
 
-def columns_named(session: Session, name: str) -> list[ResultColumn]:
+def _describe_fetch(session: Session, statement: st.FetchCursor, types: Types) -> Columns:
     """The columns of the cursor of that name, of whatever kind."""
-    if session.subscription_cursors.has(name):
-        return session.subscription_cursors.get(name).columns
-    return cursor_named(session, name).columns
+    if statement.moves:
+        return None
+    if session.subscription_cursors.has(statement.name):
+        return session.subscription_cursors.get(statement.name).columns
+    return cursor_named(session, statement.name).columns
 
 
 def cursor_named(session: Session, name: str) -> OpenCursor:
@@ -235,3 +238,10 @@ def close_all(session: Session) -> None:
         cursor.close()
     for follows in session.subscription_cursors.clear():
         follows.close()
+
+
+HANDLERS: Final = (
+    Handler(st.DeclareCursor, declare_cursor, script=InScript.OPENS),
+    Handler(st.FetchCursor, fetch_cursor, _describe_fetch),
+    Handler(st.CloseCursor, close_cursor),
+)

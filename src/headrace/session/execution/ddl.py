@@ -1,21 +1,34 @@
-"""CREATE, DROP and ALTER."""
+"""CREATE of tables, sources, indexes, subscriptions and schemas, and of whatever a job keeps up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.catalog.records import INTO, ObjectRecord
+from headrace.catalog.contents import (
+    Content,
+    DeclaredWatermark,
+    IndexContent,
+    MaterializedViewContent,
+    PlannedContent,
+    SchemaContent,
+    SinkContent,
+    SourceContent,
+    TableContent,
+)
+from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.zones import Zone
 from headrace.connectors import sinks
 from headrace.connectors.confidential import hiding
+from headrace.connectors.job_options import GROUP, PARALLELISM
 from headrace.connectors.sinks import drops_retractions
 from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
-from headrace.coordinator.options import GROUP, on_error
+from headrace.coordinator.options import on_error
 from headrace.errors import (
     DatatypeMismatch,
     DuplicateObject,
@@ -31,13 +44,11 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
-from headrace.plan.stored import ON_WINDOW_CLOSE, closing_payload
-from headrace.session.defined import ZONE
-from headrace.session.execution import connections, fed, into, sharing, subscriptions, unaligned
+from headrace.session.execution import connections, fed, sharing, subscriptions
 from headrace.session.execution.as_of import check_as_of
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import TYPED, Bound, kind_name, quoted
-from headrace.session.parts import PART
+from headrace.session.names import Bound, kind_name, quoted
 from headrace.session.result import Notice, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
@@ -60,7 +71,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
-        columns = _columns(describe(session, Bound(session.localized(statement.query), session.names())))
+        columns = columns_from(describe(session, Bound(session.localized(statement.query), session.names())))
     if not columns:
         raise NotSupported("a table without columns", hint="declare at least one column")
     for column in statement.columns:
@@ -68,15 +79,15 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
             _check_default(session, column.default)
     if statement.append_only and statement.on_conflict == "overwrite":
         raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
-    payload = {
-        **_watermark(statement.watermark, columns),
-        "append_only": statement.append_only,
-        "on_conflict": statement.on_conflict or "overwrite",
-        "defaults": {c.name: c.default for c in statement.columns if c.default is not None},
-    }
+    content = TableContent(
+        watermark=_watermark(statement.watermark, columns),
+        append_only=statement.append_only,
+        on_conflict=statement.on_conflict or "overwrite",
+        defaults={c.name: c.default for c in statement.columns if c.default is not None},
+    )
     coordinator = session.database.coordinator
     table_id = coordinator.create_relation(
-        _record(session, "table", statement.name, columns, statement.text, statement.primary_key, {}, (), payload)
+        new_record(session, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
     )
     if statement.query is None:
         return Result("CREATE TABLE")
@@ -129,7 +140,8 @@ def _unlike(columns: tuple[Column, ...]) -> tuple[Column, ...]:
     return columns
 
 
-def _columns(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+def columns_from(columns: Iterable[ResultColumn], names: Sequence[str] | None = None) -> tuple[Column, ...]:
+    """The columns of a relation that is made of a query's, perhaps by other names."""
     found = list(columns)
     if names is not None and len(names) > len(found):
         raise SyntaxFault("more column names than columns in the query")
@@ -146,18 +158,18 @@ def create_source(session: Session, statement: st.CreateSource) -> Result:
     if found is not None:
         return found
     given = connections.resolved(session, statement, statement.options)
-    _define_source(session, statement, statement.name, statement.columns, given, {})
+    _define_source(session, statement, statement.name, statement.columns, given, None)
     return Result("CREATE SOURCE")
 
 
 def _define_source(
     session: Session, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
-    given: connections.Resolved, payload: Mapping[str, object],
+    given: connections.Resolved, part: str | None,
 ) -> ObjectRecord:  # fmt: skip
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
-    _check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
+    check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
     values = session.database.coordinator.secrets(named)
     columns = _declared(declared) or tuple(infer_columns(options, values))
@@ -166,8 +178,8 @@ def _define_source(
     source = open_source(options, columns, values)
     source.start_offsets()
     source.claim()
-    payload = {**payload, **_watermark(statement.watermark, columns)}
-    record = _record(session, "source", name, columns, statement.text, (), options, given.needed, payload)
+    content = SourceContent(part=part, watermark=_watermark(statement.watermark, columns))
+    record = new_record(session, content, name, columns, statement.text, (), options, given.needed)
     record = replace(record, secrets=named)
     return replace(record, id=session.database.coordinator.create_relation(record))
 
@@ -182,7 +194,7 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
     given = connections.resolved(session, statement, statement.options)
     options, key = given.options, statement.primary_key
-    of_job = {name: value for name, value in options.items() if name in ("checkpoint_group", "parallelism")}
+    of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
     declared = [c if c.name in key else replace(c, not_null=False) for c in statement.columns] if key else []
     if key and not feeds(options):
@@ -198,14 +210,13 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         )
     options = settled(options)
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
-    part = {PART: statement.name.name}
     given = replace(given, options=options)
-    source = _define_source(session, statement, hidden, declared or statement.columns, given, part)
+    source = _define_source(session, statement, hidden, declared or statement.columns, given, statement.name.name)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
-        payload: dict[str, object] = {"spark_sql": text}
-        create_planned(session, statement.name, text, payload, statement.text, of_job, (source.id,))
+        content = MaterializedViewContent(spark_sql=text)
+        create_planned(session, statement.name, text, content, statement.text, of_job, (source.id,))
     except BaseException as error:
         with suppress(HeadraceError):
             left = fed.drop(session, [source])
@@ -219,7 +230,7 @@ _HARMLESS = ("datagen", "nexmark", "blackhole")
 """Connectors that reach nothing outside of the server."""
 
 
-def _check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
+def check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
     """Raise `InsufficientPrivilege` for a connector that reaches more than the role may."""
     if options.get("connector") not in _HARMLESS:
         session.rights.require_member(role, action)
@@ -234,10 +245,10 @@ def _check_default(session: Session, text: str) -> None:
         raise
 
 
-def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dict[str, object]:
+def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> DeclaredWatermark | None:
     """What is stored of `WATERMARK FOR`. Raises `UndefinedColumn`, `DatatypeMismatch`, `NotSupported`."""
     if watermark is None:
-        return {}
+        return None
     column = next((c for c in columns if c.name == watermark.column), None)
     if column is None:
         raise UndefinedColumn(f'column "{watermark.column}" does not exist')
@@ -248,83 +259,7 @@ def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> dic
             f"the watermark {watermark.expression}",
             hint=f"write {column.name} - INTERVAL '...', the interval positive and without months or years",
         )
-    return {
-        "watermark": {"column": column.name, "delay_ms": watermark.delay_ms, "expression": watermark.expression}
-    }  # fmt: skip
-
-
-def create_view(session: Session, statement: st.CreateView) -> Result:
-    """CREATE VIEW: its query is put in place of its name."""
-    if statement.or_replace or statement.temporary:
-        raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
-    if found is not None:
-        return found
-    names = session.names()
-    bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
-    columns = _columns(describe(session, bound), statement.columns)
-    payload = {"query": statement.query.text, "search_path": list(names.search_path), TYPED: bound.typed}
-    session.database.coordinator.create_relation(
-        _record(session, "view", statement.name, columns, statement.text, (), {}, bound.dependencies(), payload)
-    )
-    return Result("CREATE VIEW")
-
-
-def create_materialized_view(session: Session, statement: st.CreateMaterializedView) -> Result:
-    """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
-    tag = "CREATE MATERIALIZED VIEW"
-    if statement.or_replace:
-        raise NotSupported("OR REPLACE", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, tag)
-    if found is not None:
-        return found
-    bound = Bound(session.localized(statement.query), session.names())
-    text = planned_text(bound, statement.columns)
-    options = dict(statement.options)
-    # What waits for windows to close needs the watermark that its joins pass on.
-    if session.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
-        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
-        return Result(tag)
-    create_planned(
-        session,
-        statement.name,
-        text,
-        {"spark_sql": text, **closing_payload(statement.emit_on_window_close)},
-        statement.text,
-        options,
-        bound.dependencies(),
-    )
-    return Result(tag)
-
-
-def create_sink(session: Session, statement: st.CreateSink) -> Result:
-    """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
-    if found is not None:
-        return found
-    bound = sink_query(session, statement)
-    if statement.into is not None:
-        return _create_sink_into(session, statement, bound)
-    text, given = planned_text(bound, None), connections.resolved(session, statement, sinks.spelled(statement.options))
-    _check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
-    payload = {"spark_sql": text, **closing_payload(statement.emit_on_window_close)}
-    create_planned(
-        session, statement.name, text, payload, statement.text, given.options,
-        (*bound.dependencies(), *given.needed), "sink", given.secrets,
-    )  # fmt: skip
-    return Result("CREATE SINK")
-
-
-def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) -> Result:
-    """CREATE SINK ... INTO a table."""
-    wanted = into.into_table(session, statement)
-    text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
-    payload = {"spark_sql": text, INTO: wanted.target.id, **closing_payload(statement.emit_on_window_close)}
-    needed = (*bound.dependencies(), wanted.target.id)
-    create_planned(
-        session, statement.name, text, payload, statement.text, wanted.options, needed, "sink", planned=wanted.planned
-    )
-    return Result("CREATE SINK")
+    return DeclaredWatermark(column=column.name, delay_ms=watermark.delay_ms, expression=watermark.expression)
 
 
 def create_index(session: Session, statement: st.CreateIndex) -> Result:
@@ -333,7 +268,7 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     if found is not None:
         return found
     target = session.names().get(statement.table)
-    if target.kind not in ("table", "materialized_view"):
+    if not target.content.keeps_rows:
         raise WrongObjectType(
             f'"{statement.table}" is a {kind_name(target)}: indexes are on tables and materialized views'
         )
@@ -356,19 +291,9 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     rest = [n for n in statement.include or names if n not in statement.columns]
     columns = ", ".join(quoted(n) for n in [*statement.columns, *dict.fromkeys(rest)])
     text = f"SELECT {columns} FROM `r{target.id}`"
-    payload = {"spark_sql": text, "on": target.id, "key": list(statement.columns)}
-    create_planned(session, statement.name, text, payload, statement.text, {}, (target.id,), "index")
+    content = IndexContent(spark_sql=text, on=target.id, key=tuple(statement.columns))
+    create_planned(session, statement.name, text, content, statement.text, {}, (target.id,))
     return Result("CREATE INDEX")
-
-
-def sink_query(session: Session, statement: st.CreateSink) -> Bound:
-    """The query whose changes go into a sink."""
-    query = statement.query
-    if query is None:
-        assert statement.source is not None
-        parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
-        query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
-    return Bound(session.localized(query), session.names())
 
 
 def _check_delivery(plan: ViewPlan) -> None:
@@ -409,8 +334,8 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 
 
 def create_planned(
-    session: Session, name: TableName, query: object, payload: dict[str, object], definition: str,
-    options: dict[str, str], depends_on: Sequence[int], kind: str = "materialized_view",
+    session: Session, name: TableName, query: object, content: PlannedContent, definition: str,
+    options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
     """Plan a query (Spark SQL or a DataFrame), create its view or sink, and wait as the session wants. The new id.
@@ -418,29 +343,30 @@ def create_planned(
     `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
     """
     database = session.database
-    closing = bool(payload.get(ON_WINDOW_CLOSE))
     confidential = dict(named or {})
 
     def made(arrangements: frozenset[int]) -> ViewPlan:
         plan = session.planner.plan(
-            query, on_window_close=closing, arrangements=arrangements, on_error=on_error(options)
-        )
+            query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
+            on_error=on_error(options),
+        )  # fmt: skip
         if planned is not None:
             return planned(plan)
-        if kind == "index":
-            return plan.keyed(len(payload["key"]))  # type: ignore[arg-type]
-        if kind == "sink":
+        if isinstance(content, IndexContent):
+            return plan.keyed(len(content.key))
+        if isinstance(content, SinkContent):
             plan = plan.into(options)
             _check_delivery(plan)
             _check_append_only(plan)
             _try_sink(session, options, plan, confidential)
         return plan
 
-    own = in_group(session, options, alone=kind == "sink" and (planned is not None or sinks.delivers(options)))
+    alone = isinstance(content, SinkContent) and (content.into is not None or sinks.delivers(options))
+    own = in_group(session, options, alone=alone)
     with sharing.arranged(session, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
-        described = {**payload, "append_only": plan.append_only}
-        record = _record(session, kind, name, plan.columns, definition, (), own, upstreams, described)
+        described = replace(content, append_only=plan.append_only)
+        record = new_record(session, described, name, plan.columns, definition, (), own, upstreams)
         view_id = database.coordinator.create_view(replace(record, secrets=confidential), plan)
     if not session.variables.is_on("background_ddl"):
         _wait(session, view_id)
@@ -453,7 +379,7 @@ def in_group(session: Session, options: Mapping[str, str], *, alone: bool) -> di
     `alone`: it delivers by epochs of its own, so it checkpoints for itself unless told otherwise.
     """
     group = "own" if alone else session.variables.get("default_checkpoint_group")
-    return {"checkpoint_group": group, **options} if group else dict(options)
+    return {GROUP: group, **options} if group else dict(options)
 
 
 def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:
@@ -501,21 +427,40 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
         raise InsufficientPrivilege(
             "permission denied to create schema", hint="ALTER ROLE ... CREATEDB lets a role make schemas."
         )
-    session.database.coordinator.create_relation(owned(session, ObjectRecord(0, "schema", "", statement.name)))
+    session.database.coordinator.create_relation(owned(session, ObjectRecord(0, SchemaContent(), "", statement.name)))
     return Result("CREATE SCHEMA")
 
 
-def _record(
-    session: Session, kind: str, name: TableName, columns: Sequence[Column], definition: str,
-    primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int], payload: Mapping[str, object],
+def _in_zone(content: Content, zone: Zone) -> Content:
+    """The content with the zone in which its query or its defaults are meant for ever; UTC is not written down."""
+    if zone.is_plain:
+        return content
+    if isinstance(content, (MaterializedViewContent, SinkContent)):
+        return replace(content, time_zone=zone.name)
+    if isinstance(content, TableContent) and content.defaults:
+        return replace(content, time_zone=zone.name)
+    return content
+
+
+def new_record(
+    session: Session, content: Content, name: TableName, columns: Sequence[Column], definition: str,
+    primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int],
 ) -> ObjectRecord:  # fmt: skip
+    """The record of an object that the session creates now, and owns."""
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
-    kept = kind in ("materialized_view", "sink") or bool(payload.get("defaults"))
-    if kept and not session.zone.is_plain:
-        payload = {**payload, ZONE: session.zone.name}
+    content = replace(_in_zone(content, session.zone), pipeline=session.pipeline)
     made = ObjectRecord(
-        0, kind, schema, name.name, tuple(columns), definition, tuple(primary_key), options, tuple(depends_on), now,  # type: ignore[arg-type]
-        {**payload, **session.labels},
+        0, content, schema, name.name, tuple(columns), definition,
+        tuple(primary_key), options, tuple(depends_on), now,
     )  # fmt: skip
     return owned(session, made)
+
+
+HANDLERS: Final = (
+    Handler(st.CreateTable, create_table),
+    Handler(st.CreateSource, create_source),
+    Handler(st.CreateIndex, create_index),
+    Handler(st.CreateSubscription, create_subscription),
+    Handler(st.CreateSchema, create_schema),
+)

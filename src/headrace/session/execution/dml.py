@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.layout import Key
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.coordinator.writes.requests import Written as Runs
-from headrace.errors import (
-    NotSupported,
-    SyntaxFault,
-)
+from headrace.errors import HeadraceError, NotSupported, SyntaxFault
+from headrace.plan.catalyst.running import stream
 from headrace.session.defined import declared_zone
-from headrace.session.engine import columns_of, stream
+from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
+from headrace.session.execution.handler import Columns, Handler, InScript, Server, Types
 from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
-from headrace.session.execution.row_writes import key_wanted, plan_rows, run_plan
+from headrace.session.execution.row_writes import RowChange, key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_not_null, ignores, plain_items, target_columns, target_table
@@ -34,13 +35,15 @@ from headrace.session.result import Result, ResultColumn
 from headrace.session.transactions import Transaction, Written, late_rows, run_writing
 from headrace.sql import statements as st
 from headrace.sql.dml import DEFAULT, Returning, delete_query, update_query
-from headrace.sql.parser import parse_query
+from headrace.sql.parser import bind, parse_query
 from headrace.sql.query import Query
 from headrace.sql.statements import TableName
 from headrace.state.changes import Delta, TableChange
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
+
+S = TypeVar("S", st.Insert, st.Update, st.Delete)
 
 
 def insert(session: Session, statement: st.Insert) -> Result:
@@ -120,7 +123,7 @@ def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Colum
         literal = statement.literal_rows(types, session.zone)
         if literal is not None:
             return _from_literals(session, record, targets, literal)
-        defaults = [record.payload.get("defaults", {}).get(c.name) for c in targets]
+        defaults = [record.content_as(TableContent).defaults.get(c.name) for c in targets]
         names = [c.name for c in targets]
         return _from_query(
             session, record, targets[:width], statement.rows.query(types, defaults, names, declared_zone(record))
@@ -147,7 +150,7 @@ def _from_literals(
 
 def default_value(session: Session, record: ObjectRecord, column: Column) -> object:
     """The value of a column that an INSERT leaves out."""
-    text = record.payload.get("defaults", {}).get(column.name)
+    text = record.content_as(TableContent).defaults.get(column.name)
     if text is None:
         return None
     zone = declared_zone(record)
@@ -191,7 +194,7 @@ def update(session: Session, statement: st.Update) -> Result:
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
-    query = update_query(statement, names, record.payload.get("defaults", {}), declared_zone(record))
+    query = update_query(statement, names, record.content_as(TableContent).defaults, declared_zone(record))
     assigned = [a.column for a in statement.assignments]
     targets = [*record.columns, *(by_name[n] for n in assigned)]
 
@@ -257,7 +260,7 @@ def _replace(
 
 
 def _refuse_append_only(record: ObjectRecord, verb: str) -> None:
-    if record.payload.get("append_only"):
+    if record.content_as(TableContent).append_only:
         raise NotSupported(f'{verb} on the append-only table "{label(record)}"', hint="declare it without APPEND ONLY")
 
 
@@ -356,19 +359,58 @@ def returning_columns(session: Session, wanted: Returning, record: ObjectRecord,
         )
 
 
-def queries_of(record: ObjectRecord, statement: st.Insert | st.Update | st.Delete) -> list[Query]:
-    """The queries that a statement on a table stands for, as far as the types of its parameters follow from them."""
-    found: list[Query] = []
-    names, defaults = [c.name for c in record.columns], record.payload.get("defaults", {})
-    if isinstance(statement, st.Update):
-        found.append(update_query(statement, names, defaults, declared_zone(record)))
-    elif isinstance(statement, st.Delete):
-        found.append(delete_query(statement, names))
-    else:
-        targets = target_columns(record, statement.columns)
-        types, texts = [c.type for c in targets], [defaults.get(c.name) for c in targets]
-        if statement.rows is not None:
-            found.append(statement.rows.query(types, texts, [c.name for c in targets], declared_zone(record)))
-        elif statement.query is not None:
-            found.append(statement.query.stored_as(types))
-    return found + ([] if statement.returning is None else [statement.returning.query])
+def describe_returned(session: Session, statement: RowChange, types: Types) -> Columns:
+    """The columns of a RETURNING list."""
+    record = target_table(session, statement)
+    if types and statement.returning is not None:
+        statement = replace(statement, returning=bind(statement, [None] * len(types), types).returning)
+    if statement.returning is None:
+        return None
+    return returning_columns(session, statement.returning, record, statement.table)
+
+
+def _infer_inserted(session: Session, statement: st.Insert, types: list[str | None]) -> None:
+    """Fill in types of parameters from the columns and queries that they stand in. Raises what is wrong with those."""
+    record = target_table(session, statement)
+    targets = target_columns(record, statement.columns)
+    kinds, defaults = [c.type for c in targets], record.content_as(TableContent).defaults
+    queries: list[Query] = []
+    if statement.rows is not None:
+        texts = [defaults.get(c.name) for c in targets]
+        queries.append(statement.rows.query(kinds, texts, [c.name for c in targets], declared_zone(record)))
+    elif statement.query is not None:
+        queries.append(statement.query.stored_as(kinds))
+    _infer(session, queries, statement.returning, types)
+
+
+def _infer_updated(session: Session, statement: st.Update, types: list[str | None]) -> None:
+    with suppress(HeadraceError):  # comes up when it is run
+        record = target_table(session, statement)
+        names, defaults = [c.name for c in record.columns], record.content_as(TableContent).defaults
+        query = update_query(statement, names, defaults, declared_zone(record))
+        _infer(session, [query], statement.returning, types)
+
+
+def _infer_deleted(session: Session, statement: st.Delete, types: list[str | None]) -> None:
+    with suppress(HeadraceError):
+        query = delete_query(statement, [c.name for c in target_table(session, statement).columns])
+        _infer(session, [query], statement.returning, types)
+
+
+def _infer(session: Session, queries: list[Query], returned: Returning | None, types: list[str | None]) -> None:
+    for query in [*queries, *([] if returned is None else [returned.query])]:
+        types[:] = Bound(query, session.names()).parameter_types(types)
+
+
+def _row_handler(
+    kind: type[S], run: Callable[[Session, S], Result], infer: Callable[[Session, S, list[str | None]], None]
+) -> Handler[S]:
+    """A change of rows: it needs nothing of what views are kept up to date by."""
+    return Handler(kind, run, describe_returned, plan=plan_rows, infer=infer, asks=Server.ACTIVE, script=InScript.OPENS)
+
+
+HANDLERS: Final = (
+    _row_handler(st.Insert, insert, _infer_inserted),
+    _row_handler(st.Update, update, _infer_updated),
+    _row_handler(st.Delete, delete, _infer_deleted),
+)

@@ -1,16 +1,20 @@
-"""DROP: what goes together, in which order, and what is in its way."""
+"""DROP: what goes together, in which order, and what is in its way; and CANCEL JOBS."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
-from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, WrongObjectType
+from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic
-from headrace.session.names import RELATIONS, kind_name, label
+from headrace.session.execution.handler import Handler
+from headrace.session.execution.rows import having, rows_result
+from headrace.session.names import kind_called, kind_name, label
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -18,6 +22,8 @@ from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
+
+_CANCELLED = (("Id", "bigint"),)
 
 
 def drop(session: Session, statement: st.Drop) -> Result:
@@ -37,10 +43,24 @@ def drop(session: Session, statement: st.Drop) -> Result:
     return Result(tag, notices=[*notices, *drop_records(session, wanted, cascade=statement.cascade)])
 
 
+def cancel_jobs(session: Session, statement: st.CancelJobs) -> Result:
+    """CANCEL JOBS: drop views that are still being created."""
+    state = session.database.catalog.state
+    for job_id in statement.ids:
+        job = state.jobs.get(job_id)
+        if job is None or job.status == "created" or job.exact:
+            raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
+        session.rights.require_owner(state.objects[job_id])
+    parts = parts_of(state, statement.ids)
+    told = fed.drop(session, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
+    found = rows_result("CANCEL JOBS", _CANCELLED, [[i] for i in statement.ids])
+    return replace(found, notices=[*found.notices, *map(Notice, told)])
+
+
 def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
     """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`."""
     order, extra = _drop_order(session, wanted)
-    needed = [o for o in extra if o.kind != "index"]
+    needed = [o for o in extra if not isinstance(o.content, IndexContent)]
     if needed and not cascade:
         raise _still_needed(session, wanted, needed)
     shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
@@ -54,17 +74,17 @@ def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: b
     return notices
 
 
-def _to_drop(session: Session, kind: str, name: TableName) -> ObjectRecord | None:
-    if kind == "schema":
+def _to_drop(session: Session, word: str, name: TableName) -> ObjectRecord | None:
+    kind = kind_called(word)
+    if kind is SchemaContent:
         return session.database.catalog.state.object_named("", name.name)
-    if kind == "aggregate":
-        kind = "function"
-    if kind.replace(" ", "_") not in (*RELATIONS, "function", "secret", "subscription", "connection"):
-        raise NotSupported(f"DROP {kind.upper()}")
+    if kind is None or kind is RoleContent:  # a role is no object of a schema, and has a statement of its own
+        raise NotSupported(f"DROP {word.upper()}")
     found = session.names().find(name)
-    if found is not None and kind_name(found) != kind:
+    if found is not None and not isinstance(found.content, kind):
         raise WrongObjectType(
-            f'"{name}" is not a {kind}', hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}."
+            f'"{name}" is not a {kind.kind.replace("_", " ")}',
+            hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}.",
         )
     if found is not None:
         refuse_automatic(session, found, "dropped")
@@ -81,7 +101,8 @@ def _drop_order(session: Session, wanted: Sequence[ObjectRecord]) -> tuple[list[
         if record.id in seen:
             return
         seen.add(record.id)
-        inside = [o for o in state.objects.values() if o.schema == record.name] if record.kind == "schema" else []
+        whole = isinstance(record.content, SchemaContent)
+        inside = [o for o in state.objects.values() if o.schema == record.name] if whole else []
         for above in [*(state.objects[i] for i in state.dependents(record.id)), *inside]:
             visit(above)
         order.append(record)
@@ -106,3 +127,9 @@ def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Seque
         detail="\n".join(lines),
         hint="Use DROP ... CASCADE to drop the dependent objects too.",
     )
+
+
+HANDLERS: Final = (
+    Handler(st.Drop, drop),
+    Handler(st.CancelJobs, cancel_jobs, having(_CANCELLED)),
+)

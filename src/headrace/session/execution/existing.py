@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.catalog.contents import (
+    ConnectionContent,
+    Content,
+    FunctionContent,
+    SchemaContent,
+    SecretContent,
+    SubscriptionContent,
+)
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.errors import (
@@ -16,7 +24,7 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.session.execution import sharing
-from headrace.session.names import kind_name, label
+from headrace.session.names import kind_called, kind_name, label
 from headrace.session.result import Notice, Result
 from headrace.sql.statements import TableName
 
@@ -41,13 +49,13 @@ def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Resul
     raise error(f'{what} "{name.name}" already exists')
 
 
-def of_kind(session: Session, name: TableName, kind: str) -> ObjectRecord:
+def of_kind(session: Session, name: TableName, kind: type[Content]) -> ObjectRecord:
     """The object of a kind that a name stands for. Raises `UndefinedObject`, `WrongObjectType`."""
     found = session.names().find(name)
     if found is None:
-        raise UndefinedObject(f'{kind} "{name}" does not exist', hint=f"CREATE {kind.upper()} makes one")
-    if found.kind != kind:
-        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a {kind}')
+        raise UndefinedObject(f'{kind.kind} "{name}" does not exist', hint=f"CREATE {kind.kind.upper()} makes one")
+    if not isinstance(found.content, kind):
+        raise WrongObjectType(f'"{name}" is a {kind_name(found)}, not a {kind.kind}')
     return found
 
 
@@ -63,12 +71,13 @@ def refuse_automatic(session: Session, record: ObjectRecord, done: str) -> None:
         )
 
 
-def missing(kind: str, name: TableName) -> HeadraceError:
-    """The error of something that is not there."""
-    if kind == "schema":
+def missing(word: str, name: TableName) -> HeadraceError:
+    """The error of something that is not there, by the word that SQL has for its kind."""
+    kind = kind_called(word)
+    if kind is SchemaContent:
         return UndefinedObject(f'schema "{name.name}" does not exist', sqlstate="3F000")
-    if kind in ("function", "aggregate"):
-        return UndefinedFunction(f'{kind} "{name}" does not exist')
-    if kind in ("secret", "subscription", "connection"):
-        return UndefinedObject(f'{kind} "{name}" does not exist')
-    return UndefinedTable(f'{kind} "{name}" does not exist')
+    if kind is FunctionContent:
+        return UndefinedFunction(f'{word} "{name}" does not exist')
+    if kind in (SecretContent, SubscriptionContent, ConnectionContent):
+        return UndefinedObject(f'{word} "{name}" does not exist')
+    return UndefinedTable(f'{word} "{name}" does not exist')

@@ -62,7 +62,7 @@ def drop(session: Session, records: Sequence[ObjectRecord]) -> list[str]:
 
     Raises what `Coordinator.drop` raises; then nothing is let go of.
     """
-    discards = [_discarding(session, o) for o in records if o.kind == "source"]
+    discards = [_discarding(session, o) for o in records if o.content.external]
     session.database.coordinator.drop([o.id for o in records])
     return [text for discard in discards for text in discard()]
 

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import DefaultGrant, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import (
     DependentObjectsExist,
     InsufficientPrivilege,
     NotSupported,
     StatementError,
-    TransactionError,
     UndefinedObject,
     UndefinedTable,
     WrongObjectType,
 )
 from headrace.session.execution.dropping import drop_records
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import ordered
 from headrace.session.names import kind_name, label
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
-from headrace.session.rights import CLASSES, EVERYBODY, PRIVILEGES, Rights, class_of, default_grants, grants_of
-from headrace.session.roles import PREDEFINED, ROLES_SCHEMA, ROOT, DefaultGrant, Role, record_of
+from headrace.session.rights import CLASSES, EVERYBODY, PRIVILEGES, Rights, default_grants, grants_of
+from headrace.session.roles import PREDEFINED, ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def stored_role(session: Session, name: str) -> ObjectRecord:
     record = record_of(session.database.catalog.state, name)
     if record is None and name == ROOT:
         session.rights.require_superuser(f"change role {ROOT}")
-        made = ObjectRecord(
-            0, "role", ROLES_SCHEMA, ROOT, payload=Role(ROOT).payload, created_ms=session.database.now_ms()
-        )
+        made = ObjectRecord(0, Role(ROOT).content, ROLES_SCHEMA, ROOT, created_ms=session.database.now_ms())
         session.database.coordinator.create_relation(made)
         record = record_of(session.database.catalog.state, name)
     if record is None:
@@ -140,7 +139,7 @@ def _objects(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
         record = session.names().find(name)
         if record is None:
             raise _missing(statement.kind, name)
-        if class_of(record) != statement.kind:
+        if record.content.granted_as != statement.kind:
             raise WrongObjectType(f'"{name}" is a {kind_name(record)}, not a {statement.kind}')
         yield record
 
@@ -151,7 +150,8 @@ def _all_in(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
         if schema != "public":
             schema_record(session, schema)
     for record in state.objects.values():
-        meant = record.schema in statement.schemas and class_of(record) == statement.kind and not is_part(record)
+        of_class = record.content.granted_as == statement.kind
+        meant = record.schema in statement.schemas and of_class and not is_part(record)
         if meant and (statement.only is None or record.kind == statement.only):
             yield record
 
@@ -168,7 +168,7 @@ def schema_record(session: Session, name: str) -> ObjectRecord:
     record = state.object_named("", name)
     if record is None and name == "public":
         session.rights.require_superuser("grant on schema public")
-        made = session.database.coordinator.create_relation(ObjectRecord(0, "schema", "", name))
+        made = session.database.coordinator.create_relation(ObjectRecord(0, SchemaContent(), "", name))
         return session.database.catalog.state.objects[made]
     if record is None:
         raise UndefinedObject(f'schema "{name}" does not exist', sqlstate="3F000")
@@ -198,7 +198,7 @@ def alter_default_privileges(session: Session, statement: st.AlterDefaultPrivile
                 had = set(found.get(key, "" if schema else default_grants(statement.kind, "").get(str(grantee), "")))
                 found[key] = ordered(had - set(letters) if statement.revoked else had | set(letters))
         defaults = tuple(DefaultGrant(*key, letters) for key, letters in found.items())
-        return replace(record, payload=replace(role, defaults=defaults).payload)
+        return replace(record, content=replace(role, defaults=defaults).content)
 
     session.database.coordinator.alter_objects([r.id for r in records], change, _said(session, statement))
     return Result("ALTER DEFAULT PRIVILEGES")
@@ -230,7 +230,7 @@ def grant_role(session: Session, statement: st.GrantRole) -> Result:
                 found[number] = False
             elif not statement.admin:
                 found.pop(number, None)
-        return replace(record, payload=replace(role, member_of=found).payload)
+        return replace(record, content=replace(role, member_of=found).content)
 
     session.database.coordinator.alter_objects([m.id for m in members], change, _said(session, statement))
     return Result("REVOKE ROLE" if statement.revoked else "GRANT ROLE", notices=notices)
@@ -357,8 +357,6 @@ def set_role(session: Session, statement: st.SetRole) -> Result:
     if name is not None and name != session.authenticated:
         _check_becoming(session, name, statement.session)
     if statement.session:
-        if session.transaction is not None:
-            raise TransactionError("SET SESSION AUTHORIZATION cannot run inside a transaction block", sqlstate="25001")
         session.become(name, None)
     else:
         session.become(session.user, name, local=statement.local)
@@ -368,7 +366,7 @@ def set_role(session: Session, statement: st.SetRole) -> Result:
 def _check_becoming(session: Session, name: str, authorization: bool) -> None:
     state = session.database.catalog.state
     record = record_of(state, name)
-    if record is None and name != ROOT and state.objects_of("role"):
+    if record is None and name != ROOT and state.objects_of(RoleContent):
         raise UndefinedObject(f'role "{name}" does not exist')
     first = Rights(state, session.authenticated if authorization else session.user)
     if first.superuser or (not authorization and name == session.user):
@@ -377,3 +375,13 @@ def _check_becoming(session: Session, name: str, authorization: bool) -> None:
         raise InsufficientPrivilege("permission denied to set session authorization")
     if record is None or record.id not in first.settable:
         raise InsufficientPrivilege(f'permission denied to set role "{name}"')
+
+
+HANDLERS: Final = (
+    Handler(st.Grant, grant),
+    Handler(st.GrantRole, grant_role),
+    Handler(st.AlterDefaultPrivileges, alter_default_privileges),
+    Handler(st.ReassignOwned, reassign_owned),
+    Handler(st.DropOwned, drop_owned),
+    Handler(st.SetRole, set_role, outside=lambda statement: "SET SESSION AUTHORIZATION" if statement.session else None),
+)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
+from headrace.connectors.job_options import GROUP
 from headrace.connectors.options import OptionReader
-from headrace.connectors.sinks import TYPES
+from headrace.connectors.sinks import SINK_OPTIONS, TYPES
 from headrace.coordinator.watermarks import declared
 from headrace.errors import InvalidParameter, NotNullViolation, NotSupported, SyntaxFault, WrongObjectType
 from headrace.plan.planner import ViewPlan
@@ -20,11 +22,6 @@ from headrace.sql import statements as st
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-
-_OPTIONS = (
-    "type", "primary_key", "force_append_only", "snapshot", "checkpoint_group", "parallelism", "checkpoint_interval_ms",
-    "max_rows_per_epoch", "on_error",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,32 +54,32 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
     """What a statement says. Raises `WrongObjectType`, `InsufficientPrivilege`, `InvalidParameter`, `NotSupported`."""
     assert statement.into is not None
     target = session.names().get(statement.into)
-    if target.kind != "table":
+    if not target.content.writable:
         raise WrongObjectType(
             f'cannot put the changes into {kind_name(target)} "{label(target)}"', hint="Only tables can be written to."
         )
     options = dict(statement.options)
     if statement.secrets or statement.connection is not None:
         raise InvalidParameter("a sink into a table has no connector, so no secret and no connection")
-    unknown = next((name for name in options if name not in _OPTIONS), None)
+    unknown = next((name for name in options if name not in SINK_OPTIONS), None)
     if unknown is not None:
         raise InvalidParameter(
-            f"unknown option {unknown} of a sink into a table", hint=f"options: {', '.join(sorted(_OPTIONS))}"
+            f"unknown option {unknown} of a sink into a table", hint=f"options: {', '.join(sorted(SINK_OPTIONS))}"
         )
     reader, keyed = OptionReader(options), bool(target.primary_key)
     for name in ("force_append_only", "snapshot"):
         reader.boolean(name, False)
-    fixed = bool(target.payload.get("append_only"))
+    fixed = target.content_as(TableContent).append_only
     kind = reader.choice("type", TYPES, "upsert" if keyed and not fixed else "append-only")
     session.rights.require("awd" if kind == "upsert" else "a", target)
     _check_type(target, kind, options)
-    if options.pop("checkpoint_group", "own") != "own":
+    if options.pop(GROUP, "own") != "own":
         raise NotSupported("option checkpoint_group of a sink into a table", hint="it has a group of its own")
     return IntoTable(target, {**options, "type": kind})
 
 
 def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> None:
-    fixed, key = bool(target.payload.get("append_only")), target.primary_key
+    fixed, key = target.content_as(TableContent).append_only, target.primary_key
     name = label(target)
     if fixed and key:
         raise NotSupported(f'a sink into "{name}", which is APPEND ONLY and has a primary key')
@@ -93,7 +90,7 @@ def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> 
         raise InvalidParameter(
             f'a sink of type upsert into "{name}", which has no primary key', hint="set type to append-only"
         )
-    if kind == "upsert" and target.payload.get("on_conflict") == "ignore":
+    if kind == "upsert" and target.content_as(TableContent).on_conflict == "ignore":
         raise NotSupported(
             f'a sink of type upsert into "{name}", which is ON CONFLICT IGNORE', hint="set type to append-only"
         )
@@ -123,7 +120,7 @@ def rows_text(session: Session, statement: st.CreateSink, bound: Bound, target: 
     for column in ordered:
         if column.name in places:
             continue
-        if column.name in target.payload.get("defaults", {}):
+        if column.name in target.content_as(TableContent).defaults:
             raise NotSupported(
                 f'a sink that leaves out the column "{column.name}", which has a DEFAULT', hint="give it in the query"
             )

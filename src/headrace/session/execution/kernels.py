@@ -20,7 +20,7 @@ from headrace.coordinator.writes.layout import Key
 from headrace.dataflow.kernels import register
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.dataflow.queries import KernelQuery, kernel_query
-from headrace.plan.bridge import Bridge
+from headrace.plan.catalyst.bridge import Bridge
 from headrace.session.engine import columns_of
 from headrace.session.execution.select import compute
 from headrace.session.execution.snapshots import open_snapshot
@@ -196,7 +196,7 @@ def _only_table(bound: Bound) -> tuple[ObjectRecord | None, bool]:
     if not targets:
         return None, True
     only = targets[0]
-    plain = isinstance(only, ObjectRecord) and only.kind == "table" and len(selects) == 1
+    plain = isinstance(only, ObjectRecord) and only.content.writable and len(selects) == 1
     return (only, True) if plain and isinstance(only, ObjectRecord) else (None, False)
 
 

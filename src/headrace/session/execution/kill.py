@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import InsufficientPrivilege
+from headrace.session.execution.handler import Handler
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 
@@ -24,3 +25,6 @@ def kill(session: Session, statement: st.Kill) -> Result:
         )
     found.cancel()
     return Result("KILL")
+
+
+HANDLERS: Final = (Handler(st.Kill, kill),)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
-from headrace.session.rights import class_of, default_grants
+from headrace.session.rights import default_grants
 from headrace.session.roles import Role, record_of
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ def ordered(letters: Iterable[str]) -> str:
 
 def owned(session: Session, record: ObjectRecord) -> ObjectRecord:
     """A new object as its maker's, with what that grants by default."""
-    rights, kind = session.rights, class_of(record)
+    rights, granted_as = session.rights, record.content.granted_as
     record = replace(record, owner=rights.owner_id)
-    if kind is None:
+    if granted_as is None:
         return record
     own = record_of(rights.state, rights.name)
-    given = [g for g in (Role.of(own).defaults if own is not None else ()) if g.kind == kind]
-    found = default_grants(record.kind, record.name)
+    given = [g for g in (Role.of(own).defaults if own is not None else ()) if g.kind == granted_as]
+    found = default_grants(granted_as, record.name)
     for grant in given:
         if not grant.schema:  # which says all that there is, others add to it
             found[str(grant.grantee)] = grant.letters
@@ -35,4 +35,4 @@ def owned(session: Session, record: ObjectRecord) -> ObjectRecord:
         if grant.schema and grant.schema == record.schema:
             found[str(grant.grantee)] = ordered({*found.get(str(grant.grantee), ""), *grant.letters})
     found = {grantee: letters for grantee, letters in found.items() if letters}
-    return replace(record, grants=found) if given and found != default_grants(record.kind, record.name) else record
+    return replace(record, grants=found) if given and found != default_grants(granted_as, record.name) else record

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.errors import EpochTooOld, SnapshotUnavailable
@@ -95,9 +96,10 @@ def key_scan(
     if session.has_changed(target.id):
         return None  # an index does not know what the transaction has written
     wanted = {*names, *equal}
-    for index in session.database.catalog.state.objects_of("index"):
-        fits = set(index.payload["key"]) <= set(equal) and wanted <= {c.name for c in index.columns}
-        if index.payload["on"] == target.id and fits:
+    for index in session.database.catalog.state.objects_of(IndexContent):
+        content = index.content_as(IndexContent)
+        fits = set(content.key) <= set(equal) and wanted <= {c.name for c in index.columns}
+        if content.on == target.id and fits:
             try:
                 found = session.database.coordinator.snapshot([index.id, target.id], at=own.as_of)
             except (EpochTooOld, SnapshotUnavailable):  # it is being created, or far behind

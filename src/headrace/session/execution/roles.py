@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.scram import Verifier
@@ -19,6 +19,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session.execution.grants import check_droppable, granted_role, require_admin, role_meant
+from headrace.session.execution.handler import Handler
 from headrace.session.result import Notice, Result
 from headrace.session.roles import ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
@@ -57,7 +58,7 @@ def _let_in(session: Session, maker: int, name: str) -> None:
 
     def change(record: ObjectRecord) -> ObjectRecord:
         role = Role.of(record)
-        return replace(record, payload=replace(role, member_of={**role.member_of, number: True}).payload)
+        return replace(record, content=replace(role, member_of={**role.member_of, number: True}).content)
 
     session.database.coordinator.alter_objects([maker], change, "has made a role")
 
@@ -91,7 +92,7 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
 
     def altered(found: ObjectRecord) -> ObjectRecord:
         role = _changed(Role.of(found), statement.options, session.zone)
-        return replace(found, name=statement.target or found.name, payload=role.payload)
+        return replace(found, name=statement.target or found.name, content=role.content)
 
     session.database.coordinator.alter_objects([record.id], altered, "was changed")
     return Result("ALTER ROLE")
@@ -142,9 +143,7 @@ def drop_role(session: Session, statement: st.DropRole) -> Result:
 
 
 def _create(session: Session, role: Role) -> None:
-    record = ObjectRecord(
-        0, "role", ROLES_SCHEMA, role.name, payload=role.payload, created_ms=session.database.now_ms()
-    )
+    record = ObjectRecord(0, role.content, ROLES_SCHEMA, role.name, created_ms=session.database.now_ms())
     session.database.coordinator.create_relation(record)
 
 
@@ -169,3 +168,10 @@ def _verifier(password: str) -> str:
             "this is no SCRAM-SHA-256 verifier", hint="Give the password itself, or a whole verifier."
         )
     return Verifier.of(password).text
+
+
+HANDLERS: Final = (
+    Handler(st.CreateRole, create_role),
+    Handler(st.AlterRole, alter_role),
+    Handler(st.DropRole, drop_role),
+)

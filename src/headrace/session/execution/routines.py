@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from sqlglot import exp
 
+from headrace.catalog.contents import FunctionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import (
     DependentObjectsExist,
@@ -16,6 +18,7 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session import functions
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
 from headrace.session.names import kind_name, label
@@ -36,7 +39,7 @@ def create_function(session: Session, statement: st.CreateFunction) -> Result:
     """CREATE FUNCTION and CREATE AGGREGATE."""
     tag = "CREATE AGGREGATE" if statement.aggregate else "CREATE FUNCTION"
     made = create(
-        session, statement.name, lambda: functions.payload_of(statement), statement.text,
+        session, statement.name, lambda: functions.content_of(statement), statement.text,
         if_not_exists=statement.if_not_exists, or_replace=statement.or_replace,
     )  # fmt: skip
     notices = [] if made else [Notice(f'function "{statement.name}" already exists, skipping', "NOTICE", "42723")]
@@ -44,10 +47,10 @@ def create_function(session: Session, statement: st.CreateFunction) -> Result:
 
 
 def create(
-    session: Session, name: TableName, payload_of: Callable[[], dict[str, Any]], definition: str, *,
+    session: Session, name: TableName, content_of: Callable[[], FunctionContent], definition: str, *,
     if_not_exists: bool = False, or_replace: bool = False,
 ) -> bool:  # fmt: skip
-    """Store a function and make it known; whether it was made. Raises `DuplicateObject` and what the payload raises."""
+    """Store a function and make it known; whether it was made. Raises `DuplicateObject`, and what `content_of` does."""
     database = session.database
     session.rights.require_member("pg_execute_server_program", "create a function: its code runs in the server")
     schema = name.schema or session.names().schema
@@ -55,26 +58,25 @@ def create(
         raise UndefinedObject(f'schema "{name.schema}" does not exist', sqlstate="3F000")
     session.rights.require_new(schema)
     old = database.catalog.state.object_named(schema, name.name)
-    if old is not None and old.kind == "function" and if_not_exists:
+    is_function = old is not None and isinstance(old.content, FunctionContent)
+    if is_function and if_not_exists:
         return False
-    if old is not None and (old.kind != "function" or not or_replace):
-        kind = "function" if old.kind == "function" else kind_name(old)
+    if old is not None and not (is_function and or_replace):
         raise DuplicateObject(
-            f'"{name.name}" already exists: it is a {kind}',
+            f'"{name.name}" already exists: it is a {kind_name(old)}',
             hint="CREATE OR REPLACE FUNCTION replaces a function that nothing is built on"
-            if kind == "function" else "functions and relations share their names", sqlstate="42723",
+            if is_function else "functions and relations share their names", sqlstate="42723",
         )  # fmt: skip
     if old is None and _is_built_in(session, name.name):
         raise DuplicateObject(f'the function "{name.name}" is built in', hint="choose another name", sqlstate="42723")
-    payload = payload_of()
+    content = content_of()
     if old is not None:
         session.rights.require_owner(old)
-        if {k: v for k, v in old.payload.items() if k in payload} == payload:
+        if replace(old.content, pipeline=None, more={}) == content:
             return True
         _drop_old(session, old)
-    payload = {**payload, **session.labels}
-    record = ObjectRecord(0, "function", schema, name.name, definition=definition, payload=payload,
-                          created_ms=database.now_ms())  # fmt: skip
+    content = replace(content, pipeline=session.pipeline)
+    record = ObjectRecord(0, content, schema, name.name, definition=definition, created_ms=database.now_ms())
     made = database.coordinator.create_relation(owned(session, record))
     try:
         functions.register(database.spark_sessions(), database.catalog.state.objects[made])
@@ -99,7 +101,7 @@ def _drop_old(session: Session, old: ObjectRecord) -> None:
 
 def forget(session: Session, record: ObjectRecord) -> None:
     """Take a function away from Spark's sessions."""
-    if record.kind == "function":
+    if isinstance(record.content, FunctionContent):
         functions.unregister(session.database.spark_sessions(), record)
 
 
@@ -117,26 +119,30 @@ def _is_built_in(session: Session, name: str) -> bool:
 
 def listed(session: Session, schemas: tuple[str, ...], fits: Callable[[str], bool]) -> list[list[object]]:
     """The rows of SHOW FUNCTIONS."""
-    found = [o for o in session.database.catalog.state.objects_of("function") if o.schema in schemas and fits(o.name)]
-    return [[o.name, *functions.signature(o), o.payload["language"], None] for o in sorted(found, key=lambda o: o.name)]
+    there = session.database.catalog.state.objects_of(FunctionContent)
+    found = sorted((o for o in there if o.schema in schemas and fits(o.name)), key=lambda o: o.name)
+    return [[o.name, *functions.signature(o), o.content_as(FunctionContent).language, None] for o in found]
 
 
 def described(session: Session, name: TableName) -> list[list[object]]:
     """The rows of DESCRIBE FUNCTION. Raises `UndefinedFunction`."""
     record = session.names().find(name)
-    if record is None or record.kind != "function":
+    if record is None or not isinstance(record.content, FunctionContent):
         raise UndefinedFunction(f'function "{name}" does not exist', hint="SHOW FUNCTIONS lists what there is")
-    payload = record.payload
+    content = record.content
     arguments, returns = functions.signature(record)
-    body = payload["source"] if payload["source"] is not None else "(a Python object, stored as a pickle)"
+    body = content.source if content.source is not None else "(a Python object, stored as a pickle)"
     kinds = {"scalar": "function", "table": "table function", "aggregate": "aggregate function"}
     return [
-        ["Kind", kinds[payload["form"]]],
+        ["Kind", kinds[content.form]],
         ["Arguments", arguments],
         ["Return Type", returns],
-        ["Language", payload["language"]],
-        ["Vectorized", payload["vectorized"] or "no"],
-        ["Volatility", "immutable" if payload["deterministic"] else "volatile"],
-        ["Strict", "yes" if payload["strict"] else "no"],
+        ["Language", content.language],
+        ["Vectorized", content.vectorized or "no"],
+        ["Volatility", "immutable" if content.deterministic else "volatile"],
+        ["Strict", "yes" if content.strict else "no"],
         ["Body", body],
     ]
+
+
+HANDLERS: Final = (Handler(st.CreateFunction, create_function),)

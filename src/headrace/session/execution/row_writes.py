@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.common.zones import UTC, Zone
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 _INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+
+
+RowChange: TypeAlias = st.Insert | st.Update | st.Delete
 
 
 @dataclass(frozen=True)
@@ -128,13 +132,11 @@ def start_plan(
     return StartedWrite(session, statement, plan, request)
 
 
-def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | None] = ()) -> RowPlan | None:
+def plan_rows(session: Session, statement: RowChange, types: Sequence[str | None] = ()) -> RowPlan | None:
     """The statement as a plan for single rows; None where it is more than that. Parameters' types may be open.
 
     Raises what is wrong with the statement in any case.
     """
-    if not isinstance(statement, (st.Insert, st.Update, st.Delete)):
-        return None
     record = target_table(session, statement)
     layout = session.database.coordinator.writer.layout(record.id)
     if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
@@ -150,26 +152,15 @@ def plan_rows(session: Session, statement: st.Statement, types: Sequence[str | N
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
             make = _insert(record, layout, statement, Scope({}, open_types, session.zone), ignore)
-            letters = letters_of(statement)
-            return RowPlan(
-                statement.table, record, "INSERT", letters, make, tuple(open_types), ignore, returned, session.zone
-            )
-        if record.payload.get("append_only"):
+        elif record.content_as(TableContent).append_only:
             return None
-        verb = "UPDATE" if isinstance(statement, st.Update) else "DELETE"
-        return RowPlan(
-            statement.table,
-            record,
-            verb,
-            letters_of(statement),
-            _change(record, layout, statement, open_types, session.zone),
-            tuple(open_types),
-            False,
-            returned,
-            session.zone,
-        )
+        else:
+            ignore, make = False, _change(record, layout, statement, open_types, session.zone)
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
+    letters = letters_of(statement)
+    words, types_found = statement.words, tuple(open_types)
+    return RowPlan(statement.table, record, words, letters, make, types_found, ignore, returned, session.zone)
 
 
 def _insert(
@@ -211,7 +202,7 @@ def _cells(
 
 
 def _default(record: ObjectRecord, name: str, kind: str) -> Run:
-    text = record.payload.get("defaults", {}).get(name)
+    text = record.content_as(TableContent).defaults.get(name)
     known, value = (True, None) if text is None else constant_value(text, kind, declared_zone(record))
     if not known:
         raise NotScalar

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import SecretContent
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import InvalidParameter
 from headrace.session.execution.existing import of_kind, taken
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
@@ -25,7 +27,7 @@ def create_secret(session: Session, statement: st.CreateSecret) -> Result:
     if found is not None:
         return found
     schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
-    record = ObjectRecord(0, "secret", schema, statement.name.name, definition=statement.text, created_ms=now)
+    record = ObjectRecord(0, SecretContent(), schema, statement.name.name, definition=statement.text, created_ms=now)
     session.database.coordinator.create_secret(owned(session, record), statement.value)
     return Result("CREATE SECRET")
 
@@ -35,7 +37,7 @@ def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
     found = session.names().find(statement.name)
     if found is None and statement.if_exists:
         return Result("ALTER SECRET", notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
-    record = of_kind(session, statement.name, "secret")
+    record = of_kind(session, statement.name, SecretContent)
     session.rights.require_owner(record)
     session.database.coordinator.alter_secret(record.id, statement.value)
     return Result("ALTER SECRET")
@@ -46,7 +48,7 @@ def named(session: Session, statement: Naming) -> dict[str, int]:
     both = sorted(set(statement.secrets) & set(statement.options))
     if both:
         raise InvalidParameter(f"option {both[0]} is given twice, once as a secret")
-    found = {option: of_kind(session, name, "secret") for option, name in statement.secrets.items()}
+    found = {option: of_kind(session, name, SecretContent) for option, name in statement.secrets.items()}
     for record in found.values():
         session.rights.require("U", record)
     return {option: record.id for option, record in found.items()}
@@ -55,3 +57,9 @@ def named(session: Session, statement: Naming) -> dict[str, int]:
 def dependencies(secrets: Mapping[str, int]) -> tuple[int, ...]:
     """The secrets, each once."""
     return tuple(sorted(set(secrets.values())))
+
+
+HANDLERS: Final = (
+    Handler(st.CreateSecret, create_secret),
+    Handler(st.AlterSecret, alter_secret),
+)

@@ -13,7 +13,8 @@ from sqlglot import exp
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
-from headrace.session.engine import columns_of, stream
+from headrace.plan.catalyst.running import stream
+from headrace.session.engine import columns_of
 from headrace.session.execution.simple import constant_row
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.introspection import asked
@@ -246,7 +247,7 @@ def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Ca
         for record in bound.relations().values():
             assert snapshot is not None
             names = pruned(record.columns, mentioned)
-            if record.kind == "source":
+            if record.content.external:
                 secrets = session.database.coordinator.secrets(record.secrets)
                 offsets = snapshot.sources.get(record.id, {})
                 frames[record.id] = engine.source_leaf(spark, record, offsets, names, secrets)

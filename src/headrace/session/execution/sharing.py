@@ -4,7 +4,7 @@ That may take an index that the system makes first (`coordinator/automatic.py` s
 created after all, because its statement fails, is cancelled or the process ends, the index goes again.
 
 An automatic index is an index like any other but for its schema (`headrace_internal`, where no user can make
-anything) and a mark in its payload. The statement makes it, waits for it, plans the view again and creates the view
+anything) and a mark in its content. The statement makes it, waits for it, plans the view again and creates the view
 under the lock of DDL, so that no drop comes between. These are two transactions: after a crash between them nobody
 uses the index, and `Lifecycle.recover` deletes it before anything else. `Lifecycle.drop` adds the automatic indexes
 that nothing uses any more to the very transaction that drops their last user.
@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from headrace.catalog.contents import IndexContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.connectors.job_options import GROUP, MAX_ROWS, PARALLELISM
 from headrace.coordinator import automatic
 from headrace.coordinator.automatic import WantedIndex, is_automatic
-from headrace.coordinator.options import GROUP
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Sharable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.session.session import Session
 
 SETTING = "streaming_use_arrangements"
-_PASSED_ON = ("parallelism", "max_rows_per_epoch")
+_PASSED_ON = (PARALLELISM, MAX_ROWS)
 """Options of a view that the index gets which is made for it."""
 
 
@@ -51,8 +52,8 @@ def usable(session: Session, options: Mapping[str, str]) -> frozenset[int]:
             return False
         return coordinator.may_read(group, index.id)
 
-    tables = {o.id for o in state.objects_of("table") if o.primary_key}
-    return frozenset(tables.union(o.id for o in state.objects_of("index") if fits(o)))
+    tables = {o.id for o in state.objects_of(TableContent) if o.primary_key}
+    return frozenset(tables.union(o.id for o in state.objects_of(IndexContent) if fits(o)))
 
 
 @contextmanager
@@ -145,13 +146,12 @@ def _make(session: Session, side: Sharable, options: Mapping[str, str]) -> int:
     rest = [c.name for c in relation.columns if c.name not in side.key]
     text = f"SELECT {', '.join(quoted(n) for n in [*side.key, *rest])} FROM `r{relation.id}`"
     plan = session.planner.plan(text).keyed(len(side.key))
-    payload = {"spark_sql": text, "on": relation.id, "key": list(side.key), automatic.AUTOMATIC: True}
+    content = IndexContent(spark_sql=text, on=relation.id, key=side.key, automatic=True)
     own = {GROUP: group, **{name: options[name] for name in _PASSED_ON if name in options}}
     name = automatic.name_of(relation, group, side)
     record = ObjectRecord(
-        0, "index", automatic.SCHEMA, name, plan.columns, f"-- {name}", (), own, (relation.id,), database.now_ms(),
-        payload,
-    )  # fmt: skip
+        0, content, automatic.SCHEMA, name, plan.columns, f"-- {name}", (), own, (relation.id,), database.now_ms()
+    )
     try:
         return database.coordinator.create_view(record, plan)
     except DuplicateTable:

@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
+from headrace.catalog.contents import (
+    ConnectionContent,
+    Content,
+    IndexContent,
+    MaterializedViewContent,
+    SchemaContent,
+    SecretContent,
+    SinkContent,
+    SourceContent,
+    SubscriptionContent,
+    TableContent,
+    ViewContent,
+)
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import arrow_type
 from headrace.config import describe_settings
-from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.options import on_error
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.defined import definition_of
-from headrace.session.execution import connections, into, routines, sharing, unaligned
-from headrace.session.execution.ddl import in_group, planned_text, sink_query
-from headrace.session.execution.select import frame_of
-from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.names import Bound, label
+from headrace.session.execution import connections, routines
+from headrace.session.execution.handler import Columns, Handler, Types
+from headrace.session.execution.rows import Heads, Rows, having, result_columns, rows_result
+from headrace.session.names import label
 from headrace.session.parts import is_part
-from headrace.session.reading.explaining import explained
-from headrace.session.reading.planning import plan_read
-from headrace.session.result import Result, ResultColumn
+from headrace.session.result import Result
 from headrace.session.system.headrace import sessions_shown, shown_error
 from headrace.sql import statements as st
 from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
-
-Heads = Sequence[tuple[str, str]]
-"""Names and Spark types of the columns of a result."""
-Rows = Sequence[Sequence[object]]
-
-
-def rows_result(tag: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Result:
-    """A result of Python values."""
-    arrays = [pa.array([row[i] for row in rows], arrow_type(kind)) for i, (_, kind) in enumerate(columns)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
-    return Result(tag, [ResultColumn(name, kind) for name, kind in columns], iter([batch]))
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
@@ -57,17 +50,15 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 def show(session: Session, statement: st.Show) -> Result:
     """SHOW of lists, definitions and settings."""
-    return rows_result("SHOW", heads(statement), _listing(statement).rows(session, statement))
+    return rows_result("SHOW", _show_heads(statement), _listing(statement).rows(session, statement))
 
 
-def heads(statement: st.Statement) -> Heads:
-    """The columns of what SHOW, DESCRIBE and EXPLAIN return."""
-    if isinstance(statement, st.Show):
-        return _listing(statement).heads or ((statement.setting or "", "string"),)
-    if isinstance(statement, st.Describe):
-        return _FUNCTION_HEADS if statement.kind == "function" else _COLUMN_HEADS
-    assert isinstance(statement, st.Explain)
-    return (("QUERY PLAN", "string"),)
+def _show_heads(statement: st.Show) -> Heads:
+    return _listing(statement).heads or ((statement.setting or "", "string"),)
+
+
+def _describe_show(session: Session, statement: st.Show, types: Types) -> Columns:
+    return result_columns(_show_heads(statement))
 
 
 @dataclass(frozen=True)
@@ -110,7 +101,7 @@ def _create(session: Session, statement: st.Show) -> Rows:
 
 def _schemas(session: Session, statement: st.Show) -> Rows:
     fits = _matcher(statement.pattern)
-    names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of("schema"))})
+    names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of(SchemaContent))})
     return [[n] for n in [*names, *session.system_schemas] if fits(n)]
 
 
@@ -118,7 +109,7 @@ def _functions(session: Session, statement: st.Show) -> Rows:
     return routines.listed(session, _searched(session, statement), _matcher(statement.pattern))
 
 
-def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
+def _relations(kind: type[Content]) -> Callable[[Session, st.Show], Rows]:
     """The names of all relations of a kind."""
 
     def rows(session: Session, statement: st.Show) -> Rows:
@@ -131,9 +122,9 @@ def _relations(kind: str) -> Callable[[Session, st.Show], Rows]:
 
 def _connections(session: Session, statement: st.Show) -> Rows:
     fits, schemas = _matcher(statement.pattern), _searched(session, statement)
-    found = [o for o in session.database.catalog.state.objects_of("connection") if o.schema in schemas and fits(o.name)]
-    ordered = sorted(found, key=lambda o: o.name)
-    return [[o.name, o.payload[connections.TYPE], connections.shown(session, o)] for o in ordered]
+    there = session.database.catalog.state.objects_of(ConnectionContent)
+    ordered = sorted((o for o in there if o.schema in schemas and fits(o.name)), key=lambda o: o.name)
+    return [[o.name, o.content_as(ConnectionContent).type, connections.shown(session, o)] for o in ordered]
 
 
 def _subscription_cursors(session: Session, statement: st.Show) -> Rows:
@@ -161,8 +152,9 @@ def _indexes(session: Session, statement: st.Show) -> Rows:
     on = session.names().get(statement.name).id if statement.name is not None else None
     schemas = _searched(session, statement)
     rows: list[list[object]] = []
-    for o in sorted(session.database.catalog.state.objects_of("index"), key=lambda o: o.name):
-        relation, key = objects[o.payload["on"]], o.payload["key"]
+    for o in sorted(session.database.catalog.state.objects_of(IndexContent), key=lambda o: o.name):
+        index = o.content_as(IndexContent)
+        relation, key = objects[index.on], index.key
         schema = relation.schema if is_automatic(o) else o.schema
         if fits(o.name) and (relation.id == on if on is not None else schema in schemas):
             include = [c.name for c in o.columns if c.name not in key]
@@ -178,7 +170,7 @@ def _columns_shown(session: Session, statement: st.Show) -> Rows:
 
 def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Rows:
     found = session.names().find(name)
-    target = found if found is not None and found.kind == "sink" else session.names().target(name)
+    target = found if found is not None and isinstance(found.content, SinkContent) else session.names().target(name)
     keys = target.primary_key if isinstance(target, ObjectRecord) else ()
     watermarks = _watermarks(target) if isinstance(target, ObjectRecord) else {}
     return [
@@ -225,15 +217,6 @@ def _progress(session: Session, statement: st.Show) -> Rows:
     ]  # fmt: skip
 
 
-def describe(session: Session, statement: st.Describe) -> Result:
-    """DESCRIBE a relation or a function."""
-    if statement.kind == "function":
-        rows: Rows = routines.described(session, statement.name)
-    else:
-        rows = _columns(session, statement.name, lambda name: True)
-    return rows_result("DESCRIBE", heads(statement), rows)
-
-
 def _texts(*names: str) -> Heads:
     return tuple((name, "string") for name in names)
 
@@ -253,9 +236,7 @@ _PROGRESS_HEADS: Heads = (
     ("Group", "string"), ("Job", "string"), ("Epoch", "bigint"), ("State", "string"), ("Running ms", "bigint"),
     ("Tasks", "string"), ("Rows in", "bigint"), ("Waiting for", "string"),
 )  # fmt: skip
-CANCELLED_HEADS: Heads = (("Id", "bigint"),)
-PROMOTED_HEADS: Heads = (("pg_promote", "boolean"),)
-"""What CANCEL JOBS returns."""
+_PLAN_HEADS: Heads = (("QUERY PLAN", "string"),)
 _EMPTY = ("cursors", "cluster")
 _LISTINGS: dict[str, Listing] = {
     "setting": Listing((), _setting),
@@ -271,80 +252,52 @@ _LISTINGS: dict[str, Listing] = {
     "processlist": Listing((("Id", "bigint"), *_texts("User", "Application", "Connected", "Transaction")), _processes),
     "databases": Listing(_texts("Name"), lambda session, statement: [["dev"]]),
     "schemas": Listing(_texts("Name"), _schemas),
-    "tables": Listing(_texts("Name"), _relations("table")),
-    "sources": Listing(_texts("Name"), _relations("source")),
-    "materialized views": Listing(_texts("Name"), _relations("materialized_view")),
-    "views": Listing(_texts("Name"), _relations("view")),
-    "sinks": Listing(_texts("Name"), _relations("sink")),
-    "secrets": Listing(_texts("Name"), _relations("secret")),
+    "tables": Listing(_texts("Name"), _relations(TableContent)),
+    "sources": Listing(_texts("Name"), _relations(SourceContent)),
+    "materialized views": Listing(_texts("Name"), _relations(MaterializedViewContent)),
+    "views": Listing(_texts("Name"), _relations(ViewContent)),
+    "sinks": Listing(_texts("Name"), _relations(SinkContent)),
+    "secrets": Listing(_texts("Name"), _relations(SecretContent)),
     "connections": Listing(_texts("Name", "Type", "Properties"), _connections),
-    "subscriptions": Listing(_texts("Name"), _relations("subscription")),
+    "subscriptions": Listing(_texts("Name"), _relations(SubscriptionContent)),
     "subscription cursors": Listing(_texts("Name", "SubscriptionName", "Position"), _subscription_cursors),
     **{what: Listing(_texts("Name"), _nothing) for what in _EMPTY},
 }
 
 
+def describe(session: Session, statement: st.Describe) -> Result:
+    """DESCRIBE a relation or a function."""
+    if statement.kind == "function":
+        rows: Rows = routines.described(session, statement.name)
+    else:
+        rows = _columns(session, statement.name, lambda name: True)
+    return rows_result("DESCRIBE", _heads_of_described(statement), rows)
+
+
+def _heads_of_described(statement: st.Describe) -> Heads:
+    return _FUNCTION_HEADS if statement.kind == "function" else _COLUMN_HEADS
+
+
+def _describe_described(session: Session, statement: st.Describe, types: Types) -> Columns:
+    return result_columns(_heads_of_described(statement))
+
+
 def explain(session: Session, statement: st.Explain) -> Result:
-    """EXPLAIN of a query, of CREATE MATERIALIZED VIEW or of CREATE SINK."""
+    """EXPLAIN of what a handler can explain."""
     inner = statement.statement
-    if not isinstance(inner, st.Select):
+    lines = session.handler(inner).explain
+    if inner.writes or lines is None:
         session.database.coordinator.refuse_writes(f"EXPLAIN {inner.words}")
         session.database.coordinator.wait_ready(session.check)
-    if isinstance(inner, st.CreateMaterializedView):
-        bound = Bound(session.localized(inner.query), session.names())
-        lines = incremental_plan(session, bound, inner.columns, inner.emit_on_window_close, inner.options)
-    elif isinstance(inner, st.CreateSink):
-        lines = sink_plan(session, inner)
-    elif isinstance(inner, st.Select):
-        planned = plan_read(session, inner.query)
-        if planned is not None:
-            lines = explained(planned.plan)
-        else:
-            lines = query_plan(session, Bound(session.localized(inner.query), session.names()))
-    else:
+    if lines is None:
         raise NotSupported(
             "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."
         )
-    return rows_result("EXPLAIN", heads(statement), [[line] for line in lines])
+    return rows_result("EXPLAIN", _PLAN_HEADS, [[line] for line in lines(session, inner)])
 
 
-def incremental_plan(
-    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False,
-    options: Mapping[str, str] | None = None,
-) -> list[str]:  # fmt: skip
-    """The operators that would keep a view of this query up to date."""
-    text = planned_text(bound, columns)
-    apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
-    joins = unaligned.explained(session, text) if apart else []
-    given = options or {}
-    shared, tolerated = sharing.usable(session, given), on_error(given)
-    plan = session.planner.plan(text, on_window_close=on_window_close, arrangements=shared, on_error=tolerated)
-    return [*plan.explain(), *sharing.explained(session, plan, given), *joins]
-
-
-def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
-    """The operators that would feed a sink."""
-    bound = sink_query(session, statement)
-    text, given = planned_text(bound, None), statement.options
-    wanted = None if statement.into is None else into.into_table(session, statement)
-    if wanted is not None:
-        text = into.rows_text(session, statement, bound, wanted.target, text)
-    else:
-        given = connections.resolved(session, statement, spelled(given)).options
-    options = in_group(session, given, alone=wanted is not None or delivers(given))
-    shared = sharing.usable(session, options)
-    closing, tolerated = statement.emit_on_window_close, on_error(options)
-    plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
-    return [
-        *(plan.into(options) if wanted is None else wanted.planned(plan)).explain(),
-        *sharing.explained(session, plan, options),
-    ]
-
-
-def query_plan(session: Session, bound: Bound) -> list[str]:
-    """Spark's physical plan."""
-    with ExitStack() as stack:
-        frame = frame_of(session, bound, open_snapshot(session, bound, stack))
-        with session.jobs.running("EXPLAIN"):
-            plan = str(frame._jdf.queryExecution().executedPlan().treeString())
-    return [line for line in plan.splitlines() if line.strip()]
+HANDLERS: Final = (
+    Handler(st.Show, show, _describe_show),
+    Handler(st.Describe, describe, _describe_described),
+    Handler(st.Explain, explain, having(_PLAN_HEADS)),
+)

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.common.epoch import COUNTER_BITS, EPOCH_START_MS, epoch_ms, from_unix_ms
 from headrace.common.identifiers import quoted_name
-from headrace.coordinator.subscriptions import RETENTION, SINCE, Feed
+from headrace.coordinator.subscriptions import Feed
 from headrace.errors import HeadraceError, InvalidParameter, ObjectMissing, UndefinedObject, WrongObjectType
 from headrace.session.execution.copying import check_lists
+from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import outrun
 from headrace.session.names import kind_name, label
 from headrace.session.result import Result, ResultColumn
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 PROGRESS: Final = "Progress"
 """What stands for the operation where COPY (SUBSCRIBE ...) tells that an epoch is complete."""
-_FOLLOWED: Final = ("table", "materialized_view")
 _ADVANCE_S: Final = 1.0
 """Seconds after which a reader that waits takes note of how far its relation is without a change."""
 _NAMES: Final = (*OPERATIONS, PROGRESS)
@@ -57,8 +58,8 @@ def subscription_of(session: Session, statement: st.CreateSubscription) -> Objec
         )
     kept = retention_ms(statement.options["retention"])
     return ObjectRecord(
-        0, "subscription", "", statement.name.name, definition=statement.text, options=dict(statement.options),
-        depends_on=(relation.id,), created_ms=session.database.now_ms(), payload={RETENTION: kept},
+        0, SubscriptionContent(retention_ms=kept), "", statement.name.name, definition=statement.text,
+        options=dict(statement.options), depends_on=(relation.id,), created_ms=session.database.now_ms(),
     )  # fmt: skip
 
 
@@ -75,12 +76,12 @@ def with_retention(record: ObjectRecord, relation: ObjectRecord, text: str) -> O
     name, source = quoted_name(record.schema, record.name), quoted_name(relation.schema, relation.name)
     spelled = text.replace("'", "''")
     definition = f"CREATE SUBSCRIPTION {name} FROM {source} WITH (retention = '{spelled}')"
-    payload = {**record.payload, RETENTION: retention_ms(text)}
-    return replace(record, definition=definition, options={**record.options, "retention": text}, payload=payload)
+    content = replace(record.content_as(SubscriptionContent), retention_ms=retention_ms(text))
+    return replace(record, content=content, definition=definition, options={**record.options, "retention": text})
 
 
 def _require_readable(session: Session, record: ObjectRecord, name: object) -> None:
-    if record.kind not in _FOLLOWED:
+    if not record.content.keeps_rows:
         raise WrongObjectType(f'"{name}" is a {kind_name(record)}: changes are those of tables and materialized views')
     session.rights.require("r", record)
 
@@ -92,12 +93,13 @@ class Reader:
         """`target` is a relation, or a subscription to one."""
         self._session = session
         objects = session.database.catalog.state.objects
-        self._subscription = target.id if target.kind == "subscription" else 0
+        subscription = target.content if isinstance(target.content, SubscriptionContent) else None
+        self._subscription = 0 if subscription is None else target.id
         self.relation = objects[target.depends_on[0]] if self._subscription else target
         self._require()
         self.feed: Feed = session.database.coordinator.feed(self.relation.id, holds=holds)
         try:
-            self.position = self._start(since, int(target.payload.get(SINCE, 0)))
+            self.position = self._start(since, 0 if subscription is None else subscription.since)
         except BaseException:
             self.feed.close()
             raise
@@ -273,7 +275,7 @@ def declare(session: Session, statement: st.DeclareSubscriptionCursor) -> Result
     found = session.names().find(statement.subscription)
     if found is None:
         raise UndefinedObject(f'subscription "{statement.subscription}" does not exist')
-    if found.kind != "subscription":
+    if not isinstance(found.content, SubscriptionContent):
         raise WrongObjectType(
             f'"{statement.subscription}" is a {kind_name(found)}',
             hint=f"CREATE SUBSCRIPTION ... FROM {label(found)} WITH (retention = '1 day')",
@@ -301,7 +303,7 @@ def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iter
 def followed(session: Session, name: st.TableName) -> ObjectRecord:
     """A relation whose changes the session may read, or a subscription, by name."""
     found = session.names().get(name)
-    if found.kind == "subscription":
+    if isinstance(found.content, SubscriptionContent):
         session.rights.require_in("U", found.schema)
     else:
         _require_readable(session, found, name)
@@ -377,6 +379,12 @@ class _Followed:
         kinds = [arrow_type(c.type) for c in self._columns[2:]]
         columns = [pa.array([epoch]), pa.array([PROGRESS]), *(pa.nulls(1, kind) for kind in kinds)]
         return pa.RecordBatch.from_arrays(columns, names=[c.name for c in self._columns])
+
+
+HANDLERS: Final = (
+    Handler(st.DeclareSubscriptionCursor, declare),
+    Handler(st.CopySubscribe, copy_subscribe),
+)
 
 
 __all__ = [

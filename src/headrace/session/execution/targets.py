@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.texts import text_of
@@ -25,28 +26,20 @@ if TYPE_CHECKING:
 
 Writing = st.Insert | st.Update | st.Delete | st.CopyFrom | st.CopyFromFiles
 """The statements that write rows to a table."""
-_VERBS = {
-    st.Insert: "insert into", st.Update: "update", st.Delete: "delete from", st.CopyFrom: "copy to",
-    st.CopyFromFiles: "copy to",
-}  # fmt: skip
-_LETTERS = {st.Insert: "a", st.Update: "wr", st.Delete: "dr", st.CopyFrom: "a", st.CopyFromFiles: "a"}
-"""The privileges that it takes. What is changed or removed is read, too: by a condition, or to be counted."""
 
 
 def letters_of(statement: Writing) -> str:
     """A letter for each privilege that a statement takes on the table that it writes to."""
-    letters = _LETTERS[type(statement)]
-    returns = not isinstance(statement, (st.CopyFrom, st.CopyFromFiles)) and statement.returning is not None
-    return letters + "r" if returns and "r" not in letters else letters
+    letters = statement.privileges
+    return letters + "r" if statement.returning is not None and "r" not in letters else letters
 
 
 def target_table(session: Session, statement: Writing) -> ObjectRecord:
     """The table to write to. Raises `WrongObjectType` for anything else, `InsufficientPrivilege`."""
-    name, verb = statement.table, _VERBS[type(statement)]
-    record = session.names().get(name)
-    if record.kind != "table":
+    record = session.names().get(statement.table)
+    if not record.content.writable:
         raise WrongObjectType(
-            f'cannot {verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
+            f'cannot {statement.verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
         )
     session.rights.require(letters_of(statement), record)
     return record
@@ -65,7 +58,7 @@ def target_columns(record: ObjectRecord, names: Sequence[str]) -> list[Column]:
 
 def ignores(record: ObjectRecord, statement: st.Insert) -> bool:
     """Whether an INSERT leaves a row out whose primary key is there."""
-    return (statement.on_conflict or record.payload.get("on_conflict", "overwrite")) == "ignore"
+    return (statement.on_conflict or record.content_as(TableContent).on_conflict) == "ignore"
 
 
 def is_required(record: ObjectRecord, column: Column) -> bool:

@@ -4,7 +4,7 @@ With `streaming_enable_unaligned_join` a view is cut behind its joins. Each beco
 listed, with a checkpoint group and a log of its own, and the rest reads it like any other view: at its own pace, from a
 durable position, and never more than `max_rows_per_epoch` at once.
 
-A join whose rows the view only picks and computes with is the view, and is not cut. A part's payload says of which
+A join whose rows the view only picks and computes with is the view, and is not cut. A part's content says of which
 view it is a part (`session/parts.py`); what is left of the view is stored as a plan, like the parts. Parts are shown
 as jobs, not listed as relations, and paused and dropped with their view.
 """
@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from headrace.coordinator.options import ON_ERROR, on_error
+from headrace.catalog.contents import MaterializedViewContent
+from headrace.connectors.job_options import CHECKPOINT, GROUP, MAX_ROWS, ON_ERROR, PARALLELISM
+from headrace.coordinator.options import on_error
 from headrace.errors import HeadraceError, NotSupported
 from headrace.plan.cuts import cut_joins, in_place_of, named
 from headrace.plan.failures import translated
-from headrace.plan.stored import stored_query, to_payload
+from headrace.plan.stored import stored_query, to_content
 from headrace.plan.tolerance import FAIL
-from headrace.session.parts import PART
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
-    from headrace.plan.bridge import JNode
+    from headrace.plan.catalyst.bridge import JNode
     from headrace.session.session import Session
 
 SETTING = "streaming_enable_unaligned_join"
@@ -42,21 +44,21 @@ def create(
     made: list[int] = []
     whole = planner.plan(query)
     if whole.temporal or whole.lookups:  # What stands for the time in a plan is not stored.
-        create_planned(session, name, query, {"spark_sql": query}, definition, options, depends)
+        create_planned(session, name, query, MaterializedViewContent(spark_sql=query), definition, options, depends)
         return
 
-    def payload_of(node: JNode) -> dict[str, Any]:
+    def content_of(node: JNode) -> MaterializedViewContent:
         with planner.lock:
-            return to_payload(bridge, node, planner.relation_of)
+            return to_content(bridge, node, planner.relation_of)
 
     def make(join: JNode) -> JNode:
         part = TableName(name.schema, f"{name.name}$join_{len(made) + 1}")
-        payload = {**payload_of(named(bridge, join)), PART: name.name}
-        own = {k: v for k, v in options.items() if k in ("parallelism", "max_rows_per_epoch", "checkpoint_interval_ms")}
+        content = replace(content_of(named(bridge, join)), part=name.name)
+        own = {k: v for k, v in options.items() if k in (PARALLELISM, MAX_ROWS, CHECKPOINT)}
         made.append(
             create_planned(
-                session, part, stored_query(planner, payload), payload, f"-- a join of {name}",
-                {**own, "checkpoint_group": "own"}, depends,
+                session, part, stored_query(planner, content), content, f"-- a join of {name}",
+                {**own, GROUP: "own"}, depends,
             )
         )  # fmt: skip
         return in_place_of(bridge, join, bridge.analyzed(planner.relation_frame(made[-1])))
@@ -64,8 +66,8 @@ def create(
     try:
         with translated():
             rest = cut_joins(bridge, planner.optimized(query), make)
-            payload: dict[str, Any] = payload_of(rest) if made else {"spark_sql": query}
-            create_planned(session, name, stored_query(planner, payload), payload, definition, options, depends)
+            content = content_of(rest) if made else MaterializedViewContent(spark_sql=query)
+            create_planned(session, name, stored_query(planner, content), content, definition, options, depends)
     except BaseException:
         with suppress(HeadraceError):
             if made:

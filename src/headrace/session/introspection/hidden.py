@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import MaterializedViewContent, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.identifiers import shown_name
 from headrace.errors import InvalidParameter, UndefinedObject, UndefinedTable
 from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
-from headrace.session.rights import PRIVILEGES, Rights, class_of
+from headrace.session.rights import PRIVILEGES, Rights
 from headrace.session.roles import PREDEFINED, all_roles
 from headrace.session.system import postgres
 from headrace.session.system.lookup import system_relation
@@ -41,8 +42,9 @@ def relation(name: str, roles: Collection[str]) -> SystemRelation:
 
 def _definitions(session: Session) -> Rows:
     for record in postgres.relations(session):
-        if record.kind in ("view", "materialized_view"):
-            text = record.payload.get("query") or _query_of(record)
+        content = record.content
+        if isinstance(content, (ViewContent, MaterializedViewContent)):
+            text = content.query if isinstance(content, ViewContent) else _query_of(record)
             yield {"oid": record.id, "definition": f" {text.strip().rstrip(';')};", "columns": None}
     for index in postgres.indexes_of(session):
         yield {"oid": index.oid, "definition": index.text, "columns": list(index.columns)}
@@ -85,7 +87,7 @@ def _rights(session: Session, roles: Collection[str] = ()) -> Rows:
 
 def _rights_of(session: Session, role: str, rights: Rights) -> Iterator[dict[str, object]]:
     for record in rights.state.objects.values():
-        kind = class_of(record)
+        kind = record.content.granted_as
         if kind is not None:
             letters = "".join(letter for letter in PRIVILEGES.values() if rights.may(letter, record))
             yield {"role": role, "class": kind, "oid": record.id, "letters": letters}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from structlog import get_logger
 
+from headrace.catalog.contents import MadeBy, MaterializedViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
 from headrace.coordinator.automatic import is_automatic
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
-from headrace.plan.stored import closing_payload
 from headrace.session import frames, functions
 from headrace.session.execution import ddl, fed, routines
 from headrace.session.names import Bound, label
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 State = Literal["create", "unchanged", "changed", "replace", "inline"]
 Progress = Callable[["Step", bool], None]
 """Told of a step before it is taken (False) and after (True)."""
-LABEL = "pipeline"
-"""Where an object's payload says which definition made it."""
 
 
 @dataclass
@@ -71,8 +69,8 @@ class Plan:
         record = self._record(node.name)
         if record is None:
             return "create"
-        made_by = record.payload.get(LABEL, {})
-        return "unchanged" if made_by.get("digest") == node.digest else "changed"
+        made_by = record.content.pipeline
+        return "unchanged" if made_by is not None and made_by.digest == node.digest else "changed"
 
     def _make_functions(self, nodes: Iterable[Node]) -> set[str]:
         """Functions first: views cannot be analyzed without them. One that has changed is left for `run`."""
@@ -137,7 +135,7 @@ class Plan:
 
     def _create(self, node: Node) -> None:
         definition, session = node.definition, self._session
-        session.labels = {LABEL: {"digest": node.digest, "comment": definition.comment}}
+        session.pipeline = MadeBy(digest=node.digest, comment=definition.comment)
         try:
             if definition.kind == "function":
                 self._create_function(node)
@@ -152,13 +150,13 @@ class Plan:
                 if rows is not None:
                     self._fill(node.name, rows)
         finally:
-            session.labels = {}
+            session.pipeline = None
 
     def _create_function(self, node: Node) -> None:
         definition, given = node.definition, node.definition.arguments
         routines.create(
             self._session, TableName(None, node.name),
-            lambda: functions.payload_of_object(
+            lambda: functions.content_of_object(
                 node.name, definition.function, given["returns"], given["args"], False, False
             ),
             f"-- Python function at {definition.place}",
@@ -170,8 +168,8 @@ class Plan:
         if node.sql is not None:
             bound = Bound(session.localized(parse_query(node.sql)), session.names())
             text = ddl.planned_text(bound, None)
-            payload = {"spark_sql": text, **closing_payload(closing)}
-            ddl.create_planned(session, name, text, payload, node.sql, options, bound.dependencies())
+            content = MaterializedViewContent(spark_sql=text, emit_on_window_close=closing)
+            ddl.create_planned(session, name, text, content, node.sql, options, bound.dependencies())
             return
         with self._pipeline.reading(self._read):
             frame = node.definition.function()

@@ -10,18 +10,19 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from headrace.catalog.contents import CONTENTS, Content, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.connectors.sources import infer_columns
 from headrace.errors import HeadraceError, InvalidParameter, StatementError
-from headrace.plan.bridge import Bridge, JNode
+from headrace.plan.catalyst.bridge import Bridge, JNode
 from headrace.plan.failures import translate
 from headrace.plan.python import CALLS
 from headrace.plan.tree import canonical
 from headrace.plan.types import spark_of
 from headrace.session.execution import connections
 from headrace.session.execution.select import describe
-from headrace.session.names import TYPED, Bound, Names
+from headrace.session.names import Bound, Names
 from headrace.session.pipelines.definitions import Definition, Pipeline
 from headrace.session.pipelines.digest import code_parts, digest
 from headrace.sql import statements as st
@@ -74,9 +75,13 @@ class _Overlay(Names):
         if node is None or not node.stored or node.definition.kind == "function":
             return super().find(name)
         number = -1 - list(self.nodes).index(name.name)
-        kind: Any = node.definition.kind.replace(" ", "_")
-        payload = {"query": node.sql, "search_path": list(self.search_path), TYPED: True} if kind == "view" else {}
-        return ObjectRecord(number, kind, "public", name.name, node.columns, payload=payload)
+        return ObjectRecord(number, self._content(node), "public", name.name, node.columns)
+
+    def _content(self, node: Node) -> Content:
+        if node.definition.kind == "view":
+            assert node.sql is not None  # else it is not stored
+            return ViewContent(query=node.sql, search_path=self.search_path, typed=True)
+        return CONTENTS[node.definition.kind.replace(" ", "_")]()
 
 
 class Graph:

@@ -63,7 +63,7 @@ def plan_read(session: Session, query: Query, types: Sequence[str | None] = ()) 
 
 
 def _is_stored(target: object) -> bool:
-    return isinstance(target, ObjectRecord) and target.kind in ("table", "materialized_view")
+    return isinstance(target, ObjectRecord) and target.content.keeps_rows
 
 
 def read_here(

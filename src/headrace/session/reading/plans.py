@@ -181,7 +181,7 @@ def read_plan(query: bt.Query, types: Sequence[str], record: ObjectRecord | None
         raise NoTwin("aggregates with bounds")
     equal, rest = _split(query.where)
     point = False
-    if record is not None and record.kind == "table" and record.primary_key and not aggregates:
+    if record is not None and record.content.writable and record.primary_key and not aggregates:
         point = set(record.primary_key) <= set(equal)
         for name in [n for n in equal if point and n not in record.primary_key]:
             rest.append(equal.pop(name)[1])

@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.contents import ConnectionContent, IndexContent, SecretContent, SourceContent, SubscriptionContent
 from headrace.catalog.store import describe_self
-from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.subscriptions import RETENTION, SINCE
 from headrace.coordinator.watermarks import declared
 from headrace.session.system.relations import Rows, define
 
@@ -108,7 +107,7 @@ def _epochs(session: Session) -> Rows:
 def _sources(session: Session) -> Rows:
     state = session.database.catalog.state
     errors = session.database.coordinator.source_errors()
-    for o in state.objects_of("source"):
+    for o in state.objects_of(SourceContent):
         newest = state.newest_remap(o.id)
         error, since_ms = errors.get(o.id, (None, 0))
         yield {
@@ -122,31 +121,31 @@ def _sources(session: Session) -> Rows:
 
 def _indexes(session: Session) -> Rows:
     state = session.database.catalog.state
-    for o in state.objects_of("index"):
-        key, users = o.payload["key"], (state.objects[i].name for i in state.dependents(o.id))
+    for o in state.objects_of(IndexContent):
+        index, users = o.content_as(IndexContent), (state.objects[i].name for i in state.dependents(o.id))
         yield {
-            "id": o.id, "name": o.name, "relation": state.objects[o.payload["on"]].name, "key": ", ".join(key),
-            "include": ", ".join(c.name for c in o.columns if c.name not in key), "automatic": is_automatic(o),
+            "id": o.id, "name": o.name, "relation": state.objects[index.on].name, "key": ", ".join(index.key),
+            "include": ", ".join(c.name for c in o.columns if c.name not in index.key), "automatic": index.automatic,
             "checkpoint_group": state.jobs[o.id].group, "used_by": ", ".join(users),
         }  # fmt: skip
 
 
 def _secrets(session: Session) -> Rows:
     state = session.database.catalog.state
-    for o in state.objects_of("secret"):
+    for o in state.objects_of(SecretContent):
         users = (state.objects[i].name for i in state.dependents(o.id))
         yield {
             "id": o.id, "name": o.name, "schema_name": o.schema, "created": moment(o.created_ms),
-            "key_id": o.payload.get("key_id"), "used_by": ", ".join(users),
+            "key_id": o.content_as(SecretContent).key_id, "used_by": ", ".join(users),
         }  # fmt: skip
 
 
 def _connections(session: Session) -> Rows:
     state = session.database.catalog.state
-    for o in state.objects_of("connection"):
+    for o in state.objects_of(ConnectionContent):
         users = (state.objects[i].name for i in state.dependents(o.id))
         yield {
-            "id": o.id, "name": o.name, "schema_name": o.schema, "type": o.payload["type"],
+            "id": o.id, "name": o.name, "schema_name": o.schema, "type": o.content_as(ConnectionContent).type,
             "options": ", ".join(sorted({*o.options, *o.secrets})), "created": moment(o.created_ms),
             "used_by": ", ".join(users),
         }  # fmt: skip
@@ -154,12 +153,12 @@ def _connections(session: Session) -> Rows:
 
 def _subscriptions(session: Session) -> Rows:
     state, epochs = session.database.catalog.state, {e.relation_id: e for e in session.database.coordinator.epochs()}
-    for o in state.objects_of("subscription"):
-        relation = epochs.get(o.depends_on[0])
+    for o in state.objects_of(SubscriptionContent):
+        relation, promise = epochs.get(o.depends_on[0]), o.content_as(SubscriptionContent)
         yield {
             "id": o.id, "name": o.name, "schema_name": o.schema, "relation": _names(session).get(o.depends_on[0]),
-            "retention_ms": o.payload[RETENTION], "since_epoch": o.payload[SINCE], "created": moment(o.created_ms),
-            "readable_after": max(relation.safe_epoch, o.payload[SINCE]) if relation else None,
+            "retention_ms": promise.retention_ms, "since_epoch": promise.since, "created": moment(o.created_ms),
+            "readable_after": max(relation.safe_epoch, promise.since) if relation else None,
             "frontier": relation.frontier if relation else None,
         }  # fmt: skip
 

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.coordinator.subscriptions import RETENTION
+from headrace.catalog.contents import (
+    ConnectionContent,
+    Content,
+    MaterializedViewContent,
+    SecretContent,
+    SinkContent,
+    SourceContent,
+    SubscriptionContent,
+    TableContent,
+    ViewContent,
+)
 from headrace.session.defined import definition_of
 from headrace.session.system.headrace import moment
-from headrace.session.system.postgres import OWNER, display_type, namespaces, owner_oid, relations
+from headrace.session.system.postgres import OWNER, defaults_of, display_type, namespaces, owner_oid, relations
 from headrace.session.system.relations import Rows, define
 from headrace.sql.types import pg_type
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
 
-_TABLE_TYPES = {"table": "BASE TABLE", "view": "VIEW", "materialized_view": "MATERIALIZED VIEW", "source": "FOREIGN"}
+_TABLE_TYPES: Final[Mapping[type[Content], str]] = {
+    TableContent: "BASE TABLE", ViewContent: "VIEW", MaterializedViewContent: "MATERIALIZED VIEW",
+    SourceContent: "FOREIGN",
+}  # fmt: skip
 
 
 def _tables(session: Session) -> Rows:
     for o in relations(session):
-        if o.kind in _TABLE_TYPES:
-            yield {"table_schema": o.schema, "table_name": o.name, "table_type": _TABLE_TYPES[o.kind],
-                   "is_insertable_into": "YES" if o.kind == "table" else "NO"}  # fmt: skip
+        shown = _TABLE_TYPES.get(type(o.content))
+        if shown is not None:
+            yield {"table_schema": o.schema, "table_name": o.name, "table_type": shown,
+                   "is_insertable_into": "YES" if o.content.writable else "NO"}  # fmt: skip
 
 
 def _columns(session: Session) -> Rows:
@@ -31,7 +46,7 @@ def _columns(session: Session) -> Rows:
             nullable = column.nullable and column.name not in o.primary_key
             yield {
                 "table_schema": o.schema, "table_name": o.name, "column_name": column.name, "ordinal_position": number,
-                "column_default": o.payload.get("defaults", {}).get(column.name),
+                "column_default": defaults_of(o).get(column.name),
                 "is_nullable": "YES" if nullable else "NO", "data_type": display_type(column.type).split("(")[0],
                 "udt_name": pg_type(column.type).name,
             }  # fmt: skip
@@ -43,8 +58,8 @@ def _schemata(session: Session) -> Rows:
 
 def _views(session: Session) -> Rows:
     for o in relations(session):
-        if o.kind == "view":
-            yield {"table_schema": o.schema, "table_name": o.name, "view_definition": o.payload.get("query")}
+        if isinstance(o.content, ViewContent):
+            yield {"table_schema": o.schema, "table_name": o.name, "view_definition": o.content.query}
 
 
 def _constraints(session: Session) -> Rows:
@@ -61,14 +76,14 @@ def _key_columns(session: Session) -> Rows:
                    "table_name": o.name, "column_name": name, "ordinal_position": number}  # fmt: skip
 
 
-def _of_kind(kind: str) -> object:
+def _of_kind(kind: type[Content]) -> object:
     def rows(session: Session) -> Rows:
         schemas = namespaces(session)
         return [
             {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200),
              "definition": definition_of(o), "created_at": moment(o.created_ms)}
             for o in relations(session)
-            if o.kind == kind
+            if isinstance(o.content, kind)
         ]  # fmt: skip
 
     return rows
@@ -93,7 +108,7 @@ def _rw_columns(session: Session) -> Rows:
 
 def _secrets(session: Session) -> Rows:
     schemas = namespaces(session)
-    found = session.database.catalog.state.objects_of("secret")
+    found = session.database.catalog.state.objects_of(SecretContent)
     return [{"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200)} for o in found]
 
 
@@ -101,10 +116,10 @@ def _connections(session: Session) -> Rows:
     schemas = namespaces(session)
     return [
         {
-            "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "type_": o.payload["type"],
-            "definition": o.definition, "created_at": moment(o.created_ms),
+            "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "definition": o.definition,
+            "type_": o.content_as(ConnectionContent).type, "created_at": moment(o.created_ms),
         }
-        for o in session.database.catalog.state.objects_of("connection")
+        for o in session.database.catalog.state.objects_of(ConnectionContent)
     ]  # fmt: skip
 
 
@@ -113,9 +128,10 @@ def _subscriptions(session: Session) -> Rows:
     return [
         {
             "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "definition": o.definition,
-            "retention_seconds": o.payload[RETENTION] // 1000, "created_at": moment(o.created_ms),
+            "retention_seconds": o.content_as(SubscriptionContent).retention_ms // 1000,
+            "created_at": moment(o.created_ms),
         }
-        for o in state.objects_of("subscription")
+        for o in state.objects_of(SubscriptionContent)
     ]  # fmt: skip
 
 
@@ -145,8 +161,11 @@ def load() -> None:
         "constraint_catalog, constraint_schema, constraint_name, table_catalog, table_schema, table_name, column_name, "
         "ordinal_position int", _key_columns, constraint_catalog="dev", table_catalog="dev",
     )  # fmt: skip
-    for name, kind in {"rw_tables": "table", "rw_materialized_views": "materialized_view", "rw_sources": "source",
-                       "rw_views": "view", "rw_sinks": "sink"}.items():  # fmt: skip
+    kinds: dict[str, type[Content]] = {
+        "rw_tables": TableContent, "rw_materialized_views": MaterializedViewContent, "rw_sources": SourceContent,
+        "rw_views": ViewContent, "rw_sinks": SinkContent,
+    }  # fmt: skip
+    for name, kind in kinds.items():
         define("rw_catalog", name, "id bigint, name, schema_id bigint, owner bigint, definition, created_at timestamp",
                _of_kind(kind), owner=10)  # type: ignore[arg-type]  # fmt: skip
     define(

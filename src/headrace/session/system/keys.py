@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.identifiers import shown_name
 from headrace.session.system.relations import Rows
@@ -61,9 +62,8 @@ def indexes(records: Iterable[ObjectRecord]) -> Iterator[Index]:
             yield Index(
                 record.id + _KEY_INDEXES, f"{record.name}_pkey", record, tuple(record.primary_key), primary=True
             )
-        elif record.kind == "index" and record.payload["on"] in known:
-            key = tuple(record.payload["key"])
-            on = known[record.payload["on"]]
+        elif isinstance(record.content, IndexContent) and record.content.on in known:
+            key, on = record.content.key, known[record.content.on]
             included = tuple(c.name for c in record.columns if c.name not in key)
             every = {c.name for c in on.columns} == {*key, *included}
             yield Index(record.id, record.name, on, key, () if every else included)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from headrace.catalog.contents import (
+    Content,
+    IndexContent,
+    MaterializedViewContent,
+    SchemaContent,
+    SinkContent,
+    SourceContent,
+    TableContent,
+    ViewContent,
+)
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
 from headrace.session.defined import definition_of
@@ -27,7 +37,10 @@ NAMESPACES = {"pg_catalog": 11, "public": 2200, "information_schema": 13000, "rw
               "headrace_catalog": 13002, "headrace_internal": 13003}  # fmt: skip
 """Schemas that are always there."""
 _OWNER_OID = 10
-_RELKINDS = {"table": "r", "materialized_view": "m", "view": "v", "source": "f", "sink": "f", "index": "i"}
+_RELKINDS: Final[Mapping[type[Content], str]] = {
+    TableContent: "r", MaterializedViewContent: "m", ViewContent: "v", SourceContent: "f", SinkContent: "f",
+    IndexContent: "i",
+}  # fmt: skip
 _FOREIGN = tuple(kind for kind, letter in _RELKINDS.items() if letter == "f")
 # oid, name, length, category, array oid, delimiter
 _TYPES = (
@@ -46,6 +59,7 @@ _INPUTS = {"timestamp": "timestamp_", "timestamptz": "timestamptz_", "interval":
            "numeric": "numeric_", "json": "json_", "jsonb": "jsonb_", "uuid": "uuid_", "record": "record_"}  # fmt: skip
 """What the names of the functions that read and write a type begin with, where that is not its name."""
 _BTREE = 403
+_ACCESS_METHODS: Final[Mapping[type[Content], int]] = {IndexContent: _BTREE, ViewContent: 0}
 _LONG_NAMES = {
     "bool": "boolean", "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real",
     "float8": "double precision", "varchar": "character varying", "bpchar": "character",
@@ -57,13 +71,12 @@ _LONG_NAMES = {
 def relations(session: Session) -> list[ObjectRecord]:
     """All relations that are a user's."""
     objects = session.database.catalog.state.objects.values()
-    return [
-        o
-        for o in objects
-        if o.kind not in ("schema", "function", "secret", "role", "subscription", "connection")
-        and not is_part(o)
-        and not is_automatic(o)
-    ]
+    return [o for o in objects if o.content.relation and not is_part(o) and not is_automatic(o)]
+
+
+def defaults_of(record: ObjectRecord) -> Mapping[str, str]:
+    """Column -> the expression of its default; only a table has some."""
+    return record.content.defaults if isinstance(record.content, TableContent) else {}
 
 
 def _roles(session: Session) -> Rows:
@@ -106,7 +119,7 @@ def _moment(moment_ms: int | None) -> datetime | None:
 
 def namespaces(session: Session) -> dict[str, int]:
     """Schema -> oid."""
-    made = {o.name: o.id for o in session.database.catalog.state.objects_of("schema")}
+    made = {o.name: o.id for o in session.database.catalog.state.objects_of(SchemaContent)}
     return {**made, **NAMESPACES}
 
 
@@ -168,9 +181,9 @@ def _classes(session: Session) -> Rows:
     for o in relations(session):
         yield {
             "relowner": owner_oid(o), "relacl": acl_items(state, o),
-            "oid": o.id, "relname": o.name, "relnamespace": schemas.get(o.schema, 2200), "relkind": _RELKINDS[o.kind],
-            "relnatts": len(o.columns), "relhasindex": o.id in indexed,
-            "relam": _BTREE if o.kind == "index" else 0 if o.kind == "view" else 2, "relhasrules": o.kind == "view",
+            "oid": o.id, "relname": o.name, "relnamespace": schemas.get(o.schema, 2200),
+            "relkind": _RELKINDS[type(o.content)], "relnatts": len(o.columns), "relhasindex": o.id in indexed,
+            "relam": _ACCESS_METHODS.get(type(o.content), 2), "relhasrules": isinstance(o.content, ViewContent),
         }  # fmt: skip
     for index in indexes:
         if index.primary:
@@ -187,7 +200,7 @@ def _attributes(session: Session) -> Rows:
             yield {
                 "attrelid": o.id, "attname": column.name, "atttypid": kind.oid, "attlen": kind.size, "attnum": number,
                 "atttypmod": typmod(column.type), "attnotnull": not column.nullable or column.name in o.primary_key,
-                "atthasdef": column.name in o.payload.get("defaults", {}),
+                "atthasdef": column.name in defaults_of(o),
                 "attndims": 1 if column.type.startswith("array<") else 0,
             }  # fmt: skip
 
@@ -204,7 +217,7 @@ def _key_attributes(session: Session) -> Rows:
 def _defaults(session: Session) -> Rows:
     for o in relations(session):
         numbers = {c.name: i for i, c in enumerate(o.columns, 1)}
-        for name, text in o.payload.get("defaults", {}).items():
+        for name, text in defaults_of(o).items():
             yield {"oid": o.id * 1000 + numbers[name], "adrelid": o.id, "adnum": numbers[name], "adbin": text}
 
 
@@ -226,7 +239,7 @@ def _constraints(session: Session) -> Rows:
 
 
 def _connectors(session: Session) -> list[str]:
-    return sorted({o.options.get("connector", "") for o in relations(session) if o.kind in _FOREIGN})
+    return sorted({o.options.get("connector", "") for o in relations(session) if isinstance(o.content, _FOREIGN)})
 
 
 def _foreign_tables(session: Session) -> Rows:
@@ -234,7 +247,7 @@ def _foreign_tables(session: Session) -> Rows:
     return [
         {"ftrelid": o.id, "ftserver": servers.index(o.options.get("connector", "")) + 1}
         for o in relations(session)
-        if o.kind in _FOREIGN
+        if isinstance(o.content, _FOREIGN)
     ]
 
 
@@ -253,13 +266,13 @@ def _indexes(session: Session) -> Rows:
     ]
 
 
-def _of_kind(kind: str, prefix: str) -> object:
+def _of_kind(kind: type[Content], prefix: str) -> object:
     def rows(session: Session) -> Rows:
         return [
             {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o),
              f"{prefix}owner": role_name(session.database.catalog.state, o.owner)}
             for o in relations(session)
-            if o.kind == kind
+            if isinstance(o.content, kind)
         ]  # fmt: skip
 
     return rows
@@ -458,9 +471,9 @@ def load() -> None:
     define("pg_catalog", "pg_settings", "name, setting, unit, category, short_desc, vartype, source", _settings,
            vartype="string", source="default")  # fmt: skip
     define("pg_catalog", "pg_tables", "schemaname, tablename, tableowner, hasindexes boolean",
-           _of_kind("table", "table"), tableowner=OWNER, hasindexes=False)  # type: ignore[arg-type]  # fmt: skip
+           _of_kind(TableContent, "table"), tableowner=OWNER, hasindexes=False)  # type: ignore[arg-type]  # fmt: skip
     define("pg_catalog", "pg_indexes", "schemaname, tablename, indexname, tablespace, indexdef", _indexes)
     define("pg_catalog", "pg_views", "schemaname, viewname, viewowner, definition",
-           _of_kind("view", "view"), viewowner=OWNER)  # type: ignore[arg-type]  # fmt: skip
+           _of_kind(ViewContent, "view"), viewowner=OWNER)  # type: ignore[arg-type]  # fmt: skip
     define("pg_catalog", "pg_matviews", "schemaname, matviewname, matviewowner, ispopulated boolean, definition",
-           _of_kind("materialized_view", "matview"), matviewowner=OWNER, ispopulated=True)  # type: ignore[arg-type]  # fmt: skip
+           _of_kind(MaterializedViewContent, "matview"), matviewowner=OWNER, ispopulated=True)  # type: ignore[arg-type]  # fmt: skip

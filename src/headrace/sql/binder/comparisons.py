@@ -59,9 +59,11 @@ def distinct(at: Expressions, message: Any) -> Expr:
 
 
 def nullif(at: Expressions, message: Any) -> Expr:
-    """`NULLIF`."""
+    """`NULLIF`: the first value as it is compared, so `nullif(1, 2.5)` is numeric."""
     left, right = at.bind(message.lexpr), at.bind(message.rexpr)
     compared = at.operate("=", left, right, message)
+    if isinstance(compared, Call) and len(compared.arguments) == 2:
+        left = compared.arguments[0]
     if left.type.name == "unknown":
         left = coerce(left, t.TEXT, "implicit")
     return Call(left.type, "CASE WHEN {1} THEN NULL ELSE {0} END", (left, compared))

@@ -28,7 +28,7 @@ from headrace.sql.binder.rows import rows_of
 from headrace.sql.binder.scope import Located, Missing, Scope, Wrong
 from headrace.sql.binder.session import value_function
 from headrace.sql.binder.sublinks import query_in_expression
-from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Parameter, conjunction
+from headrace.sql.binder.tree import Aggregate, Call, Column, Constant, Expr, Parameter, conjunction, walk
 from headrace.sql.binder.types import Type
 from headrace.sql.statements import DATABASE
 
@@ -270,7 +270,7 @@ class Expressions:
 
     def _listed(self, message: Any, items: Sequence[Any]) -> list[Expr]:
         left = self.bind(message.lexpr)
-        values = [self.bind(item) for item in items]
+        values = self._of_one_type(left, [self.bind(item) for item in items])
         simple = all(not v.children() for v in values) and len(values) > 1
         if simple:
             unified = to_common((left, *values), "IN")
@@ -278,6 +278,16 @@ class Expressions:
                 holes = ", ".join(f"{{{i + 1}}}" for i in range(len(values)))
                 return [Call(t.BOOL, f"({{0}} IN ({holes}))", unified)]
         return [self.operate("=", left, value, message) for value in values]
+
+    def _of_one_type(self, left: Expr, values: list[Expr]) -> list[Expr]:
+        """Of those without columns PostgreSQL makes an array where there are several and one type fits them all."""
+        known = [not any(isinstance(part, Column) for part in walk(value)) for value in values]
+        fixed = [left, *(value for value, is_known in zip(values, known, strict=True) if is_known)]
+        categories = {e.type.category for e in fixed if e.type.name != "unknown"}
+        if len(fixed) < 3 or len(categories) != 1 or "A" in categories:
+            return values
+        target = common_type(fixed, "IN")
+        return [coerce(v, target, "implicit") if is_known else v for v, is_known in zip(values, known, strict=True)]
 
     # ---- conditional expressions
 

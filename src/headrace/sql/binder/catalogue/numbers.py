@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
+from typing import Final
 
 from headrace.sql.binder import types as t
 from headrace.sql.binder.coerce import plain
@@ -142,12 +143,23 @@ def modulo(arguments: Sequence[Expr]) -> Expr:
     return Call(adjusted(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2)), "({0} % {1})", (left, right))
 
 
+_DIGITS_OF_BIGINT: Final = 18
+_NEARLY_BIGINT: Final = "9.22337203685477E18D"
+_TOO_LARGE: Final = "raise_error('headrace.errors.NumericOutOfRange: value out of range: numeric field overflow')"
+
+
 def quotient(arguments: Sequence[Expr]) -> Expr:
     """`div`: the whole number of times that one number is in the other."""
     left, right = map(_decimal, arguments)
     (p1, s1), (_, s2) = t.digits(left.type), t.digits(right.type)
-    kind = t.decimal(min(p1 - s1 + s2, t.DIGITS), 0)
-    return Call(kind, f"CAST(({{0}} div {{1}}) AS {kind.spark.upper()})", (left, right))
+    whole = min(p1 - s1 + s2, t.DIGITS)
+    kind = t.decimal(whole, 0)
+    form = f"CAST(({{0}} div {{1}}) AS {kind.spark.upper()})"
+    if whole > _DIGITS_OF_BIGINT:
+        # Spark computes it as a bigint, and forgets what is beyond.
+        beyond = f"abs(CAST({{0}} AS DOUBLE) / CAST({{1}} AS DOUBLE)) >= {_NEARLY_BIGINT}"
+        form = f"CASE WHEN {beyond} THEN CAST({_TOO_LARGE} AS {kind.spark.upper()}) ELSE {form} END"
+    return Call(kind, form, (left, right))
 
 
 def same(form: str) -> object:

@@ -16,16 +16,30 @@ def _text(text: str) -> Expr:
     return Constant(t.TEXT, text)
 
 
-def _java(pattern: Expr, flags: str, form: Form) -> Expr:
-    """A pattern for Java: a literal is translated here, what is known with each row only by a kernel."""
+def _java(text: Expr, pattern: Expr, flags: str, form: Form) -> tuple[Expr, Expr]:
+    """A text and a pattern for Java: a literal is translated here, what is known with each row only by a kernel."""
     if not isinstance(pattern, Constant):
-        return kernel(t.TEXT, "pattern", (pattern, _text(flags), _text(form)))
+        return text, kernel(t.TEXT, "pattern", (pattern, _text(flags), _text(form), _length(text)))
     if pattern.text is None:
-        return pattern
+        return text, pattern
     try:
-        return _text(regular.java_pattern(pattern.text, flags, form))
+        java = regular.java_pattern(pattern.text, flags, form)
     except Unlike as unknown:
         raise NotBound(unknown.what) from None
+    return _short(text, regular.pattern(pattern.text)), _text(java)
+
+
+def _length(text: Expr) -> Expr:
+    return Call(t.INT4, "char_length({0})", (text,))
+
+
+def _short(text: Expr, pattern: Pattern) -> Expr:
+    """The text; an error if Java's stack might not do for it."""
+    if pattern.most_characters is None:
+        return text
+    raised = f"CAST(raise_error('headrace.errors.DataError: [54001] {regular.TOO_LONG}') AS STRING)"
+    form = f"CASE WHEN char_length({{0}}) > {pattern.most_characters} THEN {raised} ELSE {{0}} END"
+    return Call(t.TEXT, form, (text,))
 
 
 def _literal(pattern: Expr) -> Pattern:
@@ -47,7 +61,7 @@ def _flags(expr: Expr | None, allowed: str) -> str:
 
 def matches(arguments: Sequence[Expr], insensitive: bool, negative: bool) -> Expr:
     """`~` and its like."""
-    return _found(arguments[0], _java(arguments[1], "i" if insensitive else "", "any"), negative)
+    return _found(*_java(arguments[0], arguments[1], "i" if insensitive else "", "any"), negative)
 
 
 def _found(text: Expr, pattern: Expr, negative: bool) -> Expr:
@@ -57,12 +71,14 @@ def _found(text: Expr, pattern: Expr, negative: bool) -> Expr:
 def similar(text: Expr, pattern: Expr, negative: bool) -> Expr:
     """`SIMILAR TO`."""
     if not isinstance(pattern, Constant):
-        return _found(text, kernel(t.TEXT, "similar", (pattern,)), negative)
+        return _found(text, kernel(t.TEXT, "similar", (pattern, _length(text))), negative)
+    if pattern.text is None:
+        return _found(text, pattern, negative)
     try:
-        found = pattern if pattern.text is None else _text(regular.similar(pattern.text))
+        found = Constant(t.TEXT, regular.similar_pattern(pattern.text))
     except Unlike as unknown:
         raise NotBound(unknown.what) from None
-    return _found(text, found, negative)
+    return _found(*_java(text, found, "", "any"), negative)
 
 
 def regexp_like(arguments: Sequence[Expr]) -> Expr:
@@ -73,22 +89,22 @@ def regexp_like(arguments: Sequence[Expr]) -> Expr:
 
 def regexp_count(arguments: Sequence[Expr]) -> Expr:
     """`regexp_count(text, pattern)`."""
-    return Call(t.INT4, "regexp_count({0}, {1})", (arguments[0], _java(arguments[1], "", "exact")))
+    return Call(t.INT4, "regexp_count({0}, {1})", _java(arguments[0], arguments[1], "", "exact"))
 
 
 def substring_of(arguments: Sequence[Expr]) -> Expr:
     """`substring(text FROM pattern)`: what its first group matches, or all that it matches."""
-    pattern = _java(arguments[1], "", "captured")
     form = "CASE WHEN rlike({0}, {1}) THEN regexp_extract({0}, {1}, 1) END"
-    return Call(t.TEXT, form, (arguments[0], pattern))
+    return Call(t.TEXT, form, _java(arguments[0], arguments[1], "", "captured"))
 
 
 def regexp_match(arguments: Sequence[Expr]) -> Expr:
     """`regexp_match(text, pattern [, flags])`: what the groups match, or all that it matches."""
     groups = max(_literal(arguments[1]).groups, 1)
-    pattern = _java(arguments[1], _flags(arguments[2] if len(arguments) > 2 else None, "i"), "captured")
+    flags = _flags(arguments[2] if len(arguments) > 2 else None, "i")
     parts = ", ".join(f"regexp_extract({{0}}, {{1}}, {i})" for i in range(1, groups + 1))
-    return Call(t.array_of(t.TEXT), f"CASE WHEN rlike({{0}}, {{1}}) THEN array({parts}) END", (arguments[0], pattern))
+    form = f"CASE WHEN rlike({{0}}, {{1}}) THEN array({parts}) END"
+    return Call(t.array_of(t.TEXT), form, _java(arguments[0], arguments[1], flags, "captured"))
 
 
 def regexp_replace(arguments: Sequence[Expr]) -> Expr:
@@ -104,13 +120,13 @@ def regexp_replace(arguments: Sequence[Expr]) -> Expr:
             raise NotBound("regexp_replace of this match")
         everywhere = number.text == "0"
     form: Form = "everywhere" if everywhere else "first"
-    parts = (_java(pattern, flags, form), _replacement(replacement, pattern, form))
+    parts = (*_java(source, pattern, flags, form), _replacement(replacement, pattern, form))
     if start is None:
-        return Call(t.TEXT, "regexp_replace({0}, {1}, {2})", (source, *parts))
+        return Call(t.TEXT, "regexp_replace({0}, {1}, {2})", parts)
     if not isinstance(start, Constant) or start.text is None or int(start.text) < 1 or _literal(pattern).anchored:
         raise NotBound("regexp_replace from this start")
     spark = f"concat(left({{0}}, {int(start.text) - 1}), regexp_replace(substring({{0}}, {start.text}), {{1}}, {{2}}))"
-    return Call(t.TEXT, spark, (source, *parts))
+    return Call(t.TEXT, spark, parts)
 
 
 def _replacement(replacement: Expr, pattern: Expr, form: Form) -> Expr:

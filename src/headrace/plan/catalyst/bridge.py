@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType, _parse_datatype_json_string
 
 from headrace.errors import NotSupported
-from headrace.plan.handles import CHILDREN, Package, has_text, once, spark_type_of, type_of
+from headrace.plan.catalyst.handles import CHILDREN, Package, has_text, once, spark_type_of, type_of
 
 JNode: TypeAlias = Any
 JExpr: TypeAlias = Any

@@ -1,0 +1,137 @@
+"""Options of whatever a job keeps up to date: a view, a sink, a table with a connector. Declared once.
+
+`WITH (...)` and `ALTER ... SET (...)` check them by this, and the manual's table follows from it. Those with a
+`setting` say for one job what that setting says for all, within the same bounds. `coordinator/options.py` says what
+they come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.connectors import options as option_texts
+from headrace.connectors.declared import Declared, Option
+from headrace.connectors.options import OptionReader
+from headrace.errors import InvalidParameter
+
+GROUP: Final = "checkpoint_group"
+CHECKPOINT: Final = "checkpoint_interval_ms"
+BARRIER: Final = "barrier_interval_ms"
+LOG_LIMIT: Final = "log_limit_mb"
+POLICY: Final = "log_limit_policy"
+MAX_ROWS: Final = "max_rows_per_epoch"
+PARALLELISM: Final = "parallelism"
+ON_ERROR: Final = "on_error"
+POLICIES: Final = ("alert", "drop")
+_MOST_CHARS: Final = 63
+_OWN_PREFIXES: Final = ("job-", "table-")
+
+
+def is_group_name(text: str) -> bool:
+    """Whether a checkpoint group may be called so: not as one that a job or a table has to itself."""
+    return 0 < len(text) <= _MOST_CHARS and not text.startswith(_OWN_PREFIXES)
+
+
+@dataclass(frozen=True)
+class JobOption(Option):
+    """An option of a job."""
+
+    setting: str | None = None
+    """The setting that counts for jobs that do not say it."""
+    of_sinks: bool = False
+    """Whether CREATE SINK takes it."""
+
+    @property
+    def default_text(self) -> str:
+        """What counts where it is not given, for people."""
+        return f"the setting `{self.setting}`" if self.setting is not None else super().default_text
+
+    def read(self, reader: OptionReader) -> Any:
+        """See `Option`."""
+        found = super().read(reader)
+        if self.name == GROUP and found is not None and not is_group_name(found):
+            raise InvalidParameter(
+                f'"{found}" is no name for a checkpoint group',
+                hint="it has 1 to 63 characters and does not begin with job- or table-; own is a group of its own",
+            )
+        return found
+
+
+OPTIONS: Final = (
+    JobOption(
+        GROUP,
+        "the views of a group take in the same epochs, commit together and fail together; `own` is a group by itself, "
+        "any other name is a group that is shared",
+        setting="default_checkpoint_group",
+        of_sinks=True,
+    ),
+    JobOption(
+        CHECKPOINT,
+        "least milliseconds between two checkpoints; the smallest one of a group's views counts",
+        "number",
+        setting="checkpoint_interval_ms",
+        of_sinks=True,
+    ),
+    JobOption(
+        BARRIER,
+        "least milliseconds between two epochs of the group, where that is less than `checkpoint_interval_ms`: those "
+        "between two checkpoints are run ahead, so that work is spread, and all of them become visible and durable "
+        "with the next checkpoint (with `FLUSH` at once); views and subscriptions that read the log see each change "
+        "under its own epoch. At most 32 are held",
+        "number",
+    ),
+    JobOption(
+        LOG_LIMIT,
+        "MiB of an input's log that it may be behind ([operations.md](operations.md)); 0 for no limit",
+        "number",
+        setting="log_limit_mb",
+    ),
+    JobOption(
+        POLICY,
+        "what happens then: that is told, or the log is given up",
+        choices=POLICIES,
+        setting="log_limit_policy",
+    ),
+    JobOption(
+        MAX_ROWS,
+        "most rows that are taken in at one go: a larger change is taken in by several steps, each of which survives a "
+        "crash, and becomes visible as a whole after the last",
+        "number",
+        least=1,
+        setting="max_rows_per_epoch",
+        of_sinks=True,
+    ),
+    JobOption(PARALLELISM, "tasks for each operator", "number", least=1, setting="parallelism", of_sinks=True),
+    JobOption(
+        ON_ERROR,
+        "what becomes of a row on which an expression fails (below); only when the view is created",
+        default="fail",
+        choices=option_texts.ON_ERROR,
+        of_sinks=True,
+    ),
+)
+_BY_NAME: Final[Mapping[str, JobOption]] = {o.name: o for o in OPTIONS}
+OF_SINKS: Final = tuple(o for o in OPTIONS if o.of_sinks)
+
+
+def check(options: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` for an option that a job has not, or a value that one cannot have."""
+    reader = OptionReader(options)
+    for name in options:
+        option = _BY_NAME.get(name)
+        if option is None:
+            known = ", ".join(sorted(_BY_NAME))
+            raise InvalidParameter(f'a materialized view has no option "{name}"', hint=f"there are {known}")
+        option.read(reader)
+
+
+def of_job(options: Mapping[str, str]) -> dict[str, str]:
+    """Those among the options of a sink that are its job's; the others are its connector's."""
+    return {name: value for name, value in options.items() if name in _BY_NAME}
+
+
+def table() -> str:
+    """The options as a table in Markdown."""
+    return Declared(OPTIONS).table()

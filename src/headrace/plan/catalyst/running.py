@@ -1,0 +1,74 @@
+"""What is asked of Java beside plans: jobs to cancel, rows to fetch, functions to register, what it still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _local_iterator_from_socket
+
+from headrace.plan.catalyst.answers import UNANSWERED
+
+
+def cancel_jobs(context: SparkContext, group: str) -> None:
+    """Cancel the jobs of a group, and those that are still to come. Nothing where Spark has ended."""
+    with suppress(*UNANSWERED, AttributeError):
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def register_function(session: SparkSession, name: str, function: Any) -> None:
+    """Make a Python function known to a session's queries, whatever it is made for."""
+    session._jsparkSession.udf().registerPython(name, function._judf)
+
+
+def physical_text(frame: DataFrame) -> str:
+    """Spark's physical plan of a frame, as Spark shows it."""
+    return str(frame._jdf.queryExecution().executedPlan().treeString())
+
+
+def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame: computed in one job and kept by Spark, on disk where memory is short; then fetched.
+
+    The first batch comes when all are computed, so that an error on any row comes before the first row. One
+    partition at a time is in memory.
+    """
+    jvm: Any = frame.sparkSession._jvm
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
+    rdd = frame._jdf.toArrowBatchRdd()
+    rdd.persist(jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_SER())
+    try:
+        if int(rdd.count()):
+            socket = jvm.PythonRDD.toLocalIteratorAndServe(rdd, False)
+            for message in _local_iterator_from_socket(socket, NoOpSerializer()):
+                yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+    finally:
+        rdd.unpersist(False)
+
+
+class Held:
+    """Whether Java still has any plan over a leaf, the outcome of a `mapInArrow`.
+
+    A DataFrame that is derived of another one holds on to its plan in Java, not to the Python object. What all plans
+    over a leaf share is the function that makes its rows.
+    """
+
+    def __init__(self, leaf: DataFrame) -> None:
+        jvm: Any = leaf.sparkSession._jvm
+        function = leaf._jdf.queryExecution().analyzed().functionExpr().func()
+        self._reference = jvm.java.lang.ref.WeakReference(function)
+
+    def is_gone(self) -> bool:
+        """Whether there is none left. So it is, too, when its Java process has ended, and all plans with it."""
+        try:
+            return bool(self._reference.refersTo(None))
+        except UNANSWERED:
+            return True
+
+
+__all__ = ["Held", "cancel_jobs", "physical_text", "register_function", "stream"]

@@ -1,0 +1,25 @@
+"""Statements that do nothing: an empty one, and UNLISTEN, since nothing is ever listened to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.session.execution.handler import Handler, always
+from headrace.session.result import Result
+from headrace.sql import statements as st
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def empty(session: Session, statement: st.Empty) -> Result:
+    """Nothing between two semicolons."""
+    return Result("")
+
+
+def unlisten(session: Session, statement: st.Unlisten) -> Result:
+    """UNLISTEN."""
+    return Result("UNLISTEN")
+
+
+HANDLERS: Final = (Handler(st.Empty, empty, in_failed=always), Handler(st.Unlisten, unlisten))

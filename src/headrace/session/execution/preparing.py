@@ -1,0 +1,56 @@
+"""PREPARE, EXECUTE and DEALLOCATE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import NotSupported, SyntaxFault
+from headrace.session.execution.handler import Columns, Handler, InScript, Types
+from headrace.session.result import Result
+from headrace.sql import statements as st
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def prepare(session: Session, statement: st.Prepare) -> Result:
+    """PREPARE."""
+    session.statements.require_free(statement.name)
+    session.statements.put(statement.name, session.prepared(statement.statement, statement.types))
+    return Result("PREPARE")
+
+
+def execute(session: Session, statement: st.Execute) -> Result:
+    """EXECUTE."""
+    found = session.statements.get(statement.name)
+    wanted, given = len(found.parameter_types), len(statement.values)
+    if wanted != given:
+        raise SyntaxFault(
+            f'wrong number of parameters for prepared statement "{statement.name}"',
+            detail=f"Expected {wanted} parameters but got {given}.",
+        )
+    result = found.execute(statement.values)
+    if [c.type for c in found.columns or ()] != [c.type for c in result.columns or ()]:
+        raise NotSupported("cached plan must not change result type", hint="Prepare the statement again.")
+    return result
+
+
+def _describe_execute(session: Session, statement: st.Execute, types: Types) -> Columns:
+    return session.statements.get(statement.name).columns
+
+
+def deallocate(session: Session, statement: st.Deallocate) -> Result:
+    """DEALLOCATE."""
+    if statement.name is None:
+        session.statements.clear()
+        return Result("DEALLOCATE ALL")
+    session.statements.get(statement.name)
+    session.statements.pop(statement.name)
+    return Result("DEALLOCATE")
+
+
+HANDLERS: Final = (
+    Handler(st.Prepare, prepare, binds=False),
+    Handler(st.Execute, execute, _describe_execute, script=InScript.OPENS),
+    Handler(st.Deallocate, deallocate),
+)

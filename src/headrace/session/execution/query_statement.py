@@ -1,0 +1,86 @@
+"""A query as a statement: its plan, the types of its parameters, the columns of its result, EXPLAIN."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from sqlglot import exp
+
+from headrace.errors import HeadraceError
+from headrace.plan.catalyst.running import physical_text
+from headrace.session.execution.handler import Columns, Handler, Types
+from headrace.session.execution.select import describe_query, frame_of, select
+from headrace.session.execution.snapshots import open_snapshot
+from headrace.session.names import Bound
+from headrace.session.reading.explaining import explained
+from headrace.session.reading.planning import PlannedRead, plan_read
+from headrace.session.result import Result
+from headrace.sql import statements as st
+from headrace.sql.parser import bind
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+
+def run(session: Session, statement: st.Select) -> Result:
+    """SELECT."""
+    return select(session, statement.query)
+
+
+def plan(session: Session, statement: st.Select, types: Types) -> PlannedRead | None:
+    """The query as a read without Spark."""
+    return plan_read(session, statement.query, types)
+
+
+def describe(session: Session, statement: st.Select, types: Types) -> Columns:
+    """The columns of a query, whatever its parameters are."""
+    query = bind(statement, [None] * len(types), types).query if types else statement.query
+    return describe_query(session, query)
+
+
+def infer(session: Session, statement: st.Select, types: list[str | None]) -> None:
+    """Fill in types from where parameters stand; what is wrong with the query comes up later."""
+    try:
+        bound = Bound(statement.query, session.names())
+        types[:] = bound.parameter_types(types)
+        found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})
+    except HeadraceError:
+        return
+    for number, kind in found.items():
+        if types[number - 1] is None:
+            types[number - 1] = kind
+
+
+def _compared(tree: exp.Expr, columns: dict[str, str]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for parameter in tree.find_all(exp.Parameter):
+        parent = parameter.parent
+        if parent is None or not parameter.name.isdigit():
+            continue
+        if not isinstance(parent, (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In)):
+            continue
+        for other in parent.iter_expressions():
+            if isinstance(other, exp.Column) and other.name in columns:
+                found.setdefault(int(parameter.name), columns[other.name])
+    return found
+
+
+def explain(session: Session, statement: st.Select) -> list[str]:
+    """How a query is answered: by kernels in this process, or by Spark's physical plan."""
+    planned = plan_read(session, statement.query)
+    if planned is not None:
+        return explained(planned.plan)
+    return query_plan(session, Bound(session.localized(statement.query), session.names()))
+
+
+def query_plan(session: Session, bound: Bound) -> list[str]:
+    """Spark's physical plan."""
+    with ExitStack() as stack:
+        frame = frame_of(session, bound, open_snapshot(session, bound, stack))
+        with session.jobs.running("EXPLAIN"):
+            plan = physical_text(frame)
+    return [line for line in plan.splitlines() if line.strip()]
+
+
+HANDLERS: Final = (Handler(st.Select, run, describe, explain, plan, infer),)

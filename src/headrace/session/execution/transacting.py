@@ -1,0 +1,175 @@
+"""BEGIN, COMMIT, ROLLBACK, savepoints and SET TRANSACTION: the statements that begin and end transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.coordinator.writes.requests import TransactionCommit
+from headrace.errors import NotSupported, SerializationFailure, TransactionError
+from headrace.session.execution.handler import Handler, InScript, always
+from headrace.session.result import Notice, Ready, Result
+from headrace.session.transactions import end, explained, late_rows, opened
+from headrace.sql import statements as st
+
+if TYPE_CHECKING:
+    from headrace.session.session import Session
+
+_SAVEPOINT_TAGS = {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}
+
+
+def begin(session: Session, statement: st.Begin) -> Result:
+    """BEGIN. The transaction of a script becomes the client's own."""
+    if session.transaction is not None:
+        if not session.transaction.script:
+            return Result("BEGIN", notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
+        session.transaction.script = False
+        if statement.read_only is not None:
+            session.transaction.read_only = statement.read_only
+        return Result("BEGIN")
+    read_only = statement.read_only
+    if read_only is None:
+        read_only = session.variables.is_on("default_transaction_read_only")
+    if session.on_standby:
+        if statement.read_only is False:
+            raise _cannot_write()
+        # For as long as it lasts: what was written since its snapshot is not known, should the server take over.
+        read_only = True
+    session.transaction = opened(session, read_only=read_only)
+    return Result("BEGIN")
+
+
+def _cannot_write() -> NotSupported:
+    return NotSupported("cannot set transaction read-write mode during recovery", hint="this server is a standby")
+
+
+def commit(session: Session, statement: st.Statement) -> Result:
+    """COMMIT: all that was written takes effect at once; a failed transaction is rolled back."""
+    transaction = session.transaction
+    if transaction is None:
+        return Result("COMMIT", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
+    try:
+        if not transaction.failed:
+            for cursor in session.cursors.all():
+                if cursor.holds and not cursor.held:
+                    cursor.hold()
+        outcome = None if transaction.failed else transaction.work.commit(session.check)
+    except SerializationFailure as error:
+        raise explained(session, transaction, error) from error
+    finally:
+        end(session)
+    if outcome is not None:
+        session.wrote(outcome.epoch)
+    return Result("ROLLBACK" if transaction.failed else "COMMIT", notices=late_rows(outcome))
+
+
+class StartedCommit(NamedTuple):
+    """A COMMIT that waits for its turn."""
+
+    session: Session
+    statement: st.Statement
+    request: TransactionCommit
+
+    @property
+    def ready(self) -> Ready:
+        """Done when it is committed or has failed."""
+        return self.request.done
+
+    def finish(self) -> Result:
+        """Its result."""
+        return self.session.finish(self.statement, self._result)
+
+    def _result(self) -> Result:
+        session, transaction = self.session, self.session.transaction
+        try:
+            outcome = self.request.done.result()
+        except SerializationFailure as error:
+            raise explained(session, transaction, error) from error
+        finally:
+            end(session)
+        session.wrote(outcome.epoch)
+        return Result("COMMIT", notices=[n for n in late_rows(outcome) if session.is_shown(n)])
+
+
+BRACKETS: Final[Mapping[str, st.Statement]] = {
+    "BEGIN": st.Begin(text="BEGIN"),
+    "START TRANSACTION": st.Begin(text="START TRANSACTION"),
+    "COMMIT": st.Commit(text="COMMIT"),
+    "END": st.Commit(text="END"),
+    "ROLLBACK": st.Rollback(text="ROLLBACK"),
+}
+"""Statements that are started without waiting for them, by their texts."""
+_BRACKET_CHARS = max(map(len, BRACKETS)) + 8
+
+
+def bracket(sql: str) -> st.Statement | None:
+    """The statement of a text, if it is one of these."""
+    return BRACKETS.get(sql.strip(" ;\n").upper()) if len(sql) <= _BRACKET_CHARS else None
+
+
+def start_commit(session: Session, statement: st.Commit) -> Result | StartedCommit:
+    """COMMIT without waiting for it."""
+    transaction = session.transaction
+    try:
+        request = None if transaction is None or transaction.failed else transaction.work.submit()
+    except BaseException:
+        end(session)
+        raise
+    if request is None:
+        return commit(session, statement)
+    return StartedCommit(session, statement, request)
+
+
+def rollback(session: Session, statement: st.Statement) -> Result:
+    """ROLLBACK: what was to be written is forgotten."""
+    if end(session) is None:
+        return Result("ROLLBACK", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
+    return Result("ROLLBACK")
+
+
+def savepoint(session: Session, statement: st.Savepoint) -> Result:
+    """SAVEPOINT, RELEASE and ROLLBACK TO."""
+    transaction, tag = session.transaction, _SAVEPOINT_TAGS[statement.action]
+    if transaction is None or transaction.script:
+        raise TransactionError(f"{tag} can only be used in transaction blocks", sqlstate="25P01")
+    if statement.action == "set":
+        transaction.savepoints.append((statement.name, transaction.work.mark()))
+        return Result(tag)
+    at = next((i for i, s in reversed([*enumerate(transaction.savepoints)]) if s[0] == statement.name), None)
+    if at is None:
+        raise TransactionError(f'savepoint "{statement.name}" does not exist', sqlstate="3B001")
+    if statement.action == "rollback":
+        transaction.work.go_back(transaction.savepoints[at][1])
+        transaction.failed = False
+        at += 1
+        for cursor in session.cursors.pop_those(lambda cursor: not cursor.held and cursor.depth >= at):
+            cursor.close()
+    del transaction.savepoints[at:]
+    return Result(tag)
+
+
+def set_transaction(session: Session, statement: st.SetTransaction) -> Result:
+    """SET TRANSACTION. Every level is serializable; a transaction that has written cannot become read-only."""
+    if statement.session:
+        if statement.read_only is not None:
+            session.variables.set("default_transaction_read_only", "on" if statement.read_only else "off")
+    elif session.transaction is not None and statement.read_only is not None:
+        if statement.read_only is False and session.on_standby:
+            raise _cannot_write()
+        if (
+            statement.read_only is False
+            and session.transaction.read_only
+            and session.transaction.work.epoch is not None
+        ):
+            raise TransactionError("transaction read-write mode must be set before any query", sqlstate="25001")
+        session.transaction.read_only = statement.read_only
+    return Result("SET")
+
+
+HANDLERS: Final = (
+    Handler(st.Begin, begin, start=begin),
+    Handler(st.Commit, commit, start=start_commit, script=InScript.ENDS, in_failed=always),
+    Handler(st.Rollback, rollback, start=rollback, script=InScript.ENDS, in_failed=always),
+    Handler(st.Savepoint, savepoint, in_failed=lambda statement: statement.action == "rollback"),
+    Handler(st.SetTransaction, set_transaction),
+)
