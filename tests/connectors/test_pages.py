@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors import copy_out, file_options
+from headrace.connectors import copy_out, file_options, sinks
 from headrace.connectors.declared import Declared
 from headrace.connectors.file_sink import sink as file_sink
 from headrace.connectors.http import sink as http
@@ -28,6 +28,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("http", "options", http.SINK),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
+        ("README", "options of every sink", sinks.OPTIONS),
         ("kafka", "source options", kafka.SOURCE),
         ("kafka", "sink options", kafka.SINK),
     ],

@@ -31,6 +31,7 @@ from headrace.coordinator.commit import (
     source_rests,
 )
 from headrace.coordinator.exact import intersect_all, newest
+from headrace.coordinator.life import Turn
 from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.together import next_steps
 from headrace.errors import DataError
@@ -150,9 +151,9 @@ class Simulation:
         job = world.jobs[view]
         what = r.choice(["pause", "resume", "resume", "move", "move", "poison", "heal", "heal", "drop"])
         if what == "pause" and job.status != "quarantined":
-            world.alter(view, status="paused")
+            world.turn(view, Turn.PAUSE)
         elif what == "resume" and job.status == "paused":
-            world.alter(view, status="created" if world.state.jobs[view].exact else "creating")
+            world.turn(view, Turn.RESUME)
         elif what == "move":
             group = r.choice([f"job-{view}", "g", "h"])
             refused = world.cycle_of(view, group, job.upstreams) or world.filling(view, group)
@@ -422,7 +423,7 @@ class Simulation:
         for view, job in self.world.jobs.items():
             job.poisoned = False
             if job.status == "paused":
-                self.world.alter(view, status="created" if self.world.state.jobs[view].exact else "creating")
+                self.world.turn(view, Turn.RESUME)
         self.rest(set())
         world = self.world
         for job in world.jobs.values():

@@ -21,6 +21,7 @@ from headrace.common.epoch import epoch_ms
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Graph, JobState, RelationState
+from headrace.coordinator.life import Life, Turn, turned
 from headrace.coordinator.steps import LOWEST_KEY, position_of
 from headrace.coordinator.targets import safe_epoch
 from headrace.errors import DivisionByZero
@@ -261,6 +262,13 @@ class World(Graph[RelationState, SimJob]):
         for name, value in changes.items():
             setattr(job, name, value)
 
+    def turn(self, view: int, turn: Turn) -> None:
+        """Let a job take a turn in its life, durably and in memory."""
+        record, _ = turned(self.state.jobs[view], turn)
+        self.transact([Put(record)])
+        self.jobs[view].turn(turn)
+        assert self.jobs[view].life == Life.of(record)
+
     def write(self, table: int, change: Rows, epoch: int) -> None:
         """Rows of a table, durable at an epoch that is under way."""
         relation = self.relations[table]
@@ -425,8 +433,7 @@ class World(Graph[RelationState, SimJob]):
                 )  # fmt: skip
         for job in self.jobs.values():
             if broken(job.id) != (job.status == "quarantined"):
-                healed = "created" if job.exact else "creating"
-                self.alter(job.id, status="quarantined" if job.status != "quarantined" else healed)
+                self.turn(job.id, Turn.PLANNED if job.status == "quarantined" else Turn.UNPLANNABLE)
         for group in sorted({j.group for j in self.jobs.values()}):
             out = [j for j in self.settle(group) if self.state.jobs[j.id].joined]
             self.transact([Put(replace(self.state.jobs[j.id], joined=False)) for j in out])

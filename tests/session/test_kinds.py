@@ -91,6 +91,16 @@ def test_only_handlers_ask_for_the_class_of_a_statement() -> None:
     assert found == ASKED
 
 
+@pytest.mark.parametrize("kind", [st.Kill, st.Unlisten, st.Discard, st.CancelJobs, st.AlterSystem, st.Deallocate])
+def test_a_statement_stands_in_three_files(kind: type[st.Statement]) -> None:
+    """Its record, its reader, and the module that carries it out: docs/EXTENDING.md counts them."""
+    name = re.compile(rf"\bst\.{kind.__name__}\b|^class {kind.__name__}\b", re.MULTILINE)
+    found = [path.relative_to(SESSION.parent) for path in SESSION.parent.rglob("*.py") if name.search(path.read_text())]
+    assert len(found) == 3, found
+    assert Path("sql/statements.py") in found
+    assert {path.parts[0] for path in found} == {"sql", "session"}
+
+
 def test_a_kind_must_say_whether_it_writes() -> None:
     with pytest.raises(TypeError):
         type("Silent", (st.Statement,), {})

@@ -78,11 +78,11 @@ def test_a_time_out_that_comes_too_late_hits_nothing_else(database: Database) ->
     timers: list[threading.Timer | None] = []
     session.variables.set("statement_timeout", "1h")
     prepared = session.prepare("SELECT 1")
-    check = session.check
-    session.check = lambda: (timers.append(session._timer), check())  # type: ignore[assignment,method-assign]
+    interrupts, check = session.interrupts, session.interrupts.check
+    interrupts.check = lambda: (timers.append(interrupts._timer), check())  # type: ignore[assignment,method-assign]
     prepared.execute([])
     timer = next(t for t in timers if t is not None)
-    session._time_out(timer)
+    interrupts.time_out(timer)
     check()
 
 

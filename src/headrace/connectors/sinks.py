@@ -29,20 +29,28 @@ from headrace.errors import InvalidParameter, SinkError
 
 WEIGHT_COLUMN = "__w"
 TYPES = ("upsert", "append-only")
-_OPTIONS = (
-    Option(
-        "type",
-        "Whether the rows of the target are replaced and deleted, or only added.",
-        default="upsert",
-        choices=TYPES,
-    ),
-    Option("primary_key", "The columns that tell rows apart."),
-    Option("force_append_only", "Whether rows that are taken back are left out.", "boolean"),
-    Option("snapshot", "Whether it begins with what there is already.", "boolean"),
-    *job_options.OF_SINKS,
+OPTIONS = Declared(
+    (
+        Option(
+            "type",
+            "whether rows are only added, or replaced and deleted by `primary_key`",
+            default="upsert",
+            choices=TYPES,
+        ),
+        Option("primary_key", "what tells rows apart, needed for `upsert`: `'a, b'`", "columns"),
+        Option(
+            "force_append_only",
+            "with `append-only`: what is taken back is left out, instead of being refused at the creation",
+            "boolean",
+            "false",
+        ),
+        Option("snapshot", "`false`: only what changes from the creation on", "boolean", "true"),
+    )
 )
-SINK_OPTIONS = tuple(option.name for option in _OPTIONS)
-"""Options of every sink, besides those of its connector."""
+"""Options that every sink has besides those of its connector and of its job."""
+_ALL = (*OPTIONS.options, *job_options.OF_SINKS)
+SINK_OPTIONS = tuple(option.name for option in _ALL)
+"""The names of these."""
 
 _SINKS: dict[str, tuple[str, str]] = {
     "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
@@ -164,7 +172,7 @@ def check_secret_options(options: Mapping[str, str], names: Iterable[str]) -> No
 def open_sink(options: Mapping[str, str], columns: Sequence[Column]) -> Sink:
     """The sink that `options['connector']` names. Raises `InvalidParameter` for options that are wrong."""
     kind, reader = _kind(options), OptionReader(options)
-    for option in _OPTIONS:
+    for option in _ALL:
         option.read(reader)
     return kind(options, columns_outside(columns) if kind.delivers else columns)
 

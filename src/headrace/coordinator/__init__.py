@@ -12,6 +12,7 @@ machine.py          what a lane does next: which epoch, who joins, who is create
 targets.py          epochs, parallelism, admission and retries of a group
 steps.py            how a large epoch is cut into bounded steps
 together.py         which steps share one Spark job
+life.py             which status a job has, and what makes another one of it
 commit.py           what a step reads, and the edits of each transaction
 exact.py            at which epochs a relation is exact
 query_epochs.py     at which epochs a read sees its relations

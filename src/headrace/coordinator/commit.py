@@ -16,6 +16,7 @@ from headrace.common.shifts import epoch_reaching
 from headrace.connectors.base import Offsets
 from headrace.coordinator.exact import Interval, after_commit
 from headrace.coordinator.graph import Graph, J, JobState, R, RelationState
+from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.machine import outcome
 from headrace.coordinator.steps import (
     InputProgress,
@@ -362,9 +363,9 @@ class Commit:
             if job is None:
                 continue
             job.rounds = 0 if move.created else job.rounds + 1
+            if move.created:
+                job.turn(Turn.CAUGHT_UP)
             job.committed, job.exact = max(job.committed, move.committed), move.exact
-            if move.created and job.status == "creating":
-                job.status = "created"
             job.whole = False
             if move.joined:
                 job.joining = False
@@ -479,15 +480,14 @@ def _advance(
     reached = max(record.committed_epoch, target)
     found.moves[job.id] = JobAdvance(reached, exact, created, joined, due)
     found.edits += _commit_tables(graph, state, job, target)
-    status = "created" if created and record.status == "creating" else record.status
+    turned_to, effects = turned(record, Turn.CAUGHT_UP) if created else (record, ())
     moved: JobRecord = replace(
-        record, status=status, committed_epoch=reached, frontier=max(record.frontier, reached), exact=exact,
+        turned_to, committed_epoch=reached, frontier=max(record.frontier, reached), exact=exact,
         joined=record.joined or joined, due_epoch=record.due_epoch if due is None else due,
     )  # fmt: skip
     found.edits.append(Put(moved))
-    if status != record.status:
-        found.edits.append(AddEvent("job_created", job.id, f'materialized view "{job.name}" is created'))
-    elif joined:
+    found.edits += [AddEvent(said, job.id, f'materialized view "{job.name}" is created') for said in effects]
+    if joined and not effects:
         text = f'job "{job.name}" moves in step with checkpoint group "{job.group}"'
         found.edits.append(AddEvent("job_joined", job.id, text))
 

@@ -16,6 +16,7 @@ from headrace.coordinator.attempt import EpochInFlight, max_rows, reach_target, 
 from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Committer, EpochAbandoned, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
+from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch, pacing
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
@@ -475,15 +476,17 @@ class Driver:
                 return  # it has been dropped
             with core.changed:
                 before = [(j, j.status, j.joined) for j in core.jobs.values() if j.group == job.group]
-                job.status = "quarantined"
+                job.turn(Turn.LOG_LOST)
                 apart = core.settle(job.group)
                 for each in apart:
                     each.version += 1
             edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
-            edits.append(Put(replace(records[job.id], joined=job.joined, status="quarantined")))
+            record, effects = turned(records[job.id], Turn.LOG_LOST)
+            edits.append(Put(replace(record, joined=job.joined)))
             text = f'materialized view "{job.name}" is quarantined: {error.message}'
+            edits += [AddEvent(said, job.id, text, error.detail or "") for said in effects]
             try:
-                core.catalog.transact([*edits, AddEvent("job_quarantined", job.id, text, error.detail or "")])
+                core.catalog.transact(edits)
             except BaseException:
                 # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
                 # durable all the same, that changes nothing.

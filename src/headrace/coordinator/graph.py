@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from headrace.catalog.records import ObjectRecord
+from headrace.catalog.records import JobStatus, ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.exact import (
     ChangeLog,
@@ -21,6 +21,7 @@ from headrace.coordinator.exact import (
     next_epoch_after,
     view_exact,
 )
+from headrace.coordinator.life import Life, Turn, step
 from headrace.coordinator.steps import Position
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.errors import LogLost, UndefinedTable
@@ -96,8 +97,8 @@ class JobState:
     """Name of a state table -> its id."""
     group: str
     """The checkpoint group: the jobs that commit together."""
-    status: str
-    """As in the catalog: creating, created, paused or quarantined."""
+    status: JobStatus
+    """As in the catalog; `life.py` says what makes another one of it."""
     committed: int = 0
     exact: tuple[Interval, ...] = ()
     """Empty until it is created."""
@@ -138,6 +139,15 @@ class JobState:
     version: int = 0
     """Counts the changes of its group: an attempt that began before one of them must not commit."""
     stopping: bool = False
+
+    @property
+    def life(self) -> Life:
+        """Where it stands in its life."""
+        return Life(self.status, self.created)
+
+    def turn(self, turn: Turn) -> None:
+        """Take a turn in its life, in memory."""
+        self.status = step(self.life, turn)[0].status
 
     @property
     def runnable(self) -> bool:

@@ -35,6 +35,7 @@ from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Known
 from headrace.coordinator.into import refuse_circle, target_of
 from headrace.coordinator.lanes import Lanes
+from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.options import checked_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
 from headrace.coordinator.steps import Position, position_of
@@ -196,7 +197,7 @@ class Lifecycle:
             plan = self._plan(record, job_record, job.tables)
             runner = self._runner(plan)
             if job.starting and job.status == "quarantined":
-                self._set_status(job, "created" if job.created else "creating")
+                self._turn(job, Turn.PLANNED)
         except Fenced:
             raise
         except Exception as error:
@@ -213,9 +214,7 @@ class Lifecycle:
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
         job.error, job.error_since_ms = error, self._core.clock.now_ms()
-        if job.status != "quarantined":
-            text = f'{_kind(record)} "{record.name}" is quarantined: {error.message}'
-            self._set_status(job, "quarantined", AddEvent("job_quarantined", record.id, text))
+        self._turn(job, Turn.UNPLANNABLE, f'{_kind(record)} "{record.name}" is quarantined: {error.message}')
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
         """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
@@ -239,11 +238,13 @@ class Lifecycle:
             )
         return plan
 
-    def _set_status(self, job: Job, status: str, *also: Edit) -> None:
-        """Change a job's status, durably. The caller sees to it that the job commits nothing meanwhile."""
-        record = self._core.catalog.state.jobs[job.id]
-        self._core.catalog.transact([Put(replace(record, status=status)), *also])  # type: ignore[arg-type]
-        job.status = status
+    def _turn(self, job: Job, turn: Turn, text: str = "") -> None:
+        """Let a job take a turn in its life, durably. The caller sees to it that the job commits nothing meanwhile."""
+        before = self._core.catalog.state.jobs[job.id]
+        record, effects = turned(before, turn)
+        if record != before:
+            self._core.catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
+        job.turn(turn)
 
     def _runner(self, plan: ViewPlan) -> Runner:
         return self._make_runner(plan, {i: self._core.relation(i).schema for i in plan.upstreams})
@@ -538,16 +539,15 @@ class Lifecycle:
         """The transaction of an ALTER. The caller holds `committing`: no lane is at a commit."""
         core = self._core
         record = core.catalog.state.jobs[job.id]
-        status = record.status
-        if paused is not None and status != "quarantined":
-            status = "paused" if paused else ("created" if record.exact else "creating")
+        turn = {True: Turn.PAUSE, False: Turn.RESUME, None: None}[paused]
+        turned_to, effects = (record, ()) if turn is None else turned(record, turn)
         options = {**record.options, **given}
         moved = group != record.group
         with core.lock:
             joined = not any(j.group == group for j in core.jobs.values() if j is not job) if moved else record.joined
-        kind = {True: "job_paused", False: "job_resumed", None: "job_moved" if moved else "job_altered"}[paused]
+        kind = effects[0] if effects else "job_moved" if moved else "job_altered"
         text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
-        altered = replace(record, status=status, options=options, group=group, joined=joined)
+        altered = replace(turned_to, options=options, group=group, joined=joined)
 
         def settle(state: CatalogState) -> None:
             with core.committing:

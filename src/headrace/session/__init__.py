@@ -11,6 +11,8 @@ A session:
 
 session.py       `Session`: one statement after another, with settings and a transaction
 handlers.py      finds the handler of a statement: what it may do, what it gives, how it runs
+interrupts.py    what stops a statement before its end: a cancel, its time limit
+read_epochs.py   which epoch the reads of a session see; snapshots
 locating.py      errors in PostgreSQL's words, with their place in the text
 result.py        what a statement returns
 transactions.py  what a transaction has read and wants to write

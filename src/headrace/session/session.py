@@ -7,19 +7,14 @@ CREATE, DROP and ALTER take effect at once, and ROLLBACK does not take them back
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.zones import Zone
-from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
-from headrace.coordinator.reads import ReadOptions
-from headrace.coordinator.writes.requests import Request
 from headrace.errors import (
     HeadraceError,
     ObjectMissing,
@@ -27,7 +22,6 @@ from headrace.errors import (
     ReadOnlyTransaction,
     SerializationFailure,
     ShuttingDown,
-    SnapshotUnavailable,
     TransactionError,
 )
 from headrace.plan.failures import translate
@@ -41,10 +35,12 @@ from headrace.session.execution.select import read
 from headrace.session.execution.subscriptions import SubscriptionCursor
 from headrace.session.execution.transacting import bracket
 from headrace.session.handlers import handler_of
+from headrace.session.interrupts import Interrupts
 from headrace.session.locating import located
 from headrace.session.named import Named
 from headrace.session.names import Names
 from headrace.session.prepared import PreparedStatement, prepare
+from headrace.session.read_epochs import SessionReads
 from headrace.session.reading.at_once import read_at_once
 from headrace.session.reading.planning import PlannedRead
 from headrace.session.result import IdleLimit, Notice, Pending, Prepared, Result
@@ -63,11 +59,9 @@ from headrace.state.changes import TableChange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.coordinator.reads import Snapshot
     from headrace.plan.planner import Planner
     from headrace.session.database import Database
 
-_WAIT_SLICE_S = 0.1
 _LOOK_WAIT_S = 10.0
 """Most seconds that a read on a standby waits for another look at the catalog."""
 _numbers = itertools.count(1)
@@ -106,22 +100,17 @@ class Session:
         """The definition of a pipeline for which the session creates objects."""
         self.transaction: Transaction | None = None
         """The transaction that BEGIN has opened."""
-        self._writing: Transaction | None = None
+        self.writing: Transaction | None = None
         """The transaction of the statement that runs, if that writes: the open one, or one of its own."""
-        self._cancelled: str | None = None
-        self._durable = False
-        """Whether the statement that runs has written something that is durable."""
-        self._waits_for: Request | None = None
-        """What was started and waits to be committed."""
+        self.interrupts = Interrupts(
+            f"headrace-wait-{self.number}",
+            lambda: self.jobs.cancel(),
+            lambda request, error: database.coordinator.writer.cancel(request, error),
+        )
         self._requested = False
-        self._timing = threading.Lock()
-        self._timer: threading.Timer | None = None
         self._closed = False
         self._quickly = -1, False
         """For which version of the settings statements start quickly, and whether they do."""
-        self._newest = -1, False
-        """For which version of the settings tables are read as of the newest epoch, and whether they are."""
-        self._options: tuple[tuple[int, int], ReadOptions] | None = None
         self._told: tuple[Mapping[str, str], bool, Mapping[str, str]] = {}, False, {}
         """What clients are told: the session's settings, whether the server is a standby, and both together."""
         self._texts = KnownTexts(self)
@@ -129,7 +118,7 @@ class Session:
         """The epoch of the newest change that was in the way of a transaction of the session."""
         self.last_write = 0
         """The epoch of its last write."""
-        self._floors = Floors()
+        self.reads = SessionReads(self)
 
     # ---- what servers use
 
@@ -224,7 +213,7 @@ class Session:
 
         Without it each call of `execute`, `prepare` and `PreparedStatement.execute` is a request of its own.
         """
-        self._cancelled = None
+        self.interrupts.begin()
         self._requested = True
 
     @contextmanager
@@ -264,7 +253,7 @@ class Session:
             return prepared
 
     def prepared(self, statement: st.Statement, parameter_types: Sequence[str | None]) -> PreparedStatement:
-        """Find the same of a statement that is parsed."""
+        """Prepare a statement that is parsed already."""
         return prepare(self, statement, parameter_types)
 
     def knows_statement(self, sql: str, parameter_types: Sequence[str | None]) -> bool:
@@ -274,12 +263,12 @@ class Session:
 
     def cancel(self) -> None:
         """Stop what runs, from another thread."""
-        self._stop("canceling statement due to user request")
+        self.interrupts.stop("canceling statement due to user request")
 
     def close(self) -> None:
         """Give up an open transaction, and what runs."""
         # First what waits: once the transaction is over, nothing keeps what it has written from vacuum.
-        self._withdraw("the session was closed")
+        self.interrupts.withdraw("the session was closed")
         transactions.end(self)
         cursors.close_all(self)
         if not self._closed:
@@ -295,7 +284,7 @@ class Session:
             self._admit(statement)
             with self._limited():
                 result = handler_of(statement).run(self, statement)
-                self._durable |= statement.writes  # DDL stays done, too
+                self.interrupts.durable |= statement.writes  # DDL stays done, too
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
             return result
 
@@ -334,22 +323,6 @@ class Session:
             limited = bool(duration_ms(variables.get("statement_timeout")))
             self._quickly = variables.version, not limited and not variables.is_on("rw_implicit_flush")
         return self._quickly[1]
-
-    @property
-    def reads_newest(self) -> bool:
-        """Whether a table is read as of the newest complete epoch: nothing asks for another one."""
-        variables = self.variables
-        if self._newest[0] != variables.version:
-            fits = not int(variables.get("query_epoch") or 0) and variables.get("query_consistency") != "global"
-            self._newest = variables.version, fits
-        return self._newest[1]
-
-    def read_options(self) -> ReadOptions:
-        """How a read outside of transactions chooses its epoch."""
-        now = self.variables.version, self.last_write
-        if self._options is None or self._options[0] != now:
-            self._options = now, self._read_options((), None)
-        return self._options[1]
 
     @property
     def finds_quickly(self) -> bool:
@@ -425,14 +398,12 @@ class Session:
     def _waiting(self, started: Started | Result) -> Result | Pending:
         """Note what was started, so that it can be cancelled: perhaps it was already."""
         if not isinstance(started, Result):
-            self._waits_for = started.request
-            if self._cancelled is not None:
-                self._withdraw(self._cancelled)
+            self.interrupts.waiting_for(started.request)
         return started
 
     def finish(self, statement: st.Statement, result: Callable[[], Result]) -> Result:
         """Take the result of a statement that was started: its errors are those of the session."""
-        self._waits_for = None
+        self.interrupts.waited()
         try:
             return result()
         except BaseException as error:
@@ -482,7 +453,7 @@ class Session:
         found = self.database.keeper.explained(translate(error), spark)
         if isinstance(found, SerializationFailure):
             found = transactions.explained(self, self.transaction, found)
-        reason = self._cancelled
+        reason = self.interrupts.reason
         if reason is not None and not isinstance(found, QueryCanceled):
             found = QueryCanceled(reason)
         if statement is not None:
@@ -491,84 +462,17 @@ class Session:
             raise error
         raise found from error
 
-    @contextmanager
-    def _limited(self) -> Iterator[None]:
+    def _limited(self) -> AbstractContextManager[None]:
         """Apply `statement_timeout`."""
-        limit_ms = duration_ms(self.variables.get("statement_timeout"))
-        if not limit_ms or self._timer is not None:  # EXECUTE runs a statement inside of another one
-            self._durable = False
-            yield
-            self._check_end()
-            return
-        self._durable = False
-        timer = threading.Timer(limit_ms / 1000, lambda: self._time_out(timer))
-        timer.daemon = True
-        self._timer = timer
-        timer.start()
-        try:
-            yield
-            self._check_end()
-        finally:
-            with self._timing:
-                self._timer = None
-            timer.cancel()
-
-    def _check_end(self) -> None:
-        """Raise `QueryCanceled` for a statement that was cancelled at its end, unless it has written: that holds."""
-        if not self._durable:
-            self.check()
-
-    def _time_out(self, timer: threading.Timer) -> None:
-        """The time of a statement is over; if it has ended just now, the next one has nothing to do with that."""
-        with self._timing:
-            if self._timer is timer:
-                self._stop("canceling statement due to statement timeout")
-
-    def _stop(self, reason: str) -> None:
-        self._cancelled = reason
-        self.jobs.cancel()
-        self._withdraw(reason)
-
-    def _withdraw(self, reason: str) -> None:
-        """Let what was started fail, unless it is being committed."""
-        waits_for = self._waits_for
-        if waits_for is not None:
-            self.database.coordinator.writer.cancel(waits_for, QueryCanceled(reason))
+        return self.interrupts.limited(duration_ms(self.variables.get("statement_timeout")))
 
     def check(self) -> None:
         """Raise `QueryCanceled` if the running statement was cancelled."""
-        if self._cancelled is not None:
-            raise QueryCanceled(self._cancelled)
+        self.interrupts.check()
 
     def wait(self, step: Callable[[Callable[[], None]], object]) -> None:
-        """Run `step` in a thread of its own, so that waiting for it can be cancelled.
-
-        It gets what it has to call now and then, and which raises once nobody waits for it any more.
-        """
-        done, given_up = threading.Event(), threading.Event()
-
-        def check() -> None:
-            if given_up.is_set():
-                raise QueryCanceled("nobody waits for this any more")
-
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                step(check)
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                done.set()
-
-        threading.Thread(target=run, name=f"headrace-wait-{self.number}", daemon=True).start()
-        try:
-            while not done.wait(_WAIT_SLICE_S):
-                self.check()
-        finally:
-            given_up.set()
-        if failures:
-            raise failures[0]
+        """Wait for `step` in a thread of its own, as long as nobody cancels it. It calls now and then what it gets."""
+        self.interrupts.wait(step)
 
     # ---- what the kinds of statements share
 
@@ -613,117 +517,31 @@ class Session:
         """The query with functions and casts that only the session or the catalog can answer replaced."""
         return localize(self, query)
 
+    @property
+    def acting(self) -> Transaction | None:
+        """The transaction in which the statement that runs reads."""
+        return self.writing or self.transaction
+
     @contextmanager
     def within(self, transaction: Transaction) -> Iterator[None]:
         """Let what is read inside the block be read in a transaction that writes."""
-        self._writing = transaction
+        self.writing = transaction
         try:
             yield
         finally:
-            self._writing = None
+            self.writing = None
 
     def has_changed(self, table_id: int) -> bool:
         """Whether the transaction that is open wants to write to a table."""
-        transaction = self._writing or self.transaction
+        transaction = self.acting
         return transaction is not None and transaction.work.has_changed(table_id)
 
     def wrote(self, epoch: int) -> None:
         """Something has been written at an epoch: whoever wants to cancel it comes too late."""
-        self._cancelled, self._durable = None, True
+        self.interrupts.wrote()
         self.last_write = max(self.last_write, epoch)
         if self.variables.is_on("rw_implicit_flush"):
             self.flush()
-
-    def snapshot(
-        self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None = None
-    ) -> AbstractContextManager[Snapshot]:
-        """A snapshot of relations: at an epoch that is asked for, that of the transaction, or the newest.
-
-        `point` is the table and the primary key of the one row that is read, where that is known.
-        """
-        return self._snapshot(relations, at, point)
-
-    @contextmanager
-    def _snapshot(
-        self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None
-    ) -> Iterator[Snapshot]:
-        transaction = self._writing or self.transaction
-        options = self._read_options(relations, at)
-        if transaction is None or options.at is not None:
-            with self.database.coordinator.snapshot(list(relations), options=options) as snapshot:
-                yield snapshot
-            return
-        with ExitStack() as stack:
-            snapshot = stack.enter_context(self._transaction_snapshot(transaction, relations, options))
-            if transaction.work.epoch is None:
-                transaction.shown = snapshot.shown
-                transaction.behind = self._behind(relations, snapshot)
-            transaction.work.fix(snapshot.epoch)
-            if point is not None and transaction.work.can_look_up(point[0]):
-                transaction.work.note_keys(point[0], [point[1]])
-            else:
-                transaction.work.note_tables(self.database.coordinator.tables_read(relations))
-            for i in snapshot.tables:
-                if transaction.work.has_changed(i):
-                    own = transaction.work.own_runs(i)
-                    snapshot.tables[i] = replace(snapshot.tables[i], refs=(*snapshot.tables[i].refs, *own))
-            yield snapshot
-
-    def _behind(self, relations: Sequence[int], snapshot: Snapshot) -> str | None:
-        """Why a snapshot is older than the tables that it is made of; None if it is not."""
-        coordinator = self.database.coordinator
-        tables = coordinator.tables_read(relations)
-        if tables.issuperset(relations) or coordinator.writer.last_change(tables) <= snapshot.epoch:
-            return None
-        return "; ".join(snapshot.notices) or "a view that it has read had not taken them in yet"
-
-    def _transaction_snapshot(
-        self, transaction: Transaction, relations: Sequence[int], options: ReadOptions
-    ) -> AbstractContextManager[Snapshot]:
-        """The first read waits for what the session has written; where that cannot be, only writing fails."""
-        try:
-            return self.database.coordinator.snapshot(list(relations), options=options)
-        except SnapshotUnavailable:
-            if transaction.implicit or not options.at_least or self.variables.is_on("read_your_writes"):
-                raise
-            return self.database.coordinator.snapshot(list(relations), options=replace(options, at_least=0))
-
-    def _read_options(self, relations: Sequence[int], at: int | None) -> ReadOptions:
-        """How the session's settings, its transaction and its writes let a read choose its epoch."""
-        v, transaction = self.variables, self._writing or self.transaction
-        if self._writing is None:
-            at = at or int(v.get("query_epoch") or 0) or None
-        if at is not None:
-            return ReadOptions(at=at, check=self.check)
-        fixed = None if transaction is None else transaction.work.epoch
-        consistency = cast(Consistency, v.get("query_consistency"))
-        at_least = self.last_write if v.is_on("read_your_writes") else 0
-        if transaction is not None:
-            # A transaction reads one snapshot.
-            consistency = "snapshot" if consistency == "latest" or transaction.implicit else consistency
-            if not transaction.read_only and fixed is None:
-                at_least = self._needed(transaction, relations)
-        return ReadOptions(
-            consistency=consistency,
-            monotonic=cast(Monotonic, v.get("monotonic_reads")),
-            exactly=fixed,
-            shown={} if transaction is None else transaction.shown,
-            at_least=at_least,
-            session=self._floors,
-            align=transaction is not None and fixed is None,
-            check=self.check,
-        )
-
-    def _needed(self, transaction: Transaction, relations: Sequence[int]) -> int:
-        """The epoch that the snapshot of a transaction that may write must have reached, so that it can commit.
-
-        Its own session's writes must be there; for a single statement, the newest change of any table that it reads.
-        """
-        if not transaction.implicit:
-            return transaction.at_least
-        coordinator = self.database.coordinator
-        tables = coordinator.tables_read(relations)
-        return max(transaction.at_least, coordinator.writer.last_change(tables))
 
     def write(self, record: ObjectRecord, change: TableChange) -> None:
         """Write to a table: now, or at COMMIT."""

@@ -40,4 +40,4 @@ def _open_relations(
     at = as_of_epoch(bound, now_ms)
     if at is not None:
         at = within_complete(at, now_ms, session.database.coordinator.current_epoch())
-    return stack.enter_context(session.snapshot(sorted(relations), at, point))
+    return stack.enter_context(session.reads.snapshot(sorted(relations), at, point))

@@ -28,7 +28,7 @@ def is_at_once(session: Session, planned: PlannedRead) -> bool:
     """Whether a read needs to wait for nothing, as far as its session and its kind say."""
     if session.transaction is not None or planned.timed or not planned.lasting:
         return False
-    return planned.plan.record is None or (planned.plan.point and session.reads_newest)
+    return planned.plan.record is None or (planned.plan.point and session.reads.newest)
 
 
 def read_at_once(session: Session, planned: PlannedRead, texts: Sequence[str | None]) -> Result | None:
@@ -43,7 +43,7 @@ def read_at_once(session: Session, planned: PlannedRead, texts: Sequence[str | N
     if wanted is None:
         return Result("SELECT", plan.columns)
     key = tuple([wanted[name] for name in plan.record.primary_key])
-    row = session.database.coordinator.row_now(plan.record.id, key, session.read_options())
+    row = session.database.coordinator.row_now(plan.record.id, key, session.reads.options())
     if isinstance(row, Later):
         return None
     if row is None:
