@@ -14,6 +14,7 @@ from headrace.common.zones import UTC, zone_named
 from headrace.errors import HeadraceError
 from headrace.server import ServerThread
 from headrace.session.database import Database
+from headrace.session.defined import declared_zone
 
 BERLIN = zone_named("Europe/Berlin")
 SUMMER = "2024-07-01 14:00:00+02"
@@ -220,10 +221,9 @@ def test_definitions_keep_their_zone(server: ServerThread, database: Database) -
         assert c.execute("SELECT at, t FROM declared").fetchall() == [(moment, SUMMER)] * 4
         c.execute("CREATE MATERIALIZED VIEW unzoned AS SELECT k, at::date AS day FROM times")
     records = {o.name: o for o in database.catalog.state.objects.values()}
-    names = ("kept", "over", "declared", "unzoned", "plain", "times")
-    assert [records[n].content.to_json().get("time_zone") for n in names] == [
-        "Europe/Berlin", "Europe/Berlin", "Europe/Berlin", None, None, None
-    ]  # fmt: skip
+    zones = [declared_zone(records[n]) for n in ("kept", "over", "declared", "unzoned", "plain", "times")]
+    assert zones == [BERLIN, BERLIN, BERLIN, UTC, UTC, UTC]
+    assert "time_zone" in records["kept"].content.to_json() and "time_zone" not in records["unzoned"].content.to_json()
     database.sql("DROP MATERIALIZED VIEW kept, over, unzoned; DROP VIEW plain; DROP TABLE declared")
     database.sql("DELETE FROM times WHERE k = 4")
 

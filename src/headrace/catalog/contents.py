@@ -184,13 +184,6 @@ class PlannedContent(Content):
     """It never takes a row back, as its plan says."""
     watermark_column: str | None = field(default=None, metadata=rare(late=3))
     """The column that has the watermark of EMIT ON WINDOW CLOSE."""
-    time_zone: str | None = field(default=None, metadata=rare(late=4))
-    """The zone of the session that has defined it; None for UTC."""
-
-    @property
-    def version(self) -> int:
-        """Older programs would show its definition as one in UTC."""
-        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +196,13 @@ class MaterializedViewContent(PlannedContent):
 
     part: str | None = field(default=None, metadata=rare())
     """The name of the view that it is a hidden part of."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """In which its query is meant, whoever reads; None for UTC."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would show its definition as one in UTC."""
+        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +213,8 @@ class SinkContent(PlannedContent):
 
     into: int | None = field(default=None, metadata=rare())
     """The id of the table that gets the changes; None for a connector."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """In which its query is meant; None for UTC."""
 
     @property
     def version(self) -> int:

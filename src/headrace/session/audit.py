@@ -119,10 +119,8 @@ def audited(session: Session, statement: st.Statement) -> Iterator[None]:
         yield
     except BaseException as error:
         session.noted = error
-        known = isinstance(error, HeadraceError)
-        _note(
-            session, statement, error.sqlstate if known else _DEFECT, error.message if known else type(error).__name__
-        )
+        known = (error.sqlstate, error.message) if isinstance(error, HeadraceError) else (_DEFECT, type(error).__name__)
+        _note(session, statement, *known)
         raise
     _note(session, statement, _SUCCESS, None)
 
@@ -140,5 +138,6 @@ def _note(session: Session, statement: st.Statement | None, sqlstate: str, messa
         log.note(
             "statement", user=session.authenticated, role=None if role == session.authenticated else role,
             client=session.client or None, session=session.number, sqlstate=sqlstate, message=message,
-            command=None if statement is None else statement.words, statement=None if statement is None else statement.text,
+            command=None if statement is None else statement.words,
+            statement=None if statement is None else statement.text,
         )  # fmt: skip

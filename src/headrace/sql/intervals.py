@@ -1,4 +1,4 @@
-"""Interval literals: PostgreSQL's spellings to months, days and microseconds, and to Spark's spelling, and to zones.
+"""Interval literals: PostgreSQL's spellings to months, days and microseconds, to Spark's spelling, and to zones.
 
 What is accepted is what PostgreSQL 15 accepts with the default styles: parts with units in any order, each unit once;
 `[+-]hours:minutes[:seconds]`; years-months; and ISO 8601 with designators or in its alternative form.

@@ -159,9 +159,8 @@ def plan_rows(session: Session, statement: RowChange, types: Sequence[str | None
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
     letters = letters_of(statement)
-    return RowPlan(
-        statement.table, record, statement.words, letters, make, tuple(open_types), ignore, returned, session.zone
-    )
+    words, types_found = statement.words, tuple(open_types)
+    return RowPlan(statement.table, record, words, letters, make, types_found, ignore, returned, session.zone)
 
 
 def _insert(
