@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace.common.columns import arrow_type
+from headrace.common.zones import UTC, Zone
 from headrace.errors import (
     DivisionByZero,
     HeadraceError,
@@ -233,6 +234,7 @@ class MemorySink:
     """Where the rows of COPY go."""
 
     required: frozenset[str] = frozenset()
+    zone: Zone = UTC
 
     def __init__(self, session: MemorySession, relation: str, form: CopyFormat):
         self.format, self.relation = form, relation

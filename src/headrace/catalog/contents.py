@@ -127,6 +127,13 @@ class TableContent(Content):
     """What an insert does whose key is there: `overwrite` or `ignore`."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Column -> the expression of its default."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """The zone of the session that has defined it, in which its defaults are computed; None for UTC."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would compute the defaults in UTC."""
+        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +184,13 @@ class PlannedContent(Content):
     """It never takes a row back, as its plan says."""
     watermark_column: str | None = field(default=None, metadata=rare(late=3))
     """The column that has the watermark of EMIT ON WINDOW CLOSE."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """The zone of the session that has defined it; None for UTC."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would show its definition as one in UTC."""
+        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +217,7 @@ class SinkContent(PlannedContent):
     @property
     def version(self) -> int:
         """Older programs would take a sink into a table for one of a connector."""
-        return 1 if self.into is None else 6
+        return 6 if self.into is not None or self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)

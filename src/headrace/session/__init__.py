@@ -32,6 +32,7 @@ texts.py         texts that differ in whole numbers only share a plan
 What names mean:
 
 names.py         relations of the catalog, system relations, views in place of their names
+defined.py       the time zones in which objects were defined
 leaves.py        relations as leaves of Spark queries
 functions.py     functions that users create
 parts.py         hidden views: the joins that a view was cut at

@@ -48,7 +48,7 @@ from headrace.session.names import Bound
 from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
-from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.result import Result, ResultColumn
 from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
 from headrace.session.startup import requested
@@ -270,10 +270,7 @@ class Database:
 
         Raises `UndefinedObject`, `InvalidParameter`, `NotSupported` for settings that cannot be had.
         """
-        settings, told = requested(parameters)
-        made = self.session(settings, user=parameters["user"])
-        made.greetings += [Notice(text, severity="WARNING") for text in told]
-        return made
+        return self.session(requested(parameters), user=parameters["user"])
 
     def sql(self, text: str) -> QueryResult:
         """Run a script in the database's own session; the result of its last statement, in memory."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from headrace.common.zones import Zone, zone_of_setting
 from headrace.errors import HeadraceError
 from headrace.session.named import Named
 from headrace.sql.copying import CopyFormat
@@ -47,6 +48,11 @@ class CopySink(Protocol):
     @property
     def columns(self) -> list[ResultColumn]:
         """The columns of the rows."""
+        ...
+
+    @property
+    def zone(self) -> Zone:
+        """The time zone in which texts of moments are read."""
         ...
 
     @property
@@ -119,6 +125,11 @@ class IdleLimit:
     seconds: float
     error: HeadraceError
     """The error that tells the client why."""
+
+
+def shown_zone(session: SessionLike) -> Zone:
+    """The time zone in which a client is shown moments: the one that it has been told."""
+    return zone_of_setting(session.parameters.get("TimeZone", "UTC"))
 
 
 class Ready(Protocol):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.zones import Zone
 from headrace.errors import (
     HeadraceError,
     ObjectMissing,
@@ -77,8 +78,6 @@ class Session:
         self.number: int = next(_numbers)
         self.began_ms = database.now_ms()
         self.variables = Variables(**{**defaults_of(database.settings), **(settings or {})})
-        self.greetings: list[Notice] = []
-        """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
         self._rights: Rights | None = None
@@ -149,6 +148,11 @@ class Session:
         return self.variables.role
 
     @property
+    def zone(self) -> Zone:
+        """The time zone in which its statements read and show times."""
+        return self.variables.zone
+
+    @property
     def rights(self) -> Rights:
         """What the session may do now."""
         state, name = self.database.catalog.image, self.role
@@ -183,10 +187,10 @@ class Session:
         """What a client is told when it connects."""
         status = self.database.coordinator.standby()
         if status is None:
-            return self.greetings
+            return []
         where = f", which is at {status.address}" if status.address else ""
         text = f"this server is a standby of {status.owner}{where}; it has heard of that {status.staleness_ms} ms ago"
-        return [*self.greetings, Notice(text)]
+        return [Notice(text)]
 
     def idle_limit(self) -> IdleLimit | None:
         """How long the client may now ask for nothing."""
@@ -373,7 +377,7 @@ class Session:
                 if planned is None:
                     return None
                 try:
-                    result = read(self, planned, values_of(texts, planned.plan.types))
+                    result = read(self, planned, values_of(texts, planned.plan.types, self.zone))
                 except ObjectMissing:
                     if not self.on_standby:
                         raise
@@ -503,7 +507,7 @@ class Session:
 
     def names(self, *, checked: bool = True) -> Names:
         """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
-        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights)
+        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights, self.zone)
 
     def handler(self, statement: _S) -> Handler[_S]:
         """What there is to know of a statement: for those that hold another one."""

@@ -1,4 +1,4 @@
-"""Interval literals: PostgreSQL's spellings to months, days and microseconds, and to Spark's spelling.
+"""Interval literals: PostgreSQL's spellings to months, days and microseconds, and to Spark's spelling, and to zones.
 
 What is accepted is what PostgreSQL 15 accepts with the default styles: parts with units in any order, each unit once;
 `[+-]hours:minutes[:seconds]`; years-months; and ISO 8601 with designators or in its alternative form.
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from headrace.errors import InvalidDatetime
+from headrace.common.zones import Zone, zone_at
+from headrace.errors import InvalidDatetime, InvalidParameter
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 _MICROS: Final = {"microsecond": 1, "millisecond": 1000, "second": _SECOND, "minute": _MINUTE, "hour": _HOUR}
@@ -341,3 +342,14 @@ def spark_interval(text: str) -> str:
     hours, minute = divmod(minutes, 60)
     day, hour = divmod(hours, 24)
     return f"INTERVAL '{sign}{day} {hour:02d}:{minute:02d}:{second:02d}.{fraction:06d}' DAY TO SECOND"
+
+
+def zone_of_interval(text: str) -> Zone:
+    """The zone that is an interval ahead of UTC. Raises `InvalidParameter`, `InvalidDatetime`."""
+    months, days, micros = parse_interval(text)
+    if months or days or micros % 1_000_000:
+        raise InvalidParameter(f'interval time zone "{text}" must not include months or days')
+    try:
+        return zone_at(micros // 1_000_000)
+    except ValueError:
+        raise InvalidParameter(f'time zone "{text}" out of range') from None

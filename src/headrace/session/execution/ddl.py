@@ -437,6 +437,9 @@ def new_record(
     """The record of an object that the session creates now, and owns."""
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
+    if not session.zone.is_plain and (content.defaults if isinstance(content, TableContent) else content.has_job):
+        assert isinstance(content, TableContent | PlannedContent)
+        content = replace(content, time_zone=session.zone.name)
     made = ObjectRecord(
         0, replace(content, pipeline=session.pipeline), schema, name.name, tuple(columns), definition,
         tuple(primary_key), options, tuple(depends_on), now,
