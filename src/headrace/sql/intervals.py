@@ -34,6 +34,8 @@ _UNITS: Final = {
 _SIGNIFICANT: Final = 10
 """So many letters of a word count."""
 _MOST_PARTS: Final = 25
+_LONGEST: Final = 255
+"""Characters of a text; PostgreSQL has room for about as many."""
 _CLOCK: Final = frozenset(("hour", "minute", "second", "millisecond", "microsecond"))
 _SUBSECONDS: Final = frozenset(("second", "millisecond", "microsecond"))
 _DAYS_OF_MONTH: Final = 30
@@ -125,6 +127,8 @@ def parse_interval(text: str) -> tuple[int, int, int]:
     Raises `InvalidDatetime`: no interval (22007), a part out of its range (22015), all of it out of range (22008).
     """
     try:
+        if len(text) > _LONGEST:
+            raise _Wrong
         try:
             return _words(text)
         except _Wrong:
