@@ -242,3 +242,6 @@ f4 IN (0.1, 0.2), f4 IN (0.5, i4), i4 IN (1, 2.5, i8), t IN ('one', 'two'), i4 I
 div(n, 2), div(-n, 0.01), div(i8, 3)
 -- spellings of intervals
 interval '04:05.5', interval '+13-1 week', interval '1 2:03', interval 'P1.5Y2M', interval 'P0001-02-03T04:05:06', interval '4:'
+nullif(CASE WHEN b THEN iv ELSE iv END, interval '1 day')
+nullif(tm, '00:00')
+nullif('[1, 2.50, {"a": true}]', j)

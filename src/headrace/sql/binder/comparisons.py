@@ -62,7 +62,10 @@ def nullif(at: Expressions, message: Any) -> Expr:
     """`NULLIF`: the first value as it is compared, so `nullif(1, 2.5)` is numeric."""
     left, right = at.bind(message.lexpr), at.bind(message.rexpr)
     compared = at.operate("=", left, right, message)
-    if isinstance(compared, Call) and len(compared.arguments) == 2:
+    own = [e.type for e in (left, right) if e.type.name in ("interval", "time", "jsonb")]
+    if own:  # what is compared only stands for such a value
+        left = coerce(left, own[0], "implicit")
+    elif isinstance(compared, Call) and len(compared.arguments) == 2:
         left = compared.arguments[0]
     if left.type.name == "unknown":
         left = coerce(left, t.TEXT, "implicit")
