@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,7 +14,10 @@ from pyspark.sql.types import StructType
 
 from headrace.dataflow.operators.expressions import Expression
 from headrace.dataflow.vectors import vectorized
-from headrace.plan.catalyst.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Attribute, Expr
+from headrace.plan.catalyst.nodes import Project
+from headrace.plan.catalyst.plans import mapped
 from headrace.plan.types import arrow_of_spark
 
 DDL = (
@@ -86,17 +89,13 @@ def compiled(b: Bridge, texts: Sequence[str]) -> list[Expression | None]:
     """Expressions over the columns of the relation, as they are in an optimized plan; None for what Spark computes."""
     selected = ", ".join(f"{text} AS x{n}" for n, text in enumerate(texts))
     node = b.optimized(b.spark.sql(f"SELECT {selected} FROM given"))
-    while b.kind(node) != "Project":
-        node = b.children(node)[0]
-    found = b.items(node.projectList())
-    while b.kind(child := b.children(node)[0]) == "Project":  # parts that are common to several places
+    while not isinstance(node, Project):
+        node = node.child
+    found: list[Expr] = list(node.named)
+    while isinstance(child := node.child, Project):  # parts that are common to several places
         node = child
-        inner = {b.attribute_id(e): b.children(e)[0] for e in b.items(node.projectList()) if not b.is_attribute(e)}
-
-        def replaced(e: JExpr, by: Mapping[int, JExpr] = inner) -> JExpr | None:
-            return by.get(b.attribute_id(e)) if b.is_attribute(e) else None
-
-        found = [b.rewrite(e, replaced) for e in found]
-    places = {b.attribute_id(a): i for i, a in enumerate(b.output(b.analyzed(b.spark.table("given"))))}
-    assert {b.attribute_id(a) for a in b.output(b.children(node)[0])} <= places.keys()
-    return [vectorized(b, e, places) for e in found]
+        inner = {e.id: e.value for e in node.named if not isinstance(e, Attribute)}
+        found = [mapped(e, inner) for e in found]
+    places = {a.id: i for i, a in enumerate(b.analyzed(b.spark.table("given")).output)}
+    assert {a.id for a in node.child.output} <= places.keys()
+    return [vectorized(e, places) for e in found]

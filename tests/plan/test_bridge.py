@@ -11,7 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructType
 
 from headrace.plan.catalyst.bridge import PLANNING_CONF, Bridge
-from headrace.plan.catalyst.handles import CHILDREN
+from headrace.plan.catalyst.expressions import Attribute, Expr
+from headrace.plan.catalyst.kinds import AggregateCall, AggregateFunction
+from headrace.plan.catalyst.nodes import Node, Subquery
+from headrace.plan.catalyst.parts import CHILDREN
+from headrace.plan.types import arrow_of
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +31,25 @@ def node(b: Bridge, query: str, kind: str) -> Any:
     todo = [b.optimized(b.spark.sql(query))]
     while todo:
         found = todo.pop(0)
-        if b.kind(found) == kind:
+        if found.kind == kind:
             return found
-        todo += b.children(found)
+        todo += found.children
     raise AssertionError(f"no {kind} in {query}")
 
 
 def expression(b: Bridge, text: str) -> Any:
     """A resolved, optimized expression over t."""
-    return b.items(node(b, f"SELECT {text} AS e FROM t", "Project").projectList())[0]
+    return node(b, f"SELECT {text} AS e FROM t", "Project").named[0]
 
 
 def call(b: Bridge, text: str) -> Any:
     """An aggregate call over t."""
-    results = b.items(node(b, f"SELECT s, {text} AS e FROM t GROUP BY s", "Aggregate").aggregateExpressions())
-    return next(e for r in results for e in b.find(r, frozenset({"AggregateExpression"})))
+    results = node(b, f"SELECT s, {text} AS e FROM t GROUP BY s", "Aggregate").results
+    return next(e for r in results for e in r.find(frozenset({"AggregateExpression"})))
 
 
 def texts(b: Bridge, items: Any) -> list[str]:
-    return [str(i.toString()).split("#")[0] for i in items]
+    return [i.text.split("#")[0] for i in items]
 
 
 def run(b: Bridge, plan: Any) -> list[tuple[Any, ...]]:
@@ -66,38 +70,35 @@ def test_excluded_rules_exist(bridge: Bridge) -> None:
     from headrace.plan.catalyst.bridge import _EXCLUDED_RULES
 
     for name in _EXCLUDED_RULES.split(","):
-        bridge.jvm.java.lang.Class.forName(name + "$")
+        bridge._jvm.java.lang.Class.forName(name + "$")
 
 
 def test_seq_and_items(bridge: Bridge) -> None:
-    assert bridge.items(bridge.seq([1, "two", None])) == [1, "two", None]
-    assert bridge.items(bridge.seq([])) == []
-
-
-def test_module(bridge: Bridge) -> None:
-    plans = bridge.jvm.org.apache.spark.sql.catalyst.plans
-    assert str(bridge.module(plans, "LeftOuter").toString()) == "LeftOuter"
+    reader = bridge._reader
+    assert reader.items(reader.seq([1, "two", None])) == [1, "two", None]
+    assert reader.items(reader.seq([])) == []
+    assert reader.none.isEmpty() and reader.some("x").get() == "x"
 
 
 def test_relation_and_its_id(bridge: Bridge) -> None:
     one, two = (bridge.relation(StructType.fromDDL("a int")) for _ in range(2))
-    first, second = (bridge.relation_id(bridge.analyzed(f)) for f in (one, two))
+    first, second = (bridge.analyzed(f).leaf_id for f in (one, two))
     assert first is not None and first != second
     both = bridge.optimized(one.alias("x").join(one.alias("y"), F.col("x.a") == F.col("y.a")))
-    leaves = [leaf for c in bridge.children(both) for leaf in _leaves(bridge, c)]
-    assert [bridge.relation_id(leaf) for leaf in leaves] == [first, first]
-    assert bridge.relation_id(both) is None
+    leaves = [leaf for c in both.children for leaf in _leaves(bridge, c)]
+    assert [leaf.leaf_id for leaf in leaves] == [first, first]
+    assert both.leaf_id is None
     assert one.collect() == []
 
 
 def _leaves(b: Bridge, plan: Any) -> list[Any]:
-    below = b.children(plan)
+    below = plan.children
     return [leaf for c in below for leaf in _leaves(b, c)] or [plan]
 
 
 def test_optimized_decorrelates_and_keeps_relations(bridge: Bridge) -> None:
     query = "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.a = t.a)"
-    assert str(node(bridge, query, "Join").joinType().toString()) == "LeftSemi"
+    assert node(bridge, query, "Join").join_type == "LeftSemi"
     assert node(bridge, "SELECT count(*) FROM t", "LogicalRDD") is not None
     assert bridge.spark.conf.get("spark.sql.optimizer.excludedRules", "") == ""
 
@@ -106,8 +107,8 @@ def test_optimized_leaves_scalar_subqueries_apart(bridge: Bridge) -> None:
     """Merged, they would be a common table expression, for which there is no rule."""
     query = "SELECT s, (SELECT max(a) FROM u) AS hi, (SELECT min(a) FROM u) AS lo FROM t"
     found = node(bridge, query, "Project")
-    assert bridge.kind(bridge.optimized(bridge.spark.sql(query))) == "Project"
-    assert len([s for e in bridge.expressions_of(found) for s in bridge.find(e, frozenset({"ScalarSubquery"}))]) == 2
+    assert bridge.optimized(bridge.spark.sql(query)).kind == "Project"
+    assert len([s for e in found.expressions for s in e.find(frozenset({"ScalarSubquery"}))]) == 2
 
 
 def test_optimized_has_no_window_group_limit(bridge: Bridge) -> None:
@@ -124,10 +125,10 @@ def test_analyzed_and_frame(bridge: Bridge) -> None:
 
 def test_kind_children_output_expressions(bridge: Bridge) -> None:
     found = node(bridge, "SELECT a + 1 AS e FROM t WHERE b > 0", "Project")
-    assert bridge.kind(found) == "Project"
-    assert [bridge.kind(c) for c in bridge.children(found)] == ["Filter"]
-    assert texts(bridge, bridge.output(found)) == ["e"]
-    assert [bridge.kind(e) for e in bridge.expressions_of(found)] == ["Alias"]
+    assert found.kind == "Project"
+    assert [c.kind for c in found.children] == ["Filter"]
+    assert texts(bridge, found.output) == ["e"]
+    assert [e.kind for e in found.expressions] == ["Alias"]
 
 
 def test_children_are_asked_for_by_what_they_are_called(bridge: Bridge) -> None:
@@ -140,53 +141,73 @@ def test_children_are_asked_for_by_what_they_are_called(bridge: Bridge) -> None:
     ]
     found: set[str] = set()
 
-    def look(obj: Any) -> None:
-        kind, asked = bridge.kind(obj), bridge.items(obj.children())
-        if kind in CHILDREN:
-            assert [bool(a.equals(b)) for a, b in zip(bridge.children(obj), asked, strict=True)] == [True] * len(asked)
-            found.add(kind)
-        for child in asked:
+    def look(part: Any) -> None:
+        asked = part.reader.items(part.in_java.children())
+        if part.kind in CHILDREN:
+            assert [a.in_java.equals(b) for a, b in zip(part.children, asked, strict=True)] == [True] * len(asked)
+            found.add(part.kind)
+        for child in part.children:
             look(child)
 
     for query in queries:
         frame = bridge.spark.sql(query)
-        for root in (bridge.analyzed(frame), bridge.optimized(frame), frame._jdf.queryExecution().logical()):
-            for each in bridge.nodes(root):
+        written = bridge._reader.part(frame._jdf.queryExecution().logical(), Node)
+        for root in (bridge.analyzed(frame), bridge.optimized(frame), written):
+            for each in root.walk():
                 look(each)
-                for top in bridge.items(each.expressions()):
+                for top in bridge._reader.parts(each.in_java.expressions(), Expr):
                     look(top)
     assert found == set(CHILDREN)
 
 
-def test_what_is_known_of_a_handle_is_not_asked_again(bridge: Bridge) -> None:
-    """Neither does whoever is given it change what the next one gets."""
+def test_a_part_is_asked_once_and_does_not_change(bridge: Bridge) -> None:
     e = expression(bridge, "a + 1")
-    bridge.children(e).clear()
-    first, again = bridge.children(e), bridge.children(e)
-    assert all(a is b for a, b in zip(first, again, strict=True)) and len(first) > 0
+    assert all(a is b for a, b in zip(e.children, e.children, strict=True)) and len(e.children) > 0
     top = node(bridge, "SELECT a, s FROM t WHERE a > 1", "Filter")
-    assert (
-        bridge.output(top)[0] is bridge.output(top)[0]
-        and bridge.expressions_of(top)[0] is bridge.expressions_of(top)[0]
-    )
-    bridge.references(e).clear()
-    assert len(bridge.references(e)) == 1
+    assert top.output[0] is top.output[0] and top.expressions[0] is top.condition
+    with pytest.raises(AttributeError, match="does not change"):
+        top.condition = e
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a + 1 AS e, s FROM t WHERE b > 0 ORDER BY a",
+        "SELECT s, sum(a) FILTER (WHERE b > 0), count(DISTINCT a) FROM t GROUP BY s",
+        "SELECT a, sum(b) OVER (PARTITION BY s ORDER BY a) AS w FROM t",
+        "SELECT t.a FROM t LEFT JOIN u ON t.a = u.a AND t.b < u.x CROSS JOIN u AS v",
+        "SELECT a, x FROM t LATERAL VIEW explode(sequence(1, a)) e AS x WHERE a > (SELECT max(a) FROM u)",
+    ],
+)
+def test_what_is_put_together_here_is_what_spark_would_say(bridge: Bridge, query: str) -> None:
+    """The expressions of nodes, and the children of calls, are known from their parts without asking for them."""
+    frame = bridge.spark.sql(query)
+    for root in (bridge.analyzed(frame), bridge.optimized(frame)):
+        for each in root.walk():
+            asked = each.reader.items(each.in_java.expressions())
+            assert [str(e.toString()) for e in asked] == [e.text for e in each.expressions]
+            for call in (c for e in each.expressions for c in e.every(AggregateCall)):
+                assert [str(c.toString()) for c in call.reader.items(call.in_java.children())] == [
+                    c.text for c in call.children
+                ]
+            for e in each.expressions:
+                assert e.references == {int(a.exprId().id()) for a in e.reader.items(e.in_java.references().toSeq())}
 
 
 def test_with_children(bridge: Bridge) -> None:
     found = node(bridge, "SELECT a FROM t WHERE b > 0", "Filter")
-    limited = bridge.children(found)[0]
-    assert bridge.with_children(found, [limited]).equals(found)
-    plus = bridge.children(expression(bridge, "a + 1"))[0]
-    left, right = bridge.children(plus)
-    assert texts(bridge, bridge.children(bridge.with_children(plus, [right, left]))) == texts(bridge, [right, left])
+    limited = found.child
+    assert found.with_children([limited]).equals(found)
+    plus = expression(bridge, "a + 1").child
+    left, right = plus.children
+    assert texts(bridge, plus.with_children([right, left]).children) == texts(bridge, [right, left])
 
 
 def test_project_filter_aggregate_union_run(bridge: Bridge) -> None:
     rows = values(bridge, "SELECT * FROM VALUES (1, 'x'), (2, 'x'), (3, 'y') AS v(a, s)")
-    a, s = bridge.output(rows)
+    a, s = rows.output
     filtered = bridge.analyzed(bridge.frame(rows).where(bridge.column(a) > 1))
-    kept = bridge.filter(filtered.condition(), rows)
+    kept = bridge.filter(filtered.condition, rows)
     assert run(bridge, kept) == [(2, "x"), (3, "y")]
     assert run(bridge, bridge.project([bridge.alias(s, "z")], kept)) == [("x",), ("y",)]
     assert run(bridge, bridge.aggregate([s], [s], rows)) == [("x",), ("y",)]
@@ -195,34 +216,34 @@ def test_project_filter_aggregate_union_run(bridge: Bridge) -> None:
 
 def _changed(b: Bridge, old: Any, child: Any) -> Any:
     """Puts the child's attributes where the old child's were."""
-    pairs = {b.attribute_id(o): n for o, n in zip(b.output(b.children(old)[0]), b.output(child))}
-    return lambda e: b.rewrite(e, lambda x: pairs.get(b.attribute_id(x)) if b.is_attribute(x) else None)
+    pairs = {o.id: n for o, n in zip(old.child.output, child.output)}
+    return lambda e: e.rewritten(lambda x: pairs.get(x.id) if isinstance(x, Attribute) else None)
 
 
 def test_window(bridge: Bridge) -> None:
     old = node(bridge, "SELECT a, s, row_number() OVER (PARTITION BY s ORDER BY a DESC) AS r FROM t", "Window")
-    names = texts(bridge, bridge.output(bridge.children(old)[0]))
+    names = texts(bridge, old.child.output)
     rows = values(bridge, f"SELECT {', '.join(names)} FROM VALUES (1, 'x'), (2, 'x'), (3, 'y') AS v(a, s)")
-    child = dict(zip(names, bridge.output(rows)))
+    child = dict(zip(names, rows.output))
     made, found = bridge.window(old, _changed(bridge, old, rows), [child["s"]], rows)
     (r,) = found.values()
-    assert list(found) == [bridge.attribute_id(e) for e in bridge.items(old.windowExpressions())]
+    assert list(found) == [e.id for e in old.functions]
     got = bridge.frame(made).select(bridge.column(child["a"]), bridge.column(r)).collect()
     assert sorted(map(tuple, got)) == [(1, 2), (2, 1), (3, 1)]
-    assert texts(bridge, bridge.items(old.partitionSpec())) == ["s"]
+    assert texts(bridge, old.partition) == ["s"]
 
 
 def test_expand(bridge: Bridge) -> None:
     old = node(bridge, "SELECT s, count(*) FROM t GROUP BY ROLLUP (s)", "Expand")
     rows = values(bridge, "SELECT * FROM VALUES ('x', 7L), ('y', 8L) AS v(s, w)")
-    s, w = bridge.output(rows)
-    ids = {bridge.attribute_id(o) for o in bridge.output(bridge.children(old)[0])}
+    s, w = rows.output
+    ids = {o.id for o in old.child.output}
 
     def only_s(e: Any) -> Any:
-        return s if bridge.is_attribute(e) and bridge.attribute_id(e) in ids else None
+        return s if isinstance(e, Attribute) and e.id in ids else None
 
-    made, found = bridge.expand(old, lambda e: bridge.rewrite(e, only_s), w, rows)
-    assert set(found) == {bridge.attribute_id(a) for a in bridge.output(old)}
+    made, found = bridge.expand(old, lambda e: e.rewritten(only_s), w, rows)
+    assert set(found) == {a.id for a in old.output}
     assert len(run(bridge, made)) == 4
     assert {r[-1] for r in run(bridge, made)} == {7, 8}
 
@@ -231,7 +252,7 @@ def test_extended_generate(bridge: Bridge) -> None:
     old = node(bridge, "SELECT a, x FROM t LATERAL VIEW explode(sequence(1, a)) e AS x", "Generate")
     rows = values(bridge, "SELECT * FROM VALUES (2), (3) AS v(a)")
     made, found = bridge.extended(old, _changed(bridge, old, rows), rows)
-    assert set(found) == {bridge.attribute_id(a) for a in bridge.items(old.generatorOutput())}
+    assert set(found) == {a.id for a in old.added}
     (x,) = found.values()
     assert sorted(r[0] for r in bridge.frame(made).select(bridge.column(x)).collect()) == [1, 1, 2, 2, 3]
 
@@ -246,7 +267,7 @@ def test_extended_python(bridge: Bridge, kind: str) -> None:
     old = node(bridge, "SELECT one_more(a) AS y FROM t", kind)
     rows = values(bridge, "SELECT * FROM VALUES (2), (3) AS v(a)")
     plan, found = bridge.extended(old, _changed(bridge, old, rows), rows)
-    assert set(found) == {bridge.attribute_id(a) for a in bridge.items(old.resultAttrs())}
+    assert set(found) == {a.id for a in old.added}
     (y,) = found.values()
     assert sorted(r[0] for r in bridge.frame(plan).select(bridge.column(y)).collect()) == [3, 4]
 
@@ -265,8 +286,7 @@ def _udtf(bridge: Bridge) -> None:
 def test_extended_python_table_function(bridge: Bridge) -> None:
     _udtf(bridge)
     old = node(bridge, "SELECT a, x FROM t, LATERAL twice(a)", "ArrowEvalPythonUDTF")
-    assert [bool(i) for i in bridge.items(old.udtf().tableArguments().get())] == [False]
-    assert bool(old.udtf().udfDeterministic())
+    assert not old.call.takes_table and old.call.declared_deterministic
     rows = values(bridge, "SELECT * FROM VALUES (2), (5) AS v(a)")
     plan, found = bridge.extended(old, _changed(bridge, old, rows), rows)
     (x,) = found.values()
@@ -279,17 +299,17 @@ def test_python_functions_are_read_and_renewed(bridge: Bridge) -> None:
     rows = bridge.frame(values(bridge, "SELECT * FROM VALUES (2), (5) AS v(a)"))
     made = rows.groupBy("a").applyInPandas(lambda g: g, "a int")
     old = bridge.analyzed(made)
-    function = old.functionExpr()
-    loaded, _ = cloudpickle.loads(bridge.python_command(function.func()))
+    function = old.call
+    loaded, _ = cloudpickle.loads(bridge.python_command(function))
     assert loaded(3) == 3
-    bridge.renew_function(function.func())
-    keys, output, child = bridge.items(old.groupingAttributes()), bridge.output(old), bridge.children(old)[0]
-    again = bridge.flat_map_groups(bridge.kind(old), keys, function, output, child)
+    bridge.renew_function(function)
+    keys, output, child = old.keys, old.output, old.child
+    again = bridge.flat_map_groups(old.kind, keys, function, output, child)
     assert sorted(run(bridge, again)) == [(2,), (5,)]
     mapped = bridge.analyzed(rows.mapInArrow(lambda batches: batches, "a int"))
-    assert not bool(mapped.isBarrier())
-    child = bridge.children(mapped)[0]
-    again = bridge.map_in(bridge.kind(mapped), mapped.functionExpr(), bridge.output(mapped), child)
+    assert not mapped.is_barrier
+    child = mapped.child
+    again = bridge.map_in(mapped.kind, mapped.call, mapped.output, child)
     assert sorted(run(bridge, again)) == [(2,), (5,)]
 
 
@@ -297,12 +317,12 @@ def test_equi_join(bridge: Bridge) -> None:
     join = node(bridge, "SELECT t.a FROM t JOIN u ON t.a = u.a AND t.b < u.x", "Join")
     left, right, residual = bridge.equi_join(join)
     assert (texts(bridge, left), texts(bridge, right)) == (["a"], ["a"])
-    assert bridge.kind(residual) == "LessThan"
+    assert residual.kind == "LessThan"
     left, right, residual = bridge.equi_join(node(bridge, "SELECT t.a FROM t JOIN u ON t.a <=> u.a", "Join"))
     assert len(left) == len(right) == 2 and residual is None
     left, right, residual = bridge.equi_join(node(bridge, "SELECT t.a FROM t JOIN u ON t.a > u.a", "Join"))
-    assert (left, right) == ([], []) and bridge.kind(residual) == "GreaterThan"
-    assert bridge.equi_join(node(bridge, "SELECT t.a FROM t CROSS JOIN u", "Join")) == ([], [], None)
+    assert (left, right) == ((), ()) and residual.kind == "GreaterThan"
+    assert bridge.equi_join(node(bridge, "SELECT t.a FROM t CROSS JOIN u", "Join")) == ((), (), None)
 
 
 @pytest.mark.parametrize(
@@ -317,10 +337,10 @@ def test_equi_join(bridge: Bridge) -> None:
     ],
 )
 def test_join_types_are_spelled_as_expected(bridge: Bridge, query: str, join_type: tuple[str, ...]) -> None:
-    found = node(bridge, query, "Join").joinType()
-    assert str(found.toString()).partition("(")[0] in join_type
+    found = node(bridge, query, "Join")
+    assert found.join_type in join_type
     if join_type == ("ExistenceJoin",):
-        assert bridge.is_attribute(found.exists())
+        assert found.exists.kind == "AttributeReference"
 
 
 def test_left_join_single(bridge: Bridge) -> None:
@@ -329,32 +349,27 @@ def test_left_join_single(bridge: Bridge) -> None:
 
 
 def test_serialize_round_trip(bridge: Bridge) -> None:
-    plan = bridge.local_leaf(bridge.output(values(bridge, "SELECT 1 AS x, 'a' AS y")))
+    plan = bridge.local_leaf(values(bridge, "SELECT 1 AS x, 'a' AS y").output)
     again = bridge.deserialize(bridge.serialize(plan))
-    assert bridge.kind(again) == "LocalRelation"
-    assert texts(bridge, bridge.output(again)) == ["x", "y"]
-
-
-def test_options(bridge: Bridge) -> None:
-    assert bridge.none().isEmpty()
-    assert bridge.some("x").get() == "x"
+    assert again.kind == "LocalRelation"
+    assert texts(bridge, again.output) == ["x", "y"]
 
 
 def test_alias_and_attribute_id(bridge: Bridge) -> None:
-    a = bridge.output(values(bridge, "SELECT 1 AS x"))[0]
+    a = values(bridge, "SELECT 1 AS x").output[0]
     one, two = bridge.alias(a, "n"), bridge.alias(a, "n")
-    assert bridge.attribute_id(one) != bridge.attribute_id(two)
-    assert bridge.attribute_id(bridge.alias(a, "n", one.exprId())) == bridge.attribute_id(one)
-    assert bridge.is_attribute(one.toAttribute()) and not bridge.is_attribute(one)
-    assert str(one.name()) == "n"
+    assert one.id != two.id
+    assert bridge.alias(a, "n", one).id == one.id
+    assert isinstance(one.attribute, Attribute) and not isinstance(one, Attribute)
+    assert one.name == "n"
 
 
 @pytest.mark.parametrize("order", ["a", "a DESC", "a NULLS LAST", "a DESC NULLS FIRST", "a DESC NULLS LAST"])
 def test_ordering(bridge: Bridge, order: str) -> None:
     sort = values(bridge, f"SELECT * FROM VALUES (2), (NULL), (1) AS v(a) ORDER BY {order}")
     want = bridge.frame(sort).collect()
-    child = bridge.frame(bridge.children(sort)[0])
-    assert child.orderBy(*[bridge.ordering(o) for o in bridge.items(sort.order())]).collect() == want
+    child = bridge.frame(sort.child)
+    assert child.orderBy(*[bridge.ordering(o) for o in sort.orders]).collect() == want
 
 
 def test_literals_and_casts(bridge: Bridge) -> None:
@@ -362,12 +377,12 @@ def test_literals_and_casts(bridge: Bridge) -> None:
     made = {
         "text": bridge.literal("x"),
         "yes": bridge.literal(True),
-        "day": bridge.literal("2024-02-29", '"date"'),
+        "day": bridge.text_as("2024-02-29", expression(bridge, "DATE'2024-01-01'")),
         "long": bridge.literal_long(5),
         "decimal": bridge.literal_decimal(4),
-        "double": bridge.cast(bridge.literal(3), bridge.literal("1", '"double"').dataType()),
+        "double": bridge.cast(bridge.literal(3), expression(bridge, "b")),
     }
-    types = {name: bridge.simple_type(e) for name, e in made.items()}
+    types = {name: e.type for name, e in made.items()}
     assert types == {
         "text": "string", "yes": "boolean", "day": "date", "long": "bigint", "decimal": "decimal(38,4)",
         "double": "double",
@@ -378,14 +393,14 @@ def test_literals_and_casts(bridge: Bridge) -> None:
 
 def test_and_normalized_rewrite_find_references(bridge: Bridge) -> None:
     a = expression(bridge, "a + 1")
-    (plus,) = bridge.children(a)
-    attribute = next(bridge.find(plus, frozenset({"AttributeReference"})))
-    assert bridge.references(plus) == {bridge.attribute_id(attribute)}
-    other = bridge.rewrite(plus, lambda e: bridge.literal(41) if bridge.is_attribute(e) else None)
-    assert bridge.references(other) == set()
+    (plus,) = a.children
+    attribute = next(plus.find(frozenset({"AttributeReference"})))
+    assert plus.references == {attribute.id}
+    other = plus.rewritten(lambda e: bridge.literal(41) if isinstance(e, Attribute) else None)
+    assert other.references == set()
     assert run(bridge, bridge.project([bridge.alias(other, "x")], values(bridge, "SELECT 1 AS x"))) == [(42,)]
-    assert bridge.rewrite(plus, lambda e: None) is plus
-    b = next(bridge.find(expression(bridge, "b * 2"), frozenset({"AttributeReference"})))
+    assert plus.rewritten(lambda e: None) is plus
+    b = next(expression(bridge, "b * 2").find(frozenset({"AttributeReference"})))
     assert not bridge.normalized(b).equals(b)
     assert bridge.normalized(attribute).equals(attribute)
     yes = bridge.and_(bridge.literal(True), bridge.literal(False))
@@ -395,15 +410,15 @@ def test_and_normalized_rewrite_find_references(bridge: Bridge) -> None:
 def test_types(bridge: Bridge) -> None:
     assert bridge.spark_type_of("struct<a:int,b:array<double>>").simpleString() == "struct<a:int,b:array<double>>"
     e = expression(bridge, "CAST(b AS double) * 2")
-    assert bridge.spark_type(e) == DoubleType()
-    assert bridge.simple_type(e) == "double"
-    assert bridge.arrow_type(e) == pa.float64()
+    assert e.spark_type == DoubleType()
+    assert e.type == "double"
+    assert arrow_of(e) == pa.float64()
 
 
 @pytest.mark.parametrize("text", ["sum(a)", "avg(a)", "sum(d)", "avg(b)"])
 def test_eval_mode(bridge: Bridge, text: str) -> None:
-    assert bridge.eval_mode(call(bridge, text).aggregateFunction()) == "ANSI"
-    assert bridge.eval_mode(call(bridge, f"try_{text}").aggregateFunction()) == "TRY"
+    assert call(bridge, text).function.eval_mode == "ANSI"
+    assert call(bridge, f"try_{text}").function.eval_mode == "TRY"
 
 
 @pytest.mark.parametrize(
@@ -411,30 +426,30 @@ def test_eval_mode(bridge: Bridge, text: str) -> None:
 )
 def test_aggregate_functions(bridge: Bridge, text: str, kind: str) -> None:
     found = call(bridge, text)
-    function = found.aggregateFunction()
-    assert bridge.kind(function) == kind
-    assert found.isDistinct() is False and found.filter().isEmpty()
-    assert bridge.items(function.aggBufferAttributes())
-    assert function.evaluateExpression() is not None
-    assert found.semanticEquals(found)
-    assert str(found.canonicalized().toString())
+    function = found.function
+    assert function.kind == kind
+    assert found.is_distinct is False and found.filter is None
+    if kind in ("Sum", "Average"):
+        assert isinstance(function, AggregateFunction) and function.buffers and function.result.text
+    assert found.does_as(found)
+    assert found.canonical.text
 
 
 def test_aggregate_expression_and_filtered(bridge: Bridge) -> None:
     plain, cut = call(bridge, "sum(a)"), call(bridge, "sum(a) FILTER (WHERE b > 0)")
-    argument = bridge.children(cut.aggregateFunction())[0]
+    argument = cut.function.child
     assert bridge.filtered(plain, argument).equals(argument)
-    assert bridge.kind(bridge.filtered(cut, argument)) == "If"
+    assert bridge.filtered(cut, argument).kind == "If"
     rows = values(bridge, "SELECT * FROM VALUES (1, 1), (2, 1), (2, -1) AS v(a, b)")
-    a = bridge.output(rows)[0]
-    function = bridge.with_children(plain.aggregateFunction(), [a])
-    distinct = bridge.aggregate_expression(function, plain.mode(), True, bridge.none(), plain.resultId())
+    a = rows.output[0]
+    function = plain.function.with_children([a])
+    distinct = bridge.call(plain, function, distinct=True, condition=None)
     assert run(bridge, bridge.aggregate([], [bridge.alias(distinct, "x")], rows)) == [(3,)]
 
 
 def test_multiplied(bridge: Bridge) -> None:
     rows = values(bridge, "SELECT * FROM VALUES (1, 'x') AS v(a, s)")
-    a, s = bridge.output(rows)
+    a, s = rows.output
     found = bridge.multiplied([[a, bridge.null_of(s)], [bridge.null_of(a), s]], ["b", "z"], rows)
     assert run(bridge, found) == [(1, None), (None, "x")]
     assert bridge.frame(found).columns == ["b", "z"]
@@ -442,46 +457,49 @@ def test_multiplied(bridge: Bridge) -> None:
 
 def test_all_not_null(bridge: Bridge) -> None:
     rows = values(bridge, "SELECT * FROM VALUES (1, 1), (NULL, 2) AS v(a, b)")
-    both = bridge.all_not_null(bridge.output(rows))
+    both = bridge.all_not_null(rows.output)
     assert run(bridge, bridge.project([bridge.alias(both, "x")], rows)) == [(None,), (True,)]
 
 
 def test_unscaled(bridge: Bridge) -> None:
     rows = values(bridge, "SELECT CAST(1.25 AS decimal(10,2)) AS d")
-    unscaled = bridge.alias(bridge.unscaled(bridge.output(rows)[0]), "x")
+    unscaled = bridge.alias(bridge.unscaled(rows.output[0]), "x")
     assert run(bridge, bridge.project([unscaled], rows)) == [(125,)]
 
 
 @pytest.mark.parametrize("query", ["SELECT a FROM t LIMIT 3", "SELECT a FROM t OFFSET 2"])
 def test_cuts(bridge: Bridge, query: str) -> None:
     if "LIMIT" in query:
-        assert int(node(bridge, query, "GlobalLimit").limitExpr().eval(None)) == 3
+        assert node(bridge, query, "GlobalLimit").count == 3
     else:
-        assert int(node(bridge, query, "Offset").offsetExpr().eval(None)) == 2
+        assert node(bridge, query, "Offset").count == 2
 
 
 def test_scalar_subqueries(bridge: Bridge) -> None:
     found = node(bridge, "SELECT a FROM t WHERE a > (SELECT max(a) FROM u)", "Filter")
-    (subquery,) = bridge.find(found.condition(), frozenset({"ScalarSubquery"}))
-    assert int(subquery.exprId().id()) > 0
-    assert int(subquery.plan().maxRows().get()) == 1
-    assert [bridge.kind(s) for s in bridge.items(found.subqueries())] == ["Aggregate"]
+    (subquery,) = found.condition.every(Subquery)
+    assert subquery.kind == "ScalarSubquery" and subquery.id > 0
+    assert subquery.plan.has_one_row_at_most and not found.has_one_row_at_most
+    assert [s.kind for s in found.subqueries] == ["Aggregate"]
+    other = values(bridge, "SELECT 7 AS seven")
+    assert subquery.over(other).plan is other
 
 
 def test_determinism(bridge: Bridge) -> None:
     plan = values(bridge, "SELECT rand() AS r, now() AS n, 1 AS o")
-    flags = [bool(e.deterministic()) for e in bridge.items(plan.projectList())]
+    flags = [e.is_deterministic for e in plan.named]
     assert flags == [False, True, True]
     kinds = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
     for text in ("now()", "current_timestamp()", "current_date()", "localtimestamp()", "current_time()"):
-        (e,) = bridge.items(values(bridge, f"SELECT {text} AS x").projectList())
-        assert list(bridge.find(e, kinds)), text
+        (e,) = values(bridge, f"SELECT {text} AS x").named
+        assert list(e.find(kinds)), text
 
 
 def test_physical_plans_can_be_cloned_and_run_again(bridge: Bridge) -> None:
     frame = bridge.spark.range(0, 10, 1, 2).groupBy((F.col("id") % 3).alias("m")).count()
-    physical = frame._jdf.queryExecution().executedPlan()
-    assert [int(physical.clone().execute().count()) for _ in range(3)] == [3, 3, 3]
+    physical = bridge.executed(frame, 2)
+    assert physical.shuffles
+    assert [bridge.count_rows([physical.cloned().rows()]) for _ in range(3)] == [3, 3, 3]
 
 
 def test_plans_that_tell_the_time(bridge: Bridge) -> None:
@@ -503,8 +521,6 @@ def test_plans_that_tell_the_time(bridge: Bridge) -> None:
 
 def test_plans_as_spark_runs_them(bridge: Bridge) -> None:
     nothing = bridge.optimized_by_default(bridge.spark.sql("SELECT a FROM t WHERE false"))
-    assert bridge.is_empty(nothing) and not bridge.is_empty(values(bridge, "SELECT a FROM t"))
-    modes = [
-        bridge.eval_mode(bridge.children(expression(bridge, f"{cast}(b AS int)"))[0]) for cast in ("CAST", "try_cast")
-    ]
+    assert nothing.is_empty and not values(bridge, "SELECT a FROM t").is_empty
+    modes = [expression(bridge, f"{cast}(b AS int)").child.eval_mode for cast in ("CAST", "try_cast")]
     assert modes == ["ANSI", "TRY"]

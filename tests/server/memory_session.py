@@ -79,6 +79,7 @@ class MemorySession:
         self.transaction_status = "I"
         self.statements = Named("prepared statement", "26000", "42P05")
         self.find_portal = None
+        self.client = ""
         self.cursors = Named("cursor", "34000", "42P03")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
         self._cancel = threading.Event()

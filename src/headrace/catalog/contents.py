@@ -128,7 +128,12 @@ class TableContent(Content):
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Column -> the expression of its default."""
     time_zone: str | None = field(default=None, metadata=rare(late=4))
-    """In which the defaults are meant, whoever writes; None for UTC."""
+    """The zone of the session that has defined it, in which its defaults are computed; None for UTC."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would compute the defaults in UTC."""
+        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,11 @@ class MaterializedViewContent(PlannedContent):
     time_zone: str | None = field(default=None, metadata=rare(late=4))
     """In which its query is meant, whoever reads; None for UTC."""
 
+    @property
+    def version(self) -> int:
+        """Older programs would show its definition as one in UTC."""
+        return 6 if self.time_zone is not None else 1
+
 
 @dataclass(frozen=True, slots=True)
 class SinkContent(PlannedContent):
@@ -209,7 +219,7 @@ class SinkContent(PlannedContent):
     @property
     def version(self) -> int:
         """Older programs would take a sink into a table for one of a connector."""
-        return 1 if self.into is None else 6
+        return 6 if self.into is not None or self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
-from headrace.plan.catalyst.bridge import JExpr
+from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.tree import Accumulator, Aggregate, DistinctValues
 from headrace.plan.types import spark_of
 from headrace.state import accumulators
@@ -27,7 +27,7 @@ from headrace.state import accumulators
 
 def aggregate(plan: Builder, op: Aggregate) -> StagePlan:
     """The stage that keeps the sums: rows together by group."""
-    flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), _computed(op))
+    flow = plan.noted(f"{op.id}!", plan.flow(op.child), _computed(op))
     rows, names = _rows(plan, op, flow), [f"g{i}" for i in range(len(op.groups))]
     distincts = () if op.by_value else _distincts(plan, op, None)
     frame, before = (_by_value if op.by_value else _by_group)(plan, op, names, flow, rows)
@@ -44,11 +44,11 @@ def grouped(plan: Builder, op: Aggregate) -> Flow:
     """The aggregate, and what the query computes of its groups and sums."""
     b, flow = plan.bridge, plan.noted(f"{op.id}!results", plan.staged(op), op.results)
     results = [plan.fresh(e, flow) for e in op.results]
-    found = {a.id: r.toAttribute() for a, r in zip(op.output, results)}
+    found = {a.id: r.attribute for a, r in zip(op.output, results)}
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
 
 
-def _computed(op: Aggregate) -> list[JExpr]:
+def _computed(op: Aggregate) -> list[Expr]:
     """All that is computed of a row before it comes to the aggregate."""
     found = [*op.groups, *(a.argument for a in op.accumulators if a.argument is not None)]
     return found + [e for d in op.distincts for e in (*d.arguments, *d.filters) if e is not None]
@@ -74,7 +74,7 @@ def _combined(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: 
 
     None where Spark has something to compute or to compare for it.
     """
-    worker = plan.in_worker(op.children[0], flow, rows)
+    worker = plan.in_worker(op.child, flow, rows)
     if worker is None or not all(_combinable(f.type) for f in arrow(worker.schema)):
         return None
     extremes = {f"a{i}_raw": a.kind for i, a in enumerate(op.accumulators) if a.kind in ("min", "max")}
@@ -134,7 +134,7 @@ def _by_group(
     """Rows that have come together by group, combined before if they can be; stages that run before."""
     hashed = _with_hash(plan, rows, names)
     if op.distincts or not all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
-        return plan.collected(op.children[0], flow, hashed, single=op.is_global)
+        return plan.collected(op.child, flow, hashed, single=op.is_global)
     sent = _combined(plan, op, flow, rows, names)
     worker = _onward(plan, op, flow, sent, rows, hashed)
     if worker is not None:
@@ -158,7 +158,7 @@ def _onward(
     """
     if plan.parallelism > 1:
         return None
-    worker = sent or plan.in_worker(op.children[0], flow, rows)
+    worker = sent or plan.in_worker(op.child, flow, rows)
     return None if worker is None else plan.onward(worker, rows, hashed)
 
 
@@ -200,14 +200,14 @@ def _one_value_each(
     """
     b = plan.bridge
     node = b.analyzed(frame)
-    of = {str(a.name()): a for a in b.output(node)}
+    of = {a.name: a for a in node.output}
     zero = b.literal_long(0)
     everywhere = [f"g{i}" for i in range(len(op.groups))]
     once = [n for n in of if n == "__w" or n.startswith("a")]
     most = max(len(d.weights) for d in distincts)
-    projections: list[list[JExpr]] = []
+    projections: list[list[Expr]] = []
     for i in range(-1 if apart else 0, len(distincts)):
-        row = [of[n] for n in everywhere]
+        row: list[Expr] = [of[n] for n in everywhere]
         row += [of[n] if not projections else b.null_of(of[n]) if n.endswith("_raw") else zero for n in once]
         row += [of[n] if i == k else b.null_of(of[n]) for k, d in enumerate(distincts) for n in d.wire]
         weights = ["__w", *(f"d{i}_{name}" for name in op.distincts[i].weights)] if i >= 0 else []
@@ -220,6 +220,7 @@ def _one_value_each(
 def _wire(plan: Builder, a: Accumulator, prefix: str, flow: Flow) -> list[SparkColumn]:
     """What each row sends for an accumulator."""
     b = plan.bridge
+    assert a.argument is not None, "what is over distinct values sends these"
     argument, weight = plan.at(a.argument, flow), b.column(flow.weight)
     value = b.column(argument)
     if accumulators.wire_columns(a.kind) == ("raw",):

@@ -27,6 +27,7 @@ from headrace.dataflow.operators.deliver import DeliverStage
 from headrace.dataflow.operators.inputs import ConstantStage, InputStage
 from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.operators.materialize import MaterializeStage
+from headrace.plan.catalyst.nodes import Expand, Filter, Generate, PythonMap
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import (
     Aggregate,
@@ -150,29 +151,27 @@ class EpochPlan(Builder):
         return StagePlan(self.slices(), stage, op.output, schema)
 
     def _rowwise(self, op: Rowwise) -> Flow:
-        b, flow = self.bridge, self.flow(op.children[0])
+        b, flow, node = self.bridge, self.flow(op.child), op.node
         if op.label == "Project":
             flow = self.noted(f"{op.id}!", flow, op.expressions)
             named = [self.fresh(e, flow) for e in op.expressions]
-            mapping = {b.attribute_id(e): n.toAttribute() for e, n in zip(op.expressions, named)}
+            mapping = {e.id: n.attribute for e, n in zip(op.expressions, named)}
             placed = self.still_placed(op.expressions, flow.placed)
             return Flow(b.project([*named, flow.weight], flow.node), flow.weight, mapping, placed)
-        if op.label == "Filter":
-            flow = self.noted(f"{op.id}!", flow, b.conjuncts(op.node.condition()), condition=True)
-            return replace(flow, node=b.filter(self.at(op.node.condition(), flow), flow.node))
-        if op.label == "Expand":
-            node, output = b.expand(op.node, lambda e: self.at(e, flow), flow.weight, flow.node)
-            return Flow(node, flow.weight, output)
-        if op.label in ("MapInPandas", "MapInArrow"):
-            return self.read_as(python.mapped(b, op.node, flow.attrs, flow.weight, flow.node), op.output)
-        if op.label == "Generate":
-            flow = self.noted(f"{op.id}!", flow, b.children(op.node.generator()))
+        if isinstance(node, Filter):
+            flow = self.noted(f"{op.id}!", flow, node.condition.conjuncts, condition=True)
+            return replace(flow, node=b.filter(self.at(node.condition, flow), flow.node))
+        if isinstance(node, Expand):
+            expanded, output = b.expand(node, lambda e: self.at(e, flow), flow.weight, flow.node)
+            return Flow(expanded, flow.weight, output)
+        if isinstance(node, PythonMap):
+            return self.read_as(python.mapped(b, node, flow.attrs, flow.weight, flow.node), op.output)
         child = flow.node
-        if op.label == "Generate":  # it names the child's columns by position
-            columns = [flow.attrs[b.attribute_id(a)] for a in b.output(b.children(op.node)[0])]
-            child = b.project([*columns, flow.weight], child)
-        node, added = b.extended(op.node, lambda e: self.at(e, flow), child)
-        return Flow(node, flow.weight, {**flow.attrs, **added})
+        if isinstance(node, Generate):  # it names the child's columns by position
+            flow = self.noted(f"{op.id}!", flow, node.generator.children)
+            child = b.project([*(flow.attrs[a.id] for a in node.child.output), flow.weight], flow.node)
+        extended, added = b.extended(node, lambda e: self.at(e, flow), child)
+        return Flow(extended, flow.weight, {**flow.attrs, **added})
 
     def _union(self, op: Union) -> Flow:
         b = self.bridge
@@ -187,7 +186,7 @@ class EpochPlan(Builder):
         return self.read_as(frame, op.output)
 
     def _lookup(self, op: Lookup) -> StagePlan:
-        b, flow, table = self.bridge, self.flow(op.children[0]), self.relations[op.relation]
+        b, flow, table = self.bridge, self.flow(op.child), self.relations[op.relation]
         assert table is not None
         flow = self.noted(f"{op.id}!", flow, op.keys, condition=True)
         keys = [self.column(k, flow).alias(f"k{i}") for i, k in enumerate(op.keys)]
@@ -196,7 +195,7 @@ class EpochPlan(Builder):
         schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
         names = tuple(op.columns)
         stage = LookupStage(op.id, op.relation, table, names, len(op.own), op.outer, arrow(schema))
-        worker = self.in_worker(op.children[0], flow, frame)
+        worker = self.in_worker(op.child, flow, frame)
         if worker is not None:
             return StagePlan(worker.frame, stage, op.output, schema, worker.stages)
         return StagePlan(frame, stage, op.output, schema)

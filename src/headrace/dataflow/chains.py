@@ -28,7 +28,8 @@ from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struc
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.dataflow.vectors import vectorized
-from headrace.plan.catalyst.bridge import JExpr, JNode
+from headrace.plan.catalyst.expressions import Expr, Named
+from headrace.plan.catalyst.nodes import Expand, Filter, Node, Project
 from headrace.plan.tree import Aggregate, Attr, Constant, Input, Join, Lookup, Operator, Rowwise, Session, WindowClose
 from headrace.plan.types import spark_of
 
@@ -90,38 +91,38 @@ class Chains:
         """What a chain puts out, for Spark to go on with."""
         b, frame = self._plan.bridge, self._plan.map(chain.frame, chain.stages, chain.schema)
         node = b.analyzed(frame)
-        handles = b.output(node)
-        named = {i: b.alias(handles[place], str(handles[place].name())) for i, place in chain.places.items()}
+        handles = node.output
+        named = {i: b.alias(handles[place], handles[place].name) for i, place in chain.places.items()}
         weight = b.alias(handles[chain.weight], "__w")
-        attrs = {i: n.toAttribute() for i, n in named.items()}
-        return Flow(b.project([*named.values(), weight], node), weight.toAttribute(), attrs, chain.placed)
+        attrs = {i: n.attribute for i, n in named.items()}
+        return Flow(b.project([*named.values(), weight], node), weight.attribute, attrs, chain.placed)
 
     def continued(self, op: Operator, flow: Flow, frame: DataFrame) -> InWorker | None:
         """See `Builder.in_worker`: for projections and filters over the flow of a chain."""
-        b, chain = self._plan.bridge, self.of(op)
+        chain = self.of(op)
         if chain is None:
             return None
-        places = {b.attribute_id(a): chain.places[i] for i, a in flow.attrs.items()}
-        places[b.attribute_id(flow.weight)] = chain.weight
+        places = {a.id: chain.places[i] for i, a in flow.attrs.items()}
+        places[flow.weight.id] = chain.weight
         return self._through(f"{op.id}.wire", replace(chain, places=places), flow.node, frame)
 
     def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
         """See `Builder.onward`."""
         b = self._plan.bridge
         node, last = b.analyzed(rows), worker.stages[-1]
-        places = {b.attribute_id(a): i for i, a in enumerate(b.output(node))}
+        places = {a.id: i for i, a in enumerate(node.output)}
         chain = Chain(worker.frame, worker.stages, worker.schema, places)
         return self._through(f"{last.label}.wire", chain, node, frame)
 
-    def _through(self, operator: str, chain: Chain, below: JNode, frame: DataFrame) -> Chain | None:
+    def _through(self, operator: str, chain: Chain, below: Node, frame: DataFrame) -> Chain | None:
         """What a frame makes of the output of one of its nodes, which is that of a chain."""
         b = self._plan.bridge
         todo, node = [], b.analyzed(frame)
         while not node.equals(below):
-            if b.kind(node) not in ("Project", "Filter", "Expand"):
+            if not isinstance(node, (Project, Filter, Expand)):
                 return None
             todo.append(node)
-            node = b.children(node)[0]
+            node = node.child
         for node in reversed(todo):
             found = self._wired(operator, chain, node)
             if found is None:
@@ -129,25 +130,24 @@ class Chains:
             chain = found
         return chain
 
-    def _wired(self, operator: str, below: Chain, node: JNode) -> Chain | None:
+    def _wired(self, operator: str, below: Chain, node: Node) -> Chain | None:
         """A projection or expansion, whose columns need not end with the weight, or a filter."""
-        b = self._plan.bridge
-        if b.kind(node) == "Filter":
-            return self._filter(operator, node.condition(), below)
-        if b.kind(node) == "Expand":
-            projections = [b.items(p) for p in b.items(node.projections())]
-            return self._computed(operator, below, b.items(node.output()), projections, weighted=False)
-        named = b.items(node.projectList())
-        return self._computed(operator, below, named, [named], weighted=False)
+        if isinstance(node, Filter):
+            return self._filter(operator, node.condition, below)
+        if isinstance(node, Expand):
+            return self._computed(operator, below, node.output, node.projections, weighted=False)
+        assert isinstance(node, Project)
+        return self._computed(operator, below, node.named, [node.named], weighted=False)
 
     def _made(self, op: Operator) -> Chain | None:
         match op:
             case Rowwise(label="Project"):
-                return self._project(op.id, op.expressions, self.of(op.children[0]))
-            case Rowwise(label="Expand"):
-                return self._expand(op, self.of(op.children[0]))
-            case Rowwise(label="Filter"):
-                return self._filter(op.id, op.node.condition(), self.of(op.children[0]))
+                return self._project(op.id, op.expressions, self.of(op.child))
+            case Rowwise(node=Expand() as expand):
+                below = self.of(op.child)
+                return None if below is None else self._computed(op.id, below, expand.output, expand.projections)
+            case Rowwise(node=Filter() as condition):
+                return self._filter(op.id, condition.condition, self.of(op.child))
             case Input() if not self._plan.changes(op):
                 return None
             case Input() | Constant() | Lookup() | Session() | WindowClose():
@@ -159,18 +159,18 @@ class Chains:
             case _:
                 return None
 
-    def _compiled(self, expressions: Sequence[JExpr], chain: Chain) -> list[Expression] | None:
+    def _compiled(self, expressions: Sequence[Expr], chain: Chain) -> list[Expression] | None:
         if not self._vectorize:
             return None
         found = []
         for e in expressions:
-            compiled = vectorized(self._plan.bridge, e, chain.places)
+            compiled = vectorized(e, chain.places)
             if compiled is None:
                 return None
             found.append(compiled)
         return found
 
-    def _project(self, operator: str, named: Sequence[JExpr], below: Chain | None) -> Chain | None:
+    def _project(self, operator: str, named: Sequence[Named], below: Chain | None) -> Chain | None:
         if below is None:
             return None
         sources = self._plan.sources(named)
@@ -180,17 +180,11 @@ class Chains:
             return replace(below, places=places, placed=placed)
         return self._computed(operator, below, named, [named], placed)
 
-    def _expand(self, op: Rowwise, below: Chain | None) -> Chain | None:
-        b = self._plan.bridge
-        projections = [b.items(p) for p in b.items(op.node.projections())]
-        return None if below is None else self._computed(op.id, below, b.items(op.node.output()), projections)
-
     def _computed(
-        self, operator: str, below: Chain, output: Sequence[JExpr], projections: Sequence[Sequence[JExpr]],
+        self, operator: str, below: Chain, output: Sequence[Named], projections: Sequence[Sequence[Expr]],
         placed: Placed = (), *, weighted: bool = True,
     ) -> Chain | None:  # fmt: skip
         """Each row once for each projection of it; the weight passes through if it is none of its columns."""
-        b = self._plan.bridge
         weight = [Column(below.weight)] if weighted else []
         lists = []
         for projection in projections:
@@ -199,16 +193,16 @@ class Chains:
                 return None
             lists.append((*compiled, *weight))
         step = Select(lists[0]) if len(lists) == 1 else Multiply(tuple(lists))
-        names = [f"e{i}" if weighted else str(e.name()) for i, e in enumerate(output)]
+        names = [f"e{i}" if weighted else e.name for i, e in enumerate(output)]
         schema = struct(list(zip(names, map(spark_of, output))), weight=weighted)
-        return below.then(operator, step, schema, {b.attribute_id(e): i for i, e in enumerate(output)}, placed)
+        return below.then(operator, step, schema, {e.id: i for i, e in enumerate(output)}, placed)
 
-    def _filter(self, operator: str, condition: JExpr, below: Chain | None) -> Chain | None:
+    def _filter(self, operator: str, condition: Expr, below: Chain | None) -> Chain | None:
         compiled = None if below is None else self._compiled([condition], below)
         if below is None or compiled is None:
             return None
         return below.then(operator, Where(compiled[0]), below.schema, below.places, below.placed)
 
     def _join(self, op: Join) -> Chain | None:
-        chain = replace(self.alone(op), placed=joins.placed(self._plan, op.left, op.right))
+        chain = replace(self.alone(op), placed=joins.placed(op.left, op.right))
         return chain if op.residual is None else self._filter(op.id, op.residual, chain)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError, SparkLost
-from headrace.plan.catalyst.bridge import Bridge, JExpr
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Attribute, Expr
 from headrace.plan.failures import translate
 
 _EXPR_ID = re.compile(r"#\d+L?")
@@ -25,15 +26,15 @@ SAMPLE_CHARS = 80
 class NotedChecks:
     """The expressions whose failures one stage notes, and the columns of its samples, by id and name."""
 
-    checks: tuple[JExpr, ...]
+    checks: tuple[Expr, ...]
     texts: tuple[str, ...]
     """The expressions as people read them."""
     columns: tuple[tuple[int, str], ...]
 
 
-def noted_by(checks: Sequence[JExpr], columns: Sequence[tuple[int, str]]) -> NotedChecks:
+def noted_by(checks: Sequence[Expr], columns: Sequence[tuple[int, str]]) -> NotedChecks:
     """What a stage notes."""
-    return NotedChecks(tuple(checks), tuple(_EXPR_ID.sub("", str(c.toString())) for c in checks), tuple(columns))
+    return NotedChecks(tuple(checks), tuple(_EXPR_ID.sub("", c.text) for c in checks), tuple(columns))
 
 
 def described(b: Bridge, noted: Mapping[str, NotedChecks], error: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,15 +52,13 @@ def described(b: Bridge, noted: Mapping[str, NotedChecks], error: Mapping[str, A
     }  # fmt: skip
 
 
-def _failure(b: Bridge, check: JExpr, values: Mapping[int, str | None]) -> HeadraceError | None:
+def _failure(b: Bridge, check: Expr, values: Mapping[int, str | None]) -> HeadraceError | None:
     """The error of an expression over a row; None where the row's values have no text to compute it by."""
     try:
-        if any(b.simple_type(a).startswith(_WITHOUT_TEXT) for a in b.find(check, frozenset({"AttributeReference"}))):
+        if any(a.type.startswith(_WITHOUT_TEXT) for a in check.find(frozenset({"AttributeReference"}))):
             return None
-        constant = b.rewrite(
-            check, lambda e: b.text_as(values.get(b.attribute_id(e)), e) if b.is_attribute(e) else None
-        )
-        b.failure(constant)
+        constant = check.rewritten(lambda e: b.text_as(values.get(e.id), e) if isinstance(e, Attribute) else None)
+        constant.evaluated()
     except Exception as error:  # of whatever kind it is in Spark
         found = translate(error)
         return None if isinstance(found, SparkLost) else found

@@ -26,7 +26,12 @@ from headrace.dataflow.failures import NotedChecks, noted_by
 from headrace.dataflow.operators.failures import FailureStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan import tolerance
-from headrace.plan.catalyst.bridge import STAGE_PREFIX, Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Named
+from headrace.plan.catalyst.names import stage_name
+from headrace.plan.catalyst.nodes import Node
+from headrace.plan.catalyst.plans import mapped
+from headrace.plan.guards import fails, tried
 from headrace.plan.tree import (
     Aggregate,
     Attr,
@@ -56,9 +61,9 @@ class Flow:
     maps the ids of the query's plan to attributes of `node`.
     """
 
-    node: JNode
-    weight: JExpr
-    attrs: Mapping[int, JExpr]
+    node: Node
+    weight: Attribute
+    attrs: Mapping[int, Attribute]
     placed: Placed = ()
     """Columns whose values decide in which task a row is; empty if that is not known."""
 
@@ -182,24 +187,20 @@ class Builder(ABC):
         """Stages that follow each other in one Python worker, over rows."""
         function = partial(run_stages, self.view, self.key, tuple(stages), self.acknowledge)
         # Its name in Spark's plan: what `EpochParams.inner` is made of.
-        function.__name__ = STAGE_PREFIX + stages[-1].label  # type: ignore[attr-defined]
+        function.__name__ = stage_name(stages[-1].label)  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)
 
-    def renamed(self, named: Sequence[JExpr]) -> dict[int, int] | None:
+    def renamed(self, named: Sequence[Named]) -> dict[int, int] | None:
         """For expressions that are nothing but attributes under another name: new id to old id."""
         found = self.sources(named)
         renamed = {new: old for new, old in found.items() if old is not None}
         return renamed if len(renamed) == len(found) else None
 
-    def sources(self, named: Sequence[JExpr]) -> dict[int, int | None]:
+    def sources(self, named: Sequence[Named]) -> dict[int, int | None]:
         """For each named expression's id that of the attribute that it is; None for one that is computed."""
-        b, found = self.bridge, dict[int, int | None]()
-        for e in named:
-            inner = e if b.is_attribute(e) else b.children(e)[0]
-            found[b.attribute_id(e)] = b.attribute_id(inner) if b.is_attribute(inner) else None
-        return found
+        return {e.id: e.value.id if isinstance(e.value, Attribute) else None for e in named}
 
-    def still_placed(self, named: Sequence[JExpr], placed: Placed) -> Placed:
+    def still_placed(self, named: Sequence[Named], placed: Placed) -> Placed:
         """What decides where rows are, in the columns that a projection leaves."""
         sources = self.sources(named) if placed else {}
         kept = tuple(frozenset(new for new, old in sources.items() if old in same) for same in placed)
@@ -221,16 +222,11 @@ class Builder(ABC):
         share = F.floor((F.col("__k").cast("double") / _WIDTH + 0.5) * self.parallelism).cast("int")
         return frame.repartitionById(self.parallelism, F.least(share, F.lit(self.parallelism - 1)))
 
-    def at(self, expression: JExpr, flow: Flow) -> JExpr:
+    def at(self, expression: Expr, flow: Flow) -> Expr:
         """An expression of the query's plan over the attributes of a flow."""
-        b = self.bridge
+        return mapped(expression, flow.attrs)
 
-        def mapped(e: JExpr) -> JExpr | None:
-            return flow.attrs.get(b.attribute_id(e)) if b.is_attribute(e) else None
-
-        return b.rewrite(expression, mapped)
-
-    def column(self, expression: JExpr, flow: Flow) -> SparkColumn:
+    def column(self, expression: Expr, flow: Flow) -> SparkColumn:
         """The same expression as a column of Spark's Python API."""
         return self.bridge.column(self.at(expression, flow))
 
@@ -238,26 +234,24 @@ class Builder(ABC):
         """The query's attributes as columns of a flow."""
         return [self.bridge.column(flow.attrs[a.id]) for a in attrs]
 
-    def fresh(self, named: JExpr, flow: Flow) -> JExpr:
+    def fresh(self, named: Named, flow: Flow) -> Alias:
         """A named expression of the query's plan over a flow, under a new id."""
-        b = self.bridge
-        inner = named if b.is_attribute(named) else b.children(named)[0]
-        return b.alias(self.at(inner, flow), str(named.name()))
+        return self.bridge.alias(self.at(named.value, flow), named.name)
 
     def named(
         self, frame: DataFrame, attrs: Sequence[Attr], extra: Sequence[str] = ()
-    ) -> tuple[JNode, dict[int, JExpr], list[JExpr]]:
+    ) -> tuple[Node, dict[int, Attribute], list[Attribute]]:
         """Read a stage's output as the query's attributes (its first columns, in order) and extra columns by name."""
         b = self.bridge
         node = b.analyzed(frame)
-        handles = b.output(node)
+        handles = node.output
         named = [b.alias(h, a.name) for h, a in zip(handles, attrs)]
-        by_name = {str(h.name()): h for h in handles}
+        by_name = {h.name: h for h in handles}
         extras = [b.alias(by_name[name], name) for name in extra]
-        mapping = {a.id: n.toAttribute() for a, n in zip(attrs, named)}
-        return b.project([*named, *extras], node), mapping, [e.toAttribute() for e in extras]
+        mapping = {a.id: n.attribute for a, n in zip(attrs, named)}
+        return b.project([*named, *extras], node), mapping, [e.attribute for e in extras]
 
-    def noted(self, label: str, flow: Flow, expressions: Sequence[JExpr], *, condition: bool = False) -> Flow:
+    def noted(self, label: str, flow: Flow, expressions: Sequence[Expr], *, condition: bool = False) -> Flow:
         """The flow through a stage that notes the rows on which a guarded one of the expressions fails, if there are.
 
         With `skip` only conditions have such rows: what fails elsewhere has been left out by one.
@@ -265,30 +259,30 @@ class Builder(ABC):
         return self.noted_beside(label, flow, expressions, [], flow.weight, condition=condition)[0]
 
     def noted_beside(
-        self, label: str, flow: Flow, expressions: Sequence[JExpr], beside: Sequence[JExpr], counted: JExpr,
+        self, label: str, flow: Flow, expressions: Sequence[Expr], beside: Sequence[Attribute], counted: Expr,
         *, condition: bool = False,
-    ) -> tuple[Flow, list[JExpr]]:  # fmt: skip
+    ) -> tuple[Flow, list[Attribute]]:  # fmt: skip
         """The same of a flow with more columns `beside`, where `counted` is above 0; and these columns."""
         b, asked = self.bridge, self.on_error == tolerance.NULL or (self.on_error == tolerance.SKIP and condition)
-        checks = [check for e in expressions for check in b.tried(e)] if asked else []
+        checks = [check for e in expressions for check in tried(e)] if asked else []
         if not checks:
             return flow, list(beside)
         carried = [*flow.attrs.values(), *beside]
         fields = [(f"c{i}", spark_of(a)) for i, a in enumerate(carried)]
         columns = [b.column(a).alias(name) for a, (name, _) in zip(carried, fields)]
-        flags = [b.column(b.fails(self.at(c, flow), counted)).alias(f"f{i}") for i, c in enumerate(checks)]
+        flags = [b.column(fails(b, self.at(c, flow), counted)).alias(f"f{i}") for i, c in enumerate(checks)]
         frame = b.frame(flow.node).select(*columns, b.column(flow.weight).alias("__w"), *flags)
         schema = struct(fields, weight=True)
         stage = FailureStage(label.partition("!")[0], label, arrow(schema), len(flow.attrs))
         names = [(i, self.names.get(i, f"column{n}")) for n, i in enumerate(flow.attrs)]
         self.failures[label] = noted_by(checks, names)
         node = b.analyzed(self.map(frame, [stage], schema))
-        *handles, weight = b.output(node)
-        named = [b.alias(h, str(a.name())) for h, a in zip(handles, carried)]
+        *handles, weight = node.output
+        named = [b.alias(h, a.name) for h, a in zip(handles, carried)]
         passed = b.alias(weight, "__w")
-        attrs = dict(zip(flow.attrs, (n.toAttribute() for n in named)))
-        made = Flow(b.project([*named, passed], node), passed.toAttribute(), attrs, flow.placed)
-        return made, [n.toAttribute() for n in named[len(flow.attrs) :]]
+        attrs = dict(zip(flow.attrs, (n.attribute for n in named)))
+        made = Flow(b.project([*named, passed], node), passed.attribute, attrs, flow.placed)
+        return made, [n.attribute for n in named[len(flow.attrs) :]]
 
     def slices(self) -> DataFrame:
         """What a leaf stands on: one row for each slice of the key space, each in a partition of its own."""

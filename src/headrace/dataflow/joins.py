@@ -22,7 +22,7 @@ from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, stag
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.shared import SharedRows
-from headrace.plan.catalyst.bridge import JExpr
+from headrace.plan.catalyst.expressions import Attribute
 from headrace.plan.tree import Attr, Join, JoinSide
 from headrace.plan.types import spark_of
 
@@ -53,20 +53,19 @@ def joined(plan: Builder, op: Join) -> Flow:
     if op.left.preserved or op.right.preserved:
         made = plan.made(op)
         return _preserved(plan, op, made.attrs, plan.map(made.frame, [*made.before, made.stage], made.schema))
-    flow = replace(plan.staged(op), placed=placed(plan, op.left, op.right))
+    flow = replace(plan.staged(op), placed=placed(op.left, op.right))
     if op.residual is not None:
-        flow = plan.noted(f"{op.id}!", flow, plan.bridge.conjuncts(op.residual), condition=True)
+        flow = plan.noted(f"{op.id}!", flow, op.residual.conjuncts, condition=True)
         flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
     return flow
 
 
-def placed(plan: Builder, *sides: JoinSide) -> Placed:
+def placed(*sides: JoinSide) -> Placed:
     """What the hash of the key was made of that rows were brought together by: columns that the sides still have.
 
     Nothing where a part of the key is no column of any of them.
     """
-    b = plan.bridge
-    found = [frozenset(b.attribute_id(k) for k in same if b.is_attribute(k)) for same in zip(*(s.keys for s in sides))]
+    found = [frozenset(k.id for k in same if isinstance(k, Attribute)) for same in zip(*(s.keys for s in sides))]
     columns = {a.id for s in sides for a in s.values}
     kept = [same & columns for same in found]
     return tuple(kept) if all(kept) else ()
@@ -110,7 +109,7 @@ def _preserved(plan: Builder, op: Join, attrs: list[Attr], frame: DataFrame) -> 
     flow = Flow(node, weight, mapping)
     if op.residual is not None:
         pairs = F.when(b.column(tag) == preserve.PAIR, b.column(flow.weight)).otherwise(F.lit(0).cast("bigint"))
-        parts = b.conjuncts(op.residual)
+        parts = op.residual.conjuncts
         flow, (tag,) = plan.noted_beside(f"{op.id}!", flow, parts, [tag], b.expression(pairs), condition=True)
         counted = b.column(tag) != preserve.PAIR
         flow = replace(flow, node=b.analyzed(b.frame(flow.node).where(counted | plan.column(op.residual, flow))))
@@ -119,21 +118,21 @@ def _preserved(plan: Builder, op: Join, attrs: list[Attr], frame: DataFrame) -> 
     flow, tag = _count(plan, op, op.left, preserve.LEFT, attrs, flow, tag)
     if op.join_type == "full":
         return _count(plan, op, op.right, preserve.RIGHT, attrs, flow, tag)[0]
-    return replace(flow, placed=placed(plan, op.left))
+    return replace(flow, placed=placed(op.left))
 
 
-def _count_input(plan: Builder, side: JoinSide, columns: Sequence[Attr], flow: Flow, tag: JExpr) -> DataFrame:
+def _count_input(plan: Builder, side: JoinSide, columns: Sequence[Attr], flow: Flow, tag: Attribute) -> DataFrame:
     b = plan.bridge
     # Its rows are still where the hash of the side's key has brought them: equal rows together.
     own = plan.columns(flow, side.values)
     wire = [c.alias(f"o{i}") for i, c in enumerate(plan.columns(flow, columns))]
     fixed = [plan.hash(own).alias("__k"), b.column(flow.weight).alias("__w"), b.column(tag).alias("__t")]
-    return plan.together(b.frame(flow.node).select(*fixed, *wire), placed=bool(placed(plan, side)))
+    return plan.together(b.frame(flow.node).select(*fixed, *wire), placed=bool(placed(side)))
 
 
 def _count(
-    plan: Builder, op: Join, side: JoinSide, tag_value: int, attrs: list[Attr], flow: Flow, tag: JExpr
-) -> tuple[Flow, JExpr]:
+    plan: Builder, op: Join, side: JoinSide, tag_value: int, attrs: list[Attr], flow: Flow, tag: Attribute
+) -> tuple[Flow, Attribute]:
     frame = _count_input(plan, side, attrs, flow, tag)
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)], weight=True, tag=True)
     split = len(op.left.values)
@@ -145,7 +144,7 @@ def _count(
     return Flow(node, weight, mapping), tag
 
 
-def _matched(plan: Builder, op: Join, flow: Flow, tag: JExpr) -> Flow:
+def _matched(plan: Builder, op: Join, flow: Flow, tag: Attribute) -> Flow:
     attrs = list(op.left.values)
     frame = _count_input(plan, op.left, attrs, flow, tag)
     fields = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)]
@@ -156,7 +155,7 @@ def _matched(plan: Builder, op: Join, flow: Flow, tag: JExpr) -> Flow:
     mode: Any = op.join_type
     identity = op.state()["left_matches"]
     stage = preserve.PreserveStage(op.id, "left_matches", identity, own, preserve.LEFT, mode, arrow(schema))
-    return replace(plan.read_as(plan.map(frame, [stage], schema), op.output), placed=placed(plan, op.left))
+    return replace(plan.read_as(plan.map(frame, [stage], schema), op.output), placed=placed(op.left))
 
 
 class _Slots:

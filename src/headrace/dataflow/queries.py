@@ -11,7 +11,8 @@ from headrace.dataflow.operators.compute import Select, Step, Where, computed
 from headrace.dataflow.operators.expressions import Expression, Rows
 from headrace.dataflow.vectors import vectorized
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.expressions import Named
+from headrace.plan.catalyst.nodes import Filter, Leaf, Node, Project, Union
 from headrace.plan.types import arrow_of
 
 
@@ -54,11 +55,11 @@ class KernelQuery:
         return [computed(branch.steps, rows, self.output) for branch in self.branches if branch.reads]
 
 
-def kernel_query(b: Bridge, node: JNode, leaf: int | None) -> KernelQuery | None:
+def kernel_query(node: Node, leaf: int | None) -> KernelQuery | None:
     """An optimized plan over the leaf with that id, as one of kernels; None where any of it is for Spark alone."""
     try:
-        output = pa.schema([pa.field(f"c{i}", arrow_of(e)) for i, e in enumerate(b.output(node))])
-        branches = _branches(b, node, leaf)
+        output = pa.schema([pa.field(f"c{i}", arrow_of(e)) for i, e in enumerate(node.output)])
+        branches = _branches(node, leaf)
     except NotSupported:
         return None
     if branches is None:
@@ -75,33 +76,32 @@ class _Open:
     places: Mapping[int, int]
 
 
-def _branches(b: Bridge, node: JNode, leaf: int | None) -> list[_Open] | None:
-    kind = b.kind(node)
-    if kind == "OneRowRelation":
+def _branches(node: Node, leaf: int | None) -> list[_Open] | None:
+    if node.kind == "OneRowRelation":
         return [_Open(False, (), {})]
-    if b.is_empty(node):
+    if node.is_empty:
         return []
-    if kind == "LogicalRDD":
-        return [_Open(True, (), _places(b, b.output(node)))] if b.relation_id(node) == leaf else None
-    if kind == "Union":
-        return _united(b, node, leaf)
-    if kind not in ("Project", "Filter"):
+    if isinstance(node, Leaf):
+        return [_Open(True, (), _places(node.output))] if node.leaf_id == leaf else None
+    if isinstance(node, Union):
+        return _united(node, leaf)
+    if not isinstance(node, (Project, Filter)):
         return None
-    below = _branches(b, b.children(node)[0], leaf)
+    below = _branches(node.child, leaf)
     if below is None:
         return None
-    found = [_filtered(b, node, one) if kind == "Filter" else _projected(b, node, one) for one in below]
+    found = [_filtered(node, one) if isinstance(node, Filter) else _projected(node, one) for one in below]
     return None if None in found else [one for one in found if one is not None]
 
 
-def _united(b: Bridge, node: JNode, leaf: int | None) -> list[_Open] | None:
+def _united(node: Node, leaf: int | None) -> list[_Open] | None:
     found: list[_Open] = []
-    for child in b.children(node):
-        below = _branches(b, child, leaf)
+    for child in node.children:
+        below = _branches(child, leaf)
         if below is None:
             return None
-        by_place = [b.attribute_id(a) for a in b.output(child)]
-        places = {b.attribute_id(a): i for i, a in enumerate(b.output(node))}
+        by_place = [a.id for a in child.output]
+        places = {a.id: i for i, a in enumerate(node.output)}
         for one in below:
             if [one.places.get(i) for i in by_place] != list(range(len(by_place))):
                 return None
@@ -109,23 +109,22 @@ def _united(b: Bridge, node: JNode, leaf: int | None) -> list[_Open] | None:
     return found
 
 
-def _filtered(b: Bridge, node: JNode, below: _Open) -> _Open | None:
-    condition = vectorized(b, node.condition(), below.places)
+def _filtered(node: Filter, below: _Open) -> _Open | None:
+    condition = vectorized(node.condition, below.places)
     if condition is None:
         return None
     return _Open(below.reads, (*below.steps, Where(condition)), below.places)
 
 
-def _projected(b: Bridge, node: JNode, below: _Open) -> _Open | None:
-    named: Sequence[JExpr] = b.items(node.projectList())
+def _projected(node: Project, below: _Open) -> _Open | None:
     columns: list[Expression] = []
-    for expression in named:
-        found = vectorized(b, expression, below.places)
+    for expression in node.named:
+        found = vectorized(expression, below.places)
         if found is None:
             return None
         columns.append(found)
-    return _Open(below.reads, (*below.steps, Select(tuple(columns))), _places(b, named))
+    return _Open(below.reads, (*below.steps, Select(tuple(columns))), _places(node.named))
 
 
-def _places(b: Bridge, attributes: Sequence[JExpr]) -> dict[int, int]:
-    return {b.attribute_id(a): i for i, a in enumerate(attributes)}
+def _places(attributes: Sequence[Named]) -> dict[int, int]:
+    return {a.id: i for i, a in enumerate(attributes)}

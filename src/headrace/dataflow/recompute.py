@@ -8,10 +8,11 @@ puts out nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import Window
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType
 
@@ -21,7 +22,11 @@ from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
+from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
+from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window
+from headrace.plan.guards import row_parts
 from headrace.plan.python import AGGREGATE_CALL, APPLY
 from headrace.plan.tree import Input, Recompute, Rowwise
 from headrace.plan.types import spark_of
@@ -32,9 +37,9 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     """The stage that finds both versions of the changed groups, and the operator over them."""
     b = plan.bridge
     _reduce_at_leaf(plan, op)
-    given = [*b.expressions_of(op.node), *(op.limit[0] if op.limit is not None else ())]
-    parts = [part for e in given for part in b.row_parts(e)] if op.label != APPLY else []
-    flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), parts)
+    given = [*op.node.expressions, *(op.limit[0] if op.limit is not None else ())]
+    parts = [part for e in given for part in row_parts(e)] if op.label != APPLY else []
+    flow = plan.noted(f"{op.id}!", plan.flow(op.child), parts)
     keys = [plan.column(k, flow) for k in op.keys]
     values = plan.columns(flow, op.values)
     first, orders = _first_rows(plan, op, flow)
@@ -42,10 +47,10 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     columns += [k.alias(f"k{i}") for i, k in enumerate(keys)]
     columns += [v.alias(f"v{i}") for i, v in enumerate(values)]
     columns += orders if first is not None and first.orders else [plan.hash([*keys, *values]).alias("__h")]
-    placed = flow.holds_together(b.attribute_id(k) for k in op.keys if b.is_attribute(k))
+    placed = flow.holds_together(k.id for k in op.keys if isinstance(k, Attribute))
     frame = plan.together(b.frame(flow.node).select(*columns), single=not keys, placed=placed)
     # Spark gives no row for a Python aggregate over nothing, so there is nothing to keep alive.
-    phantom = op.label == "Aggregate" and not keys and not _calls_python(plan, op.node)
+    phantom = op.label == "Aggregate" and not keys and not _calls_python(op.node)
     fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
     extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
     schema = struct([*fields, *extra.items()])
@@ -62,16 +67,15 @@ def _first_rows(plan: Builder, op: Recompute, flow: Flow) -> tuple[FirstRows | N
     """What the stage is told of the order of rows, and the columns of it that it has not got as values."""
     if op.first is None:
         return None, []
-    b = plan.bridge
     places = {a.id: f"v{i}" for i, a in enumerate(op.values)}
     orders, columns = [], []
     for i, order in enumerate(op.first.orders):
-        by = b.children(order)[0]
-        name = places.get(b.attribute_id(by)) if b.is_attribute(by) else None
+        by = order.child
+        name = places.get(by.id) if isinstance(by, Attribute) else None
         if name is None:
             name = f"r{i}"
             columns.append(plan.column(by, flow).alias(name))
-        orders.append((name, _sort_key(b, order)))
+        orders.append((name, _sort_key(order)))
     return FirstRows(op.first.need, op.first.by_value, tuple(orders)), columns
 
 
@@ -79,89 +83,91 @@ def _reduce_at_leaf(plan: Builder, op: Recompute) -> None:
     """Where an input that only grows comes straight from a leaf, its tasks pass on only their own first rows."""
     if op.first is None or not op.first.kept or not op.first.orders:
         return
-    b = plan.bridge
-    wanted = [*op.keys, *(b.children(order)[0] for order in op.first.orders)]
-    child = op.children[0]
-    if not all(b.is_attribute(e) for e in wanted):
+    wanted = [*op.keys, *(order.child for order in op.first.orders)]
+    child = op.child
+    ids = [e.id for e in wanted if isinstance(e, Attribute)]
+    if len(ids) < len(wanted):
         return
-    ids = [b.attribute_id(e) for e in wanted]
     while isinstance(child, Rowwise) and child.label == "Project":
         sources = plan.renamed(child.expressions)
         if sources is None:  # what is computed for a row may fail, and has to
             return
         ids = [sources[i] for i in ids]
-        child = child.children[0]
+        child = child.child
     if not isinstance(child, Input):
         return
     places = {a.id: f"c{i}" for i, a in enumerate(child.output)}
     keys, ordering = ids[: len(op.keys)], ids[len(op.keys) :]
-    orders = tuple((places[i], _sort_key(b, order)) for i, order in zip(ordering, op.first.orders, strict=True))
+    orders = tuple((places[i], _sort_key(order)) for i, order in zip(ordering, op.first.orders, strict=True))
     first = FirstRows(op.first.need, op.first.by_value, orders)
     stage = FirstOfInputStage(op.id, tuple(places[i] for i in keys), first, plan.weak_hash)
     plan.following[child.id] = [stage]
 
 
-def _sort_key(b: Bridge, order: JExpr) -> SortKey:
+def _sort_key(order: Expr) -> SortKey:
     """The direction of a sort order."""
-    falls, nulls_last = b.direction(order)
-    return SortKey(falls, not nulls_last)
+    assert isinstance(order, SortOrder)
+    return SortKey(order.falls, not order.nulls_last)
 
 
-def _recomputed(plan: Builder, op: Recompute, flow: Flow, extra: list[JExpr]) -> Flow:
+def _recomputed(plan: Builder, op: Recompute, flow: Flow, extra: list[Attribute]) -> Flow:
     """Spark's own operator over both versions, kept apart by the side; then the side becomes the weight."""
-    b, side = plan.bridge, extra[0]
+    b, side, own = plan.bridge, extra[0], op.node
+    node: Node
+    mapping: Mapping[int, Attribute]
     if op.limit is not None:
         node, mapping = _top_n(plan, op, flow, side), flow.attrs
-    elif op.label == "Window":
-        partition = [*(plan.at(e, flow) for e in b.items(op.node.partitionSpec())), side]
-        node, added = b.window(op.node, lambda e: plan.at(e, flow), partition, flow.node)
+    elif isinstance(own, Window):
+        partition = [*(plan.at(e, flow) for e in own.partition), side]
+        node, added = b.window(own, lambda e: plan.at(e, flow), partition, flow.node)
         mapping = {**flow.attrs, **added}
-    elif op.label == "Aggregate":
-        node, mapping, side = _regrouped(plan, op, flow, extra)
-    elif op.label == APPLY:
-        frame = python.applied(b, op.node, flow.attrs, side, flow.node)
+    elif isinstance(own, Aggregate):
+        node, mapping, side = _regrouped(plan, op, own, flow, extra)
+    elif isinstance(own, PythonGroups):
+        frame = python.applied(b, own, flow.attrs, side, flow.node)
         node, mapping, (side,) = plan.named(frame, op.output, [calls.SIDE])
     else:
         raise NotSupported(f"group recompute of {op.label}")
     weight = F.when(b.column(side) == 0, F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
     kept = [b.alias(mapping[a.id], a.name) for a in op.output]
     node = b.analyzed(b.frame(node).select(*[b.column(k) for k in kept], weight.alias("__w")))
-    *columns, out_weight = b.output(node)
+    *columns, out_weight = node.output
     return Flow(node, out_weight, {a.id: c for a, c in zip(op.output, columns)})
 
 
-def _calls_python(plan: Builder, node: JNode) -> bool:
-    b = plan.bridge
-    return any(True for e in b.expressions_of(node) for _ in b.find(e, AGGREGATE_CALL))
+def _calls_python(node: Node) -> bool:
+    return any(e.has(AGGREGATE_CALL) for e in node.expressions)
 
 
-def _regrouped(plan: Builder, op: Recompute, flow: Flow, extra: list[JExpr]) -> tuple[JNode, dict[int, JExpr], JExpr]:
+def _regrouped(
+    plan: Builder, op: Recompute, grouping: Aggregate, flow: Flow, extra: list[Attribute]
+) -> tuple[Node, dict[int, Attribute], Attribute]:
     b = plan.bridge
-    results = [plan.fresh(e, flow) for e in b.items(op.node.aggregateExpressions())]
+    results: list[Named] = [plan.fresh(e, flow) for e in grouping.results]
     if len(extra) == 2:
-        results = [b.rewrite(r, partial(_only_rows, b, extra[1])) for r in results]
+        results = [named(r.rewritten(partial(_only_rows, b, extra[1]))) for r in results]
     side = b.alias(extra[0], "__side")
-    groups = [*(plan.at(e, flow) for e in b.items(op.node.groupingExpressions())), extra[0]]
+    groups = [*(plan.at(e, flow) for e in grouping.groups), extra[0]]
     node = b.aggregate(groups, [*results, side], flow.node)
-    return node, {a.id: r.toAttribute() for a, r in zip(op.output, results)}, side.toAttribute()
+    return node, {a.id: r.attribute for a, r in zip(op.output, results)}, side.attribute
 
 
-def _top_n(plan: Builder, op: Recompute, flow: Flow, side: JExpr) -> JNode:
+def _top_n(plan: Builder, op: Recompute, flow: Flow, side: Expr) -> Node:
     assert op.limit is not None
     b = plan.bridge
     orders, low, high = op.limit
     # Ties are broken by the row's hash, so that the same rows always give the same answer.
     order = [*(b.ordering(plan.at(o, flow)) for o in orders), plan.hash(plan.columns(flow, op.values))]
-    position = F.row_number().over(Window.partitionBy(b.column(side)).orderBy(*order))
+    position = F.row_number().over(Over.partitionBy(b.column(side)).orderBy(*order))
     frame = b.frame(flow.node).withColumn("__position", position).where(F.col("__position") > low)
     if high is not None:
         frame = frame.where(F.col("__position") <= high)
     return b.analyzed(frame)
 
 
-def _only_rows(b: Bridge, is_row: JExpr, e: JExpr) -> JExpr | None:
+def _only_rows(b: Bridge, is_row: Expr, e: Expr) -> Expr | None:
     """The aggregate call made blind to the phantom row."""
-    if b.kind(e) != "AggregateExpression":
+    if not isinstance(e, AggregateCall):
         return None
-    condition = is_row if e.filter().isEmpty() else b.and_(is_row, e.filter().get())
-    return b.aggregate_expression(e.aggregateFunction(), e.mode(), e.isDistinct(), b.some(condition), e.resultId())
+    condition = is_row if e.filter is None else b.and_(is_row, e.filter)
+    return b.call(e, e.function, distinct=e.is_distinct, condition=condition)

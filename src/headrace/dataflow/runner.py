@@ -34,7 +34,8 @@ from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
 from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.catalyst.answers import UNANSWERED
-from headrace.plan.catalyst.bridge import Bridge, PythonStages
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.physical import Physical, Rows
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.proof import confirm
@@ -50,20 +51,20 @@ PLANS_AT_MOST = 32
 class _PhysicalPlan:
     """A planned epoch. Planning, and mostly also generating code, is paid for once."""
 
-    def __init__(self, executed_plan: Any, stages: PythonStages, counts: bool, failures: Mapping[str, NotedChecks]):
-        self._plan = executed_plan
+    def __init__(self, executed: Physical, counts: bool, failures: Mapping[str, NotedChecks]):
+        self._executed = executed
         self.failures = failures
         """Which of its stages note on what rows expressions fail."""
         self.counts = counts
         """Whether its rows are what a sink took."""
-        self.stages = stages
+        self.stages = executed.stages()
         # Without a shuffle the very same RDD can run again and again. With one, Spark would take the last epoch's
         # shuffle files for the next one's: so the plan is cloned, which makes new shuffles.
-        self._rdd = None if "Exchange" in str(executed_plan.toString()) else executed_plan.execute()
+        self._rows = None if executed.shuffles else executed.rows()
 
-    def rdd(self) -> Any:
-        """The rows of an epoch, as an RDD of Java's; nothing runs yet."""
-        return self._rdd if self._rdd is not None else self._plan.clone().execute()
+    def rows(self) -> Rows:
+        """The rows of an epoch; nothing runs yet."""
+        return self._rows if self._rows is not None else self._executed.cloned().rows()
 
 
 @dataclass
@@ -146,8 +147,7 @@ class EpochRunner:
                 )  # fmt: skip
                 frame, counts = builder.build(self._plan)
                 executed = self._bridge.executed(frame, parallelism)
-                stages = self._bridge.python_stages(executed)
-                physical = self._physical[key] = _PhysicalPlan(executed, stages, counts, builder.failures)
+                physical = self._physical[key] = _PhysicalPlan(executed, counts, builder.failures)
             return physical
 
     def _active(self, params: EpochParams) -> frozenset[int] | None:
@@ -189,15 +189,15 @@ class EpochRunner:
                 self._bridge.activate()
                 self._context.setLocalProperty("spark.scheduler.pool", self._pool)
                 self._context.setJobGroup(job_group, f"epoch {params.to_epoch}", True)
-                rdds: list[Any] = []
+                planned: list[Rows] = []
                 before, counts = 0, False
                 for runner, own, tasks in attempts:
-                    physical, rdd = runner._begin(own, tasks, job_group, before)
-                    before += int(rdd.getNumPartitions())
+                    physical, own_rows = runner._begin(own, tasks, job_group, before)
+                    before += own_rows.partitions
                     counts = counts or physical.counts
-                    rdds.append(rdd)
+                    planned.append(own_rows)
                 assert not (counts and len(attempts) > 1), "the rows of one view only can be counted"
-                rows = self._bridge.count_rows(rdds)
+                rows = self._bridge.count_rows(planned)
             except Exception as error:
                 raise translate(error) from error
             finally:
@@ -213,10 +213,10 @@ class EpochRunner:
 
     def _begin(
         self, params: EpochParams, parallelism: int, job_group: str, partitions_before: int
-    ) -> tuple[_PhysicalPlan, Any]:
-        """Make all ready for an attempt in a Spark job; returns its rows as an RDD."""
+    ) -> tuple[_PhysicalPlan, Rows]:
+        """Make all ready for an attempt in a Spark job; returns its rows."""
         physical = self.prepare(parallelism, self._active(params))
-        rdd, self._failures, self._tasks = physical.rdd(), physical.failures, physical.stages.tasks
+        rows, self._failures, self._tasks = physical.rows(), physical.failures, physical.stages.tasks
         told = replace(
             params, inner=physical.stages.inner, last=physical.stages.last, partitions_before=partitions_before
         )
@@ -224,7 +224,7 @@ class EpochRunner:
         self._under_way = params.known_as, job_group
         self._context.setLocalProperty(property_of(self._number), told.encode())
         self._context.setLocalProperty(secrets_property_of(self._number), told.encode_secrets(self._key))
-        return physical, rdd
+        return physical, rows
 
     def _leave_to_spark(self, why: str) -> None:
         """From now on all expressions are Spark's."""

@@ -20,7 +20,10 @@ from headrace.dataflow.operators.exactness import ORDERED, always_casts, exact_d
 from headrace.dataflow.operators.expressions import DAY_US, Call, Column, Expression, Literal
 from headrace.dataflow.operators.spark_hash import can_hash
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.bridge import Bridge, JExpr
+from headrace.plan.catalyst import expressions as catalyst
+from headrace.plan.catalyst import kinds
+from headrace.plan.catalyst.expressions import Expr
+from headrace.plan.guards import soundness, unguarded
 from headrace.plan.types import arrow_of
 
 _t = pa.types
@@ -44,10 +47,10 @@ class _NotThis(Exception):
     """There is no kernel that does the same."""
 
 
-def vectorized(b: Bridge, expression: JExpr, places: Mapping[int, int]) -> Expression | None:
+def vectorized(expression: Expr, places: Mapping[int, int]) -> Expression | None:
     """The expression over columns at `places` (by attribute id); None for what only Spark computes."""
     try:
-        return _Compiler(b, places).of(expression)
+        return _Compiler(places).of(expression)
     except (_NotThis, NotSupported):
         return None
 
@@ -55,11 +58,10 @@ def vectorized(b: Bridge, expression: JExpr, places: Mapping[int, int]) -> Expre
 class _Compiler:
     """One expression on its way."""
 
-    def __init__(self, b: Bridge, places: Mapping[int, int]):
-        self.b = b
+    def __init__(self, places: Mapping[int, int]):
         self.places = places
-        self.rules: dict[str, Callable[[JExpr], Expression]] = {
-            **dict.fromkeys(_TRANSPARENT, lambda e: self.of(b.children(e)[0])),
+        self.rules: dict[str, Callable[[Any], Expression]] = {
+            **dict.fromkeys(_TRANSPARENT, lambda e: self.of(e.child)),
             **dict.fromkeys(_COMPARED, self._compared),
             **dict.fromkeys(_ARITHMETIC, self._arithmetic),
             **dict.fromkeys(("Hour", "Minute", "Second"), self._part_of_day),
@@ -106,33 +108,33 @@ class _Compiler:
             "GetStructField": self._field,
         }
 
-    def of(self, e: JExpr) -> Expression:
+    def of(self, e: Expr) -> Expression:
         """The expression. Raises `_NotThis`."""
-        rule = self.rules.get(self.b.kind(e))
+        rule = self.rules.get(e.kind)
         if rule is None:
             raise _NotThis
         return rule(e)
 
-    def _call(self, function: str, e: JExpr, *options: Any) -> Call:
+    def _call(self, function: str, e: Expr, *options: Any) -> Call:
         """A function of all children, with the type that Spark says."""
-        return Call(function, tuple(self.of(c) for c in self.b.children(e)), self._type(e), options)
+        return Call(function, tuple(self.of(c) for c in e.children), self._type(e), options)
 
-    def _type(self, e: JExpr) -> pa.DataType:
-        if self.b.is_collated(e):
+    def _type(self, e: Expr) -> pa.DataType:
+        if e.is_collated:
             raise _NotThis
         return arrow_of(e)
 
-    def _require(self, e: JExpr, *tests: Callable[[pa.DataType], bool]) -> None:
+    def _require(self, e: Expr, *tests: Callable[[pa.DataType], bool]) -> None:
         kind = self._type(e)
         if not any(test(kind) for test in tests):
             raise _NotThis
 
-    def _given(self, e: JExpr) -> Any:
+    def _given(self, e: Expr) -> Any:
         """The value of a literal that is not null; also of an integer in a wider type."""
-        if self.b.kind(e) == "Cast" and _t.is_integer(self._type(e)):
-            e = self.b.children(e)[0]
+        if e.kind == "Cast" and _t.is_integer(self._type(e)):
+            e = e.child
             self._require(e, _t.is_integer)
-        if self.b.kind(e) != "Literal":
+        if not isinstance(e, catalyst.Literal):
             raise _NotThis
         found = self._literal(e).value
         if found is None:
@@ -141,14 +143,14 @@ class _Compiler:
 
     # -- leaves -----------------------------------------------------------------------------------------------
 
-    def _attribute(self, e: JExpr) -> Expression:
-        place = self.places.get(self.b.attribute_id(e))
+    def _attribute(self, e: catalyst.Attribute) -> Expression:
+        place = self.places.get(e.id)
         if place is None:
             raise _NotThis
         return Column(place)
 
-    def _literal(self, e: JExpr) -> Literal:
-        kind, value = self._type(e), e.value()
+    def _literal(self, e: catalyst.Literal) -> Literal:
+        kind, value = self._type(e), e.value
         if value is None:
             return Literal(None, kind)
         if _t.is_boolean(kind):
@@ -158,80 +160,78 @@ class _Compiler:
         if _t.is_floating(kind):
             return Literal(float(value), kind)
         if _t.is_string(kind):
-            return Literal(str(value.toString()), kind)
+            return Literal(value, kind)
         if _t.is_decimal(kind):
-            return Literal(Decimal(str(value.toString())), kind)
+            return Literal(Decimal(str(value)), kind)
         raise _NotThis
 
     # -- logic ------------------------------------------------------------------------------------------------
 
-    def _compared(self, e: JExpr) -> Expression:
-        equality = self.b.kind(e) in ("EqualTo", "EqualNullSafe")
-        for side in self.b.children(e):
+    def _compared(self, e: Expr) -> Expression:
+        equality = e.kind in ("EqualTo", "EqualNullSafe")
+        for side in e.children:
             self._require(side, *ORDERED, _t.is_decimal, _t.is_floating, lambda t: equality and _t.is_boolean(t))
-        left, right = (self._type(c) for c in self.b.children(e))
+        left, right = (self._type(c) for c in e.children)
         if left != right:
             raise _NotThis
-        return self._call(_COMPARED[self.b.kind(e)] + ("_float" if _t.is_floating(left) else ""), e)
+        return self._call(_COMPARED[e.kind] + ("_float" if _t.is_floating(left) else ""), e)
 
-    def _in(self, e: JExpr) -> Expression:
-        first, *others = self.b.children(e)
+    def _in(self, e: Expr) -> Expression:
+        first, *others = e.children
         return self._one_of(e, first, [self._given(o) for o in others])
 
-    def _in_set(self, e: JExpr) -> Expression:
-        first = self.b.children(e)[0]
+    def _in_set(self, e: kinds.InSet) -> Expression:
+        first = e.child
         self._require(first, _t.is_integer, _t.is_string)
-        values, found = e.hset().iterator(), []
-        while values.hasNext():
-            value = values.next()
-            if value is None:
-                raise _NotThis
-            found.append(value if isinstance(value, int) else str(value.toString()))
+        values = e.values
+        if None in values:
+            raise _NotThis
+        found: list[Any] = list(values)
         return self._one_of(e, first, sorted(found))
 
-    def _one_of(self, e: JExpr, first: JExpr, values: list[Any]) -> Expression:
+    def _one_of(self, e: Expr, first: Expr, values: list[Any]) -> Expression:
         self._require(first, *ORDERED)
         return Call("is_in", (self.of(first),), self._type(e), tuple(values))
 
-    def _coalesce(self, e: JExpr) -> Expression:
+    def _coalesce(self, e: Expr) -> Expression:
         self._require(e, *ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
         return self._call("coalesce", e)
 
-    def _case(self, e: JExpr) -> Expression:
-        tried = self.b.soundness(e)
+    def _case(self, e: Expr) -> Expression:
+        tried = soundness(e)
         if tried is not None:
             return Call("is_valid", (self.of(tried),), pa.bool_())
         checked = self._if_finite(e)
         if checked is not None:
             return Call("finite", (self.of(checked),), self._type(e))
         self._require(e, *ORDERED, _t.is_decimal, _t.is_boolean, _t.is_floating)
-        given = [self.of(c) for c in self.b.children(e)]
+        given = [self.of(c) for c in e.children]
         if len(given) % 2 == 0:
             given.append(Literal(None, self._type(e)))
         return Call("case", tuple(given), self._type(e))
 
-    def _if_finite(self, e: JExpr) -> JExpr | None:
+    def _if_finite(self, e: Expr) -> Expr | None:
         """What `CASE WHEN isnan(x * 0) THEN ... ELSE x END` gives where it is a finite number; None for other forms."""
-        given = self.b.children(e)
+        given = e.children
         test = self._inside(given[0])
-        if len(given) != 3 or self.b.kind(test) != "IsNaN":
+        if len(given) != 3 or test.kind != "IsNaN":
             return None
-        product = self._inside(self.b.children(test)[0])
-        if self.b.kind(product) != "Multiply" or not given[2].semanticEquals(self.b.children(product)[0]):
+        product = self._inside(test.child)
+        if product.kind != "Multiply" or not given[2].does_as(product.child):
             return None
-        by = self.b.children(product)[1]
-        return given[2] if self.b.kind(by) == "Literal" and self._literal(by).value == 0 else None
+        by = product.children[1]
+        return given[2] if isinstance(by, catalyst.Literal) and self._literal(by).value == 0 else None
 
-    def _inside(self, e: JExpr) -> JExpr:
+    def _inside(self, e: Expr) -> Expr:
         """What a guard is around, or the expression itself."""
-        inner = self.b.unguarded(e)
+        inner = unguarded(e)
         return e if inner is None else inner
 
     # -- numbers ----------------------------------------------------------------------------------------------
 
-    def _arithmetic(self, e: JExpr) -> Expression:
-        function, kind = _ARITHMETIC[self.b.kind(e)], self._type(e)
-        types = [self._type(c) for c in self.b.children(e)]
+    def _arithmetic(self, e: Expr) -> Expression:
+        function, kind = _ARITHMETIC[e.kind], self._type(e)
+        types = [self._type(c) for c in e.children]
         if _t.is_decimal(kind):
             if kind != exact_decimal(function, *types):
                 raise _NotThis
@@ -240,137 +240,136 @@ class _Compiler:
             return self._call(f"{function}_wrapped", e)
         if not _t.is_integer(kind) or any(t != kind for t in types):
             raise _NotThis
-        mode = self.b.eval_mode(e)
+        mode = e.eval_mode
         if mode not in ("ANSI", "LEGACY"):
             raise _NotThis
         return self._call(function if mode == "ANSI" else f"{function}_wrapped", e)
 
-    def _negate(self, e: JExpr) -> Expression:
+    def _negate(self, e: kinds.UnaryMinus) -> Expression:
         self._require(e, _t.is_integer)
-        if not e.failOnError():
+        if not e.fails_on_error:
             raise _NotThis
         return self._call("negate", e)
 
-    def _divided(self, function: str, e: JExpr) -> Expression:
+    def _divided(self, function: str, e: Expr) -> Expression:
         """By a positive constant, so that nothing can go wrong."""
-        value, by = self.b.children(e)
+        value, by = e.children
         self._require(value, _t.is_integer)
         if self._given(by) <= 0 or self._type(by) != self._type(value):
             raise _NotThis
         return self._call(function, e)
 
-    def _ratio(self, e: JExpr) -> Expression:
-        for c in self.b.children(e):
+    def _ratio(self, e: Expr) -> Expression:
+        for c in e.children:
             self._require(c, _t.is_float64)
-        function = {"ANSI": "ratio", "LEGACY": "ratio_or_null"}.get(self.b.eval_mode(e))
+        function = {"ANSI": "ratio", "LEGACY": "ratio_or_null"}.get(e.eval_mode)
         if function is None:
             raise _NotThis
         return self._call(function, e)
 
-    def _pmod(self, e: JExpr) -> Expression:
-        value, by = self.b.children(e)
+    def _pmod(self, e: Expr) -> Expression:
+        value, by = e.children
         self._require(value, _t.is_integer)
         if self._given(by) <= 0:
             raise _NotThis
         return Call("modulo", (self.of(value),), self._type(e), (self._given(by),))
 
-    def _of_ints(self, function: str, e: JExpr) -> Expression:
-        for c in self.b.children(e):
+    def _of_ints(self, function: str, e: Expr) -> Expression:
+        for c in e.children:
             self._require(c, _t.is_integer)
         return self._call(function, e)
 
-    def _cast(self, e: JExpr) -> Expression:
-        source, target = self._type(self.b.children(e)[0]), self._type(e)
+    def _cast(self, e: Expr) -> Expression:
+        source, target = self._type(e.child), self._type(e)
         if source == target:
-            return self.of(self.b.children(e)[0])
+            return self.of(e.child)
         if _t.is_null(source):
             return Literal(None, target)
         if _t.is_timestamp(source) and _t.is_date32(target):
             return self._call("date", e)
         if always_casts(source, target):
             return self._call("cast", e, target)
-        if not narrows(source, target) or self.b.eval_mode(e) != "ANSI":
+        if not narrows(source, target) or e.eval_mode != "ANSI":
             raise _NotThis
         return self._call("narrowed", e, target)
 
     # -- texts ------------------------------------------------------------------------------------------------
 
-    def _text(self, function: str, e: JExpr) -> Expression:
+    def _text(self, function: str, e: Expr) -> Expression:
         self._require(e, _t.is_string)
         return self._call(function, e)
 
-    def _length(self, e: JExpr) -> Expression:
-        self._require(self.b.children(e)[0], _t.is_string)
+    def _length(self, e: Expr) -> Expression:
+        self._require(e.child, _t.is_string)
         return self._call("length", e)
 
-    def _replace(self, e: JExpr) -> Expression:
-        text, search, by = self.b.children(e)
+    def _replace(self, e: Expr) -> Expression:
+        text, search, by = e.children
         if not self._given(search):
             raise _NotThis
         return Call("replace", (self.of(text),), self._type(e), (self._given(search), self._given(by)))
 
-    def _element(self, e: JExpr) -> Expression:
+    def _element(self, e: kinds.ElementAt) -> Expression:
         """`split_part`: an element of a text that is split."""
-        lists, n = self.b.children(e)
-        default = e.defaultValueOutOfBound()
-        if self.b.kind(lists) != "StringSplitSQL" or default.isEmpty() or self._given(default.get()) != "":
+        lists, n = e.children
+        if lists.kind != "StringSplitSQL" or e.default is None or self._given(e.default) != "":
             raise _NotThis
-        text, delimiter = self.b.children(lists)
+        text, delimiter = lists.children
         if self._given(n) <= 0 or not self._given(delimiter):
             raise _NotThis
         parts = Call("split", (self.of(text),), pa.list_(pa.string()), (self._given(delimiter),))
         return Call("element", (parts,), self._type(e), (self._given(n),))
 
-    def _substring(self, e: JExpr) -> Expression:
-        text, start, length = self.b.children(e)
+    def _substring(self, e: Expr) -> Expression:
+        text, start, length = e.children
         self._require(text, _t.is_string)
         if self._given(start) <= 0 or self._given(length) < 0:
             raise _NotThis
         return Call("substring", (self.of(text),), self._type(e), (self._given(start) - 1, self._given(length)))
 
-    def _concat(self, e: JExpr) -> Expression:
+    def _concat(self, e: Expr) -> Expression:
         self._require(e, _t.is_string)
         return self._call("concat", e)
 
-    def _with_pattern(self, function: str, e: JExpr) -> Expression:
-        text, pattern = self.b.children(e)
+    def _with_pattern(self, function: str, e: Expr) -> Expression:
+        text, pattern = e.children
         self._require(text, _t.is_string)
         return Call(function, (self.of(text),), self._type(e), (self._given(pattern),))
 
-    def _like(self, e: JExpr) -> Expression:
-        if "\\" in self._given(self.b.children(e)[1]) or str(e.escapeChar()) != "\\":
+    def _like(self, e: kinds.Like) -> Expression:
+        if "\\" in self._given(e.children[1]) or e.escape != "\\":
             raise _NotThis
         return self._with_pattern("like", e)
 
     # -- times ------------------------------------------------------------------------------------------------
 
-    def _part_of_day(self, e: JExpr) -> Expression:
-        self._require(self.b.children(e)[0], _t.is_timestamp)
-        unit = self.b.kind(e).lower()
+    def _part_of_day(self, e: Expr) -> Expression:
+        self._require(e.child, _t.is_timestamp)
+        unit = e.kind.lower()
         return self._call("part_of_day", e, _UNITS_US[unit], 24 if unit == "hour" else 60)
 
-    def _of_calendar(self, e: JExpr) -> Expression:
-        self._require(self.b.children(e)[0], _t.is_date32)
-        kernel = {"DayOfMonth": "day"}.get(self.b.kind(e), self.b.kind(e).lower())
+    def _of_calendar(self, e: Expr) -> Expression:
+        self._require(e.child, _t.is_date32)
+        kernel = {"DayOfMonth": "day"}.get(e.kind, e.kind.lower())
         return self._call("of_calendar", e, kernel)
 
-    def _shifted(self, e: JExpr) -> Expression:
-        time, interval = self.b.children(e)
-        by_us = self.b.literal_us(interval)
+    def _shifted(self, e: Expr) -> Expression:
+        time, interval = e.children
+        by_us = interval.interval_us
         self._require(time, _t.is_timestamp)
         if by_us is None:
             raise _NotThis
         return Call("shifted", (self.of(time),), self._type(e), (by_us,))
 
-    def _truncated(self, e: JExpr) -> Expression:
-        unit, time = self.b.children(e)
+    def _truncated(self, e: Expr) -> Expression:
+        unit, time = e.children
         unit_us = _UNITS_US.get(self._given(unit).lower())
         if unit_us is None:
             raise _NotThis
         return Call("truncated", (self.of(time),), self._type(e), (unit_us,))
 
-    def _formatted(self, e: JExpr) -> Expression:
-        time, fmt = self.b.children(e)
+    def _formatted(self, e: Expr) -> Expression:
+        time, fmt = e.children
         found = [m.group() for m in _FORMAT.finditer(self._given(fmt))]
         unknown = [f for f in found if f not in _FIELDS and _LETTERS.match(f)]
         if "".join(found) != self._given(fmt) or unknown:
@@ -381,18 +380,18 @@ class _Compiler:
 
     # -- structs ----------------------------------------------------------------------------------------------
 
-    def _struct(self, e: JExpr) -> Expression:
-        children = self.b.children(e)
+    def _struct(self, e: Expr) -> Expression:
+        children = e.children
         names = tuple(self._given(n) for n in children[::2])
         return Call("struct", tuple(self.of(v) for v in children[1::2]), self._type(e), (names,))
 
-    def _hash(self, e: JExpr) -> Expression:
-        columns = self.b.children(e)
-        if int(e.seed()) != 42 or not columns or any(self.b.kind(c) == "Literal" for c in columns):
+    def _hash(self, e: kinds.XxHash64) -> Expression:
+        columns = e.children
+        if e.seed != 42 or not columns or any(c.kind == "Literal" for c in columns):
             raise _NotThis
         for c in columns:
             self._require(c, can_hash)
         return self._call("hash", e)
 
-    def _field(self, e: JExpr) -> Expression:
-        return self._call("field", e, int(e.ordinal()))
+    def _field(self, e: kinds.GetStructField) -> Expression:
+        return self._call("field", e, e.ordinal)

@@ -26,7 +26,7 @@ def _with_slices(plan: Builder, rows: DataFrame, known: dict[str, SparkColumn]) 
 def timed(plan: Builder, op: TemporalFilter) -> Flow:
     """Rows that enter and leave with time; what is due is harvested also when nothing comes in."""
     b, schema = plan.bridge, op.state()["rows"]
-    flow = plan.noted(f"{op.id}!", plan.flow(op.children[0]), [bound.row for bound in op.bounds], condition=True)
+    flow = plan.noted(f"{op.id}!", plan.flow(op.child), [bound.row for bound in op.bounds], condition=True)
     times = [F.unix_micros(plan.column(bound.row, flow).cast("timestamp")) for bound in op.bounds]
     values = plan.columns(flow, op.output)
     columns = [F.lit(None).cast("bigint").alias("__s"), plan.hash(values).alias("__h")]
@@ -45,7 +45,7 @@ def timed(plan: Builder, op: TemporalFilter) -> Flow:
 
 def window_close(plan: Builder, op: WindowClose) -> StagePlan:
     """Its rows, and one for each slice of the state: the watermark may pass what waits there without any row."""
-    b, flow = plan.bridge, plan.flow(op.children[0])
+    b, flow = plan.bridge, plan.flow(op.child)
     columns = plan.columns(flow, op.output)
     rows = b.frame(flow.node).select(
         plan.hash(columns).alias("__k"), b.column(flow.weight).alias("__w"),

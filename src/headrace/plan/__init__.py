@@ -10,6 +10,7 @@ tree.py        the tree of operators: ids, state tables, fingerprint
 types.py       types at the border between Catalyst and Arrow
 alike.py       which of Catalyst's expressions do the same
 failures.py    Spark's errors as headrace's
+guards.py      guards: expressions that give NULL where they would fail
 stored.py      analyzed plans of DataFrames as text
 cuts.py        where a plan is cut so that its joins become jobs of their own
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.errors import NotSupported
 from headrace.plan.alike import Alike
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst import nodes
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
+from headrace.plan.catalyst.kinds import AggregateCall, AggregateFunction
+from headrace.plan.catalyst.plans import mapped
 from headrace.plan.distinct import plain_arguments, revealed
+from headrace.plan.guards import apart, has_guard
 from headrace.plan.python import check_aggregates
 from headrace.plan.recompute import recompute
 from headrace.plan.tree import Accumulator, Aggregate, Attr, DistinctValues, Operator
@@ -18,28 +24,30 @@ from headrace.plan.types import arrow_of
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
 
-_AGGREGATE = frozenset({"AggregateExpression"})
+_SUMS = ("Sum", "Average")
 _SMALL = (pa.int8(), pa.int16(), pa.int32())
 _BITWISE = {"BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor"}
 
 
-def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def derive_aggregate(d: Derivation, node: nodes.Aggregate, needed: set[int]) -> Operator:
     """Grouping by any keys."""
     b = d.bridge
-    groups = b.items(node.groupingExpressions())
-    if any(b.is_session_window(g) for g in groups):
+    groups = node.groups
+    if any(isinstance(g, Attribute) and g.is_session_window for g in groups):
         raise NotSupported(
             "session_window in a view", hint="group by window_start and window_end of SESSION(relation, time, gap, key)"
         )
     # What guards compute with must be there before: that a sum does not fit its type is no failure of a row.
-    if parts := b.apart(node, b.has_guard):
+    if parts := apart(b, node, has_guard):
         return d.derive(parts[0], needed)
-    results = [e for e in b.items(node.aggregateExpressions()) if b.attribute_id(e) in needed]
+    results = [e for e in node.results if e.id in needed]
     same = Alike()
-    functions = _functions(b, results, same)
-    check_aggregates(b, [f.aggregateFunction() for f in functions.values()])
-    child_node = b.children(node)[0]
-    child = d.derive(child_node, d.references([*groups, *functions.values(), *results]) & _ids(b, child_node))
+    functions = _functions(results, same)
+    check_aggregates([f.function for f in functions.values()])
+    child_node = node.child
+    child = d.derive(
+        child_node, d.references([*groups, *functions.values(), *results]) & {a.id for a in child_node.output}
+    )
     distincts: dict[tuple[int, ...], DistinctValues] = {}
     accumulators = {i: _accumulator(b, f, child.append_only, distincts, same) for i, f in functions.items()}
     if any(a is None for a in accumulators.values()):
@@ -50,84 +58,85 @@ def derive_aggregate(d: Derivation, node: JNode, needed: set[int]) -> Operator:
         for e in results
     ]
     distinct = child.append_only and not functions
-    shown = [str(revealed(b, e).toString()) for e in results]
-    text = f"by [{', '.join(str(g.toString()) for g in groups)}] [{', '.join(shown)}]"
-    output = d.attrs([e.toAttribute() for e in results])
+    shown = [revealed(b, e).text for e in results]
+    text = f"by [{', '.join(g.text for g in groups)}] [{', '.join(shown)}]"
+    output = d.attrs([e.attribute for e in results])
     found = [a for a in accumulators.values() if a is not None]
     values = list(distincts.values())
     return Aggregate(output, distinct and bool(groups), [child], groups, group_attrs, found, rewritten, text, values)
 
 
-def _ids(b: Bridge, node: JNode) -> set[int]:
-    return {b.attribute_id(a) for a in b.output(node)}
-
-
-def _functions(b: Bridge, results: list[JExpr], same: Alike) -> dict[int, JExpr]:
+def _functions(results: Sequence[Expr], same: Alike) -> dict[int, AggregateCall]:
     """The aggregate calls in the results, each once, by their numbers."""
-    return {same.number(e): e for r in results for e in b.find(r, _AGGREGATE)}
+    return {same.number(e): e for r in results for e in r.every(AggregateCall)}
 
 
-def _recomputed(d: Derivation, node: JNode, groups: list[JExpr], results: list[JExpr]) -> Operator:
-    results = [revealed(d.bridge, e) for e in results]
-    node = d.bridge.aggregate(groups, results, d.bridge.children(node)[0])
+def _recomputed(d: Derivation, node: nodes.Aggregate, groups: Sequence[Expr], given: Sequence[Named]) -> Operator:
+    results = [named(revealed(d.bridge, e)) for e in given]
+    node = d.bridge.aggregate(groups, results, node.child)
     needed = d.references([*groups, *results])
-    return recompute(d, node, "Aggregate", groups, needed, d.attrs([e.toAttribute() for e in results]))
+    return recompute(d, node, "Aggregate", groups, needed, d.attrs([e.attribute for e in results]))
 
 
-def _group_attrs(d: Derivation, groups: list[JExpr]) -> list[Attr]:
+def _group_attrs(d: Derivation, groups: Sequence[Expr]) -> list[Attr]:
     """One attribute for each grouping expression: itself where it is one, and safe to compare as it is."""
     b = d.bridge
-    handles = []
+    handles: list[Attribute] = []
     for i, g in enumerate(groups):
-        plain = b.is_attribute(g) and b.normalized(g).equals(g)
-        handles.append(g if plain else b.alias(b.normalized(g), f"group{i}").toAttribute())
+        normal = b.normalized(g)
+        plain = isinstance(g, Attribute) and normal.equals(g)
+        handles.append(g if isinstance(g, Attribute) and plain else b.alias(normal, f"group{i}").attribute)
     return d.attrs(handles)
 
 
 def _accumulator(
-    b: Bridge, call: JExpr, append_only: bool, distincts: dict[tuple[int, ...], DistinctValues], same: Alike
+    b: Bridge, call: AggregateCall, append_only: bool, distincts: dict[tuple[int, ...], DistinctValues], same: Alike
 ) -> Accumulator | None:
     """How an aggregate call accumulates, or None where only a recomputation is exact.
 
     Adds to `distincts` the values that the call wants counted once, if there is not the like yet.
     """
-    function = call.aggregateFunction()
-    name = b.kind(function)
+    function = call.function
+    name = function.kind
     if name in ("Min", "Max", "First"):
         return _extremum(b, call, name, append_only)
-    arguments = plain_arguments(b, call)
+    arguments = plain_arguments(call)
     if arguments is not None:
         return _over_distinct(b, call, arguments, distincts, same)
     if name == "Count":
-        counted = b.filtered(call, b.all_not_null(b.children(function)))
+        counted = b.filtered(call, b.all_not_null(function.children))
         return _count(b, counted)
-    if name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
-        return _sum(b, function, b.filtered(call, b.children(function)[0]))
+    if isinstance(function, AggregateFunction) and name in _SUMS and function.eval_mode == "ANSI":
+        return _sum(b, function, b.filtered(call, function.child))
     if name in _BITWISE:
-        argument = b.children(function)[0]
+        argument = function.child
         kind, result = arrow_of(argument), _fresh(b, _BITWISE[name], argument)
         return Accumulator(_BITWISE[name], b.filtered(call, argument), kind, result, kind)
     return None
 
 
 def _over_distinct(
-    b: Bridge, call: JExpr, arguments: list[JExpr], distincts: dict[tuple[int, ...], DistinctValues], same: Alike
+    b: Bridge,
+    call: AggregateCall,
+    arguments: Sequence[Expr],
+    distincts: dict[tuple[int, ...], DistinctValues],
+    same: Alike,
 ) -> Accumulator | None:
     """A DISTINCT aggregate: its value is read from those that are counted once, its filter is theirs."""
-    function = call.aggregateFunction()
-    name = b.kind(function)
+    function = call.function
+    name = function.kind
     if name == "Count":
-        found, values = _count(b, None), arguments
-    elif name in ("Sum", "Average") and b.eval_mode(function) == "ANSI":
+        found, given = _count(b, None), arguments
+    elif isinstance(function, AggregateFunction) and name in _SUMS and function.eval_mode == "ANSI":
         summed = _sum(b, function, arguments[0])
-        if summed is None:
+        if summed is None or summed.argument is None:
             return None
-        found, values = summed, [summed.argument]
+        found, given = summed, [summed.argument]
     else:
         return None
-    values = [b.normalized(v) for v in values]
+    values = [b.normalized(v) for v in given]
     types = [arrow_of(v) for v in values]
-    if any(pa.types.is_null(t) for t in types) or any(b.is_collated(v) for v in values):
+    if any(pa.types.is_null(t) for t in types) or any(v.is_collated for v in values):
         return None
     key = tuple(same.number(v) for v in values)
     wanted = distincts.setdefault(key, DistinctValues(values, types))
@@ -136,9 +145,9 @@ def _over_distinct(
     return found
 
 
-def _filter(call: JExpr, filters: list[JExpr | None], same: Alike) -> int:
+def _filter(call: AggregateCall, filters: list[Expr | None], same: Alike) -> int:
     """Where the call's filter is among the others; it is added if it is not there yet."""
-    condition = None if call.filter().isEmpty() else call.filter().get()
+    condition = call.filter
     known = [None if f is None else same.number(f) for f in filters]
     wanted = None if condition is None else same.number(condition)
     if wanted not in known:
@@ -147,14 +156,14 @@ def _filter(call: JExpr, filters: list[JExpr | None], same: Alike) -> int:
     return known.index(wanted)
 
 
-def _extremum(b: Bridge, call: JExpr, name: str, append_only: bool) -> Accumulator | None:
+def _extremum(b: Bridge, call: AggregateCall, name: str, append_only: bool) -> Accumulator | None:
     """A minimum or maximum; and for the first value that is not null, which may be any, the least."""
-    function = call.aggregateFunction()
-    argument = b.children(function)[0]
+    function = call.function
+    argument = function.child
     kind = arrow_of(argument)
-    if pa.types.is_nested(kind) or pa.types.is_null(kind) or b.is_collated(argument):
+    if pa.types.is_nested(kind) or pa.types.is_null(kind) or argument.is_collated:
         return None
-    if name == "First" and not function.ignoreNulls():
+    if isinstance(function, AggregateFunction) and name == "First" and not function.ignores_nulls:
         return None
     # Among numbers NaN is the greatest in Spark, and booleans have no order in Arrow's kernels.
     accumulates = append_only and not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
@@ -163,16 +172,16 @@ def _extremum(b: Bridge, call: JExpr, name: str, append_only: bool) -> Accumulat
     return Accumulator(names[name == "Max"], b.filtered(call, argument), kind, result, kind)
 
 
-def _count(b: Bridge, counted: JExpr | None) -> Accumulator:
+def _count(b: Bridge, counted: Expr | None) -> Accumulator:
     return Accumulator("count", counted, pa.bool_(), _fresh(b, "count", b.literal_long(0)), pa.int64())
 
 
-def _sum(b: Bridge, function: JExpr, value: JExpr) -> Accumulator | None:
-    kind, average = arrow_of(value), b.kind(function) == "Average"
+def _sum(b: Bridge, function: AggregateFunction, value: Expr) -> Accumulator | None:
+    kind, average = arrow_of(value), function.kind == "Average"
     count = _fresh(b, "count", b.literal_long(0)) if average else None
-    buffer = b.items(function.aggBufferAttributes())[0]
+    buffer = function.buffers[0]
     if pa.types.is_floating(kind):
-        value = b.cast(value, buffer.dataType())
+        value = b.cast(value, buffer)
         return Accumulator("sum_float", value, pa.float64(), _fresh(b, "sum", buffer), pa.float64(), count)
     if kind in _SMALL:  # read as an integer for averages too: not every sum is a double, and Spark's cast rounds it
         return Accumulator("sum_small", value, kind, _fresh(b, "sum", b.literal_long(0)), pa.int64(), count)
@@ -187,51 +196,46 @@ def _sum(b: Bridge, function: JExpr, value: JExpr) -> Accumulator | None:
     return None
 
 
-def _fresh(b: Bridge, name: str, typed_like: JExpr) -> Attr:
-    handle = b.alias(typed_like, name).toAttribute().withNullability(True)
-    return Attr(b.attribute_id(handle), name, b.simple_type(handle), handle)
+def _fresh(b: Bridge, name: str, typed_like: Expr) -> Attr:
+    handle = b.alias(typed_like, name).attribute.as_nullable
+    return Attr(handle.id, name, handle.type, handle)
 
 
 def _result(
     b: Bridge,
-    expression: JExpr,
-    groups: list[JExpr],
+    expression: Named,
+    groups: Sequence[Expr],
     group_attrs: list[Attr],
     accumulators: dict[int, Accumulator],
-    functions: dict[int, JExpr],
+    functions: Mapping[int, AggregateCall],
     same: Alike,
-) -> JExpr:
+) -> Named:
     """The result expression over what the operator puts out."""
 
-    def replace(e: JExpr) -> JExpr | None:
-        if b.kind(e) == "AggregateExpression":
+    def replace(e: Expr) -> Expr | None:
+        if e.kind == "AggregateExpression":
             call = same.number(e)
-            return _final(b, functions[call].aggregateFunction(), accumulators[call])
+            return _final(b, functions[call].function, accumulators[call])
         for g, attr in zip(groups, group_attrs):
-            if e.semanticEquals(g):
+            if e.does_as(g):
                 return attr.handle
         return None
 
-    if b.is_attribute(expression):
+    if isinstance(expression, Attribute):
         replaced = replace(expression)
-        if replaced is None or b.attribute_id(replaced) == b.attribute_id(expression):
+        if replaced is None or (isinstance(replaced, Attribute) and replaced.id == expression.id):
             return expression
-        return b.alias(replaced, str(expression.name()), expression.exprId())
-    return b.rewrite(expression, replace)
+        return b.alias(replaced, expression.name, expression)
+    return named(expression.rewritten(replace))
 
 
-def _final(b: Bridge, function: JExpr, a: Accumulator) -> JExpr:
+def _final(b: Bridge, function: Expr, a: Accumulator) -> Expr:
     """What Spark's own function makes of its buffer, read from the accumulated sums."""
-    if b.kind(function) in ("Count", "Min", "Max", "First", *_BITWISE):
+    if not isinstance(function, AggregateFunction) or function.kind not in _SUMS:
         return a.result.handle
-    buffers = b.items(function.aggBufferAttributes())
-    total = b.cast(a.result.handle, buffers[0].dataType())
-    if b.kind(function) == "Sum":
-        return b.cast(a.result.handle, function.dataType())
+    buffers = function.buffers
+    if function.kind == "Sum":
+        return b.cast(a.result.handle, function)
     assert a.count is not None
-    values = {b.attribute_id(buffers[0]): total, b.attribute_id(buffers[1]): a.count.handle}
-
-    def replace(e: JExpr) -> JExpr | None:
-        return values.get(b.attribute_id(e)) if b.is_attribute(e) else None
-
-    return b.rewrite(function.evaluateExpression(), replace)
+    total = b.cast(a.result.handle, buffers[0])
+    return mapped(function.result, {buffers[0].id: total, buffers[1].id: a.count.handle})

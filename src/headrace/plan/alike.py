@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.plan.catalyst.bridge import JExpr
+from headrace.plan.catalyst.expressions import Expr
 
 
 class Alike:
@@ -17,13 +17,13 @@ class Alike:
 
     def __init__(self, *, exactly: bool = False) -> None:
         self._exactly = exactly
-        self._known: dict[str, list[tuple[JExpr, int]]] = {}
+        self._known: dict[str, list[tuple[Expr, int]]] = {}
         self._count = 0
 
-    def number(self, expression: JExpr) -> int:
+    def number(self, expression: Expr) -> int:
         """The number of an expression, from 0 in the order of first appearance."""
-        canonical = expression if self._exactly else expression.canonicalized()
-        same_text = self._known.setdefault(str(canonical.toString()), [])
+        canonical = expression if self._exactly else expression.canonical
+        same_text = self._known.setdefault(canonical.text, [])
         for known, number in same_text:
             if known.equals(canonical):
                 return number

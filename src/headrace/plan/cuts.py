@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.plan.catalyst.bridge import Bridge, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.nodes import Join, Node
 
 _ROW_BY_ROW = ("Project", "Filter", "Generate", "Expand", "BatchEvalPython", "ArrowEvalPython")
 _AMPLIFYING = ("Inner", "Cross", "LeftOuter", "RightOuter", "FullOuter")
 
 
-def cut_joins(bridge: Bridge, optimized: JNode, make: Callable[[JNode], JNode]) -> JNode:
+def cut_joins(bridge: Bridge, optimized: Node, make: Callable[[Node], Node]) -> Node:
     """The plan with `make(join)` in place of each join that something with state reads, inner ones first.
 
     What `make` returns must put out the join's attributes. A join whose rows the view only picks and computes with, one
@@ -19,24 +20,24 @@ def cut_joins(bridge: Bridge, optimized: JNode, make: Callable[[JNode], JNode]) 
     return _cut(bridge, optimized, make, read_by_state=False)
 
 
-def _cut(b: Bridge, node: JNode, make: Callable[[JNode], JNode], *, read_by_state: bool) -> JNode:
-    below = read_by_state or b.kind(node) not in _ROW_BY_ROW
-    children = b.children(node)
+def _cut(b: Bridge, node: Node, make: Callable[[Node], Node], *, read_by_state: bool) -> Node:
+    below = read_by_state or node.kind not in _ROW_BY_ROW
+    children = node.children
     changed = [_cut(b, child, make, read_by_state=below) for child in children]
     if any(new is not old for new, old in zip(changed, children)):
-        node = b.with_children(node, changed)
-    if read_by_state and b.kind(node) == "Join" and b.kind(node.joinType()) in _AMPLIFYING:
+        node = node.with_children(changed)
+    if read_by_state and isinstance(node, Join) and node.join_type in _AMPLIFYING:
         return make(node)
     return node
 
 
-def named(bridge: Bridge, node: JNode) -> JNode:
+def named(bridge: Bridge, node: Node) -> Node:
     """A node's attributes under names that are unique, as a view has to have them."""
-    output = bridge.output(node)
-    return bridge.project([bridge.alias(a, f"c{i}_{a.name()}") for i, a in enumerate(output)], node)
+    output = node.output
+    return bridge.project([bridge.alias(a, f"c{i}_{a.name}") for i, a in enumerate(output)], node)
 
 
-def in_place_of(bridge: Bridge, node: JNode, leaf: JNode) -> JNode:
+def in_place_of(bridge: Bridge, node: Node, leaf: Node) -> Node:
     """A leaf with the columns of `named(node)`, putting out the attributes of `node`."""
-    pairs = zip(bridge.output(leaf), bridge.output(node), strict=True)
-    return bridge.project([bridge.alias(new, str(old.name()), old.exprId()) for new, old in pairs], leaf)
+    pairs = zip(leaf.output, node.output, strict=True)
+    return bridge.project([bridge.alias(new, old.name, old) for new, old in pairs], leaf)

@@ -8,70 +8,71 @@ where the mark is an expression that changes nothing.
 from __future__ import annotations
 
 from headrace.plan.alike import Alike
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Expr
+from headrace.plan.catalyst.kinds import AggregateCall
+from headrace.plan.catalyst.nodes import Aggregate, Node
 
-_CALL = frozenset({"AggregateExpression"})
 _MARK = frozenset({"KnownNullable"})
 _KEPT = ("Count", "Sum", "Average")
 
 
-def hidden(b: Bridge, node: JNode) -> JNode:
+def hidden(b: Bridge, node: Node) -> Node:
     """The analyzed plan, with the DISTINCT aggregates hidden that Spark would rewrite and that need no rewriting.
 
     Those inside subqueries stay.
     """
-    children = b.children(node)
+    children = node.children
     changed = [hidden(b, c) for c in children]
     if any(new is not old for new, old in zip(changed, children)):
-        node = b.with_children(node, changed)
-    if b.kind(node) != "Aggregate":
+        node = node.with_children(changed)
+    if not isinstance(node, Aggregate):
         return node
-    results = b.items(node.aggregateExpressions())
-    calls = [e for r in results for e in b.find(r, _CALL) if e.isDistinct()]
+    results = node.results
+    calls = [e for r in results for e in r.every(AggregateCall) if e.is_distinct]
     same = Alike()
-    several = len({_numbers(b, c, same) for c in calls}) > 1 or any(not c.filter().isEmpty() for c in calls)
-    if not several or any(b.kind(c.aggregateFunction()) not in _KEPT for c in calls):
+    several = len({_numbers(c, same) for c in calls}) > 1 or any(c.filter is not None for c in calls)
+    if not several or any(c.function.kind not in _KEPT for c in calls):
         return node
 
-    def hide(e: JExpr) -> JExpr | None:
-        if b.kind(e) != "AggregateExpression" or not e.isDistinct():
+    def hide(e: Expr) -> Expr | None:
+        if not isinstance(e, AggregateCall) or not e.is_distinct:
             return None
-        function = e.aggregateFunction()
-        marked = b.with_children(function, [b.mark(a) for a in b.children(function)])
-        return b.aggregate_expression(marked, e.mode(), False, e.filter(), e.resultId())
+        function = e.function
+        marked = function.with_children([b.mark(a) for a in function.children])
+        return b.call(e, marked, distinct=False, condition=e.filter)
 
-    return b.aggregate(b.items(node.groupingExpressions()), [b.rewrite(r, hide) for r in results], b.children(node)[0])
+    return b.aggregate(node.groups, [r.rewritten(hide) for r in results], node.child)
 
 
-def revealed(b: Bridge, expression: JExpr) -> JExpr:
+def revealed(b: Bridge, expression: Expr) -> Expr:
     """The expression with hidden DISTINCT aggregates as Spark knows them."""
 
-    def reveal(e: JExpr) -> JExpr | None:
-        if b.kind(e) != "AggregateExpression" or not any(True for _ in b.find(e.aggregateFunction(), _MARK)):
+    def reveal(e: Expr) -> Expr | None:
+        if not isinstance(e, AggregateCall) or not e.function.has(_MARK):
             return None
-        function = _unmarked(b, e.aggregateFunction())
-        return b.aggregate_expression(function, e.mode(), True, e.filter(), e.resultId())
+        return b.call(e, _unmarked(e.function), distinct=True, condition=e.filter)
 
-    return b.rewrite(expression, reveal)
+    return expression.rewritten(reveal)
 
 
-def plain_arguments(b: Bridge, call: JExpr) -> list[JExpr] | None:
+def plain_arguments(call: AggregateCall) -> list[Expr] | None:
     """The arguments of a DISTINCT aggregate, hidden or not; None if it is none."""
-    function = call.aggregateFunction()
-    if not call.isDistinct() and not any(True for _ in b.find(function, _MARK)):
+    function = call.function
+    if not call.is_distinct and not function.has(_MARK):
         return None
-    return [_unmarked(b, a) for a in b.children(function)]
+    return [_unmarked(a) for a in function.children]
 
 
-def _unmarked(b: Bridge, expression: JExpr) -> JExpr:
-    def strip(e: JExpr) -> JExpr | None:
-        return b.children(e)[0] if b.kind(e) in _MARK else None
+def _unmarked(expression: Expr) -> Expr:
+    def strip(e: Expr) -> Expr | None:
+        return e.child if e.kind in _MARK else None
 
-    return b.rewrite(expression, strip)
+    return expression.rewritten(strip)
 
 
-def _numbers(b: Bridge, call: JExpr, same: Alike) -> tuple[int, ...]:
-    return tuple(same.number(a) for a in b.children(call.aggregateFunction()))
+def _numbers(call: AggregateCall, same: Alike) -> tuple[int, ...]:
+    return tuple(same.number(a) for a in call.function.children)
 
 
 __all__ = ["hidden", "plain_arguments", "revealed"]

@@ -5,13 +5,17 @@ The marks themselves and what operators do to them are in `watermarks`; here Cat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headrace.errors import NotSupported
 from headrace.plan import tree
-from headrace.plan.catalyst.bridge import Bridge, JExpr
+from headrace.plan.catalyst import nodes
+from headrace.plan.catalyst.expressions import Attribute, Expr, Literal, Named
+from headrace.plan.catalyst.kinds import GetStructField
+from headrace.plan.catalyst.nodes import Expand
+from headrace.plan.guards import bare
 from headrace.plan.tree import (
     Aggregate,
     Input,
@@ -59,16 +63,14 @@ _FLIPPED = {"LessThan": "GreaterThan", "LessThanOrEqual": "GreaterThanOrEqual"}
 _NODES_THAT_KEEP = ("Filter", "Generate", "BatchEvalPython", "ArrowEvalPython")
 
 
-def with_event_time(
-    bridge: Bridge, root: Operator, watermarks: Mapping[int, str], on_window_close: bool
-) -> tuple[Operator, EventTime]:
+def with_event_time(root: Operator, watermarks: Mapping[int, str], on_window_close: bool) -> tuple[Operator, EventTime]:
     """The plan, bounded by the watermarks of the relations that have one (id to column).
 
     Only a plan with an operator that needs a watermark has to do with event time: then rows that are late at a source
     that bounds it are not taken in, and every state that can be bounded is. Raises `NotSupported` where
     `on_window_close` is asked for and no column of the result has a watermark.
     """
-    found = _Pass(bridge, watermarks)
+    found = _Pass(watermarks)
     marks = found.visit(root)
     if on_window_close:
         root = _closing(root, marks)
@@ -79,7 +81,7 @@ def with_event_time(
         op.forget_event_time()
     if not needed:
         return root, NO_EVENT_TIME
-    final = _Pass(bridge, {i: column for i, column in watermarks.items() if i in needed}, bound=True)
+    final = _Pass({i: column for i, column in watermarks.items() if i in needed}, bound=True)
     final.visit(root)
     if isinstance(root, WindowClose):
         root.expire(WindowClose.TABLE, f"c{root.position}", root.mark)
@@ -103,7 +105,6 @@ def _closing(root: Operator, marks: Marks) -> WindowClose:
 class _Pass:
     """One way through a plan, from the leaves to the root. With `bound`, operators note what to do."""
 
-    bridge: Bridge
     watermarks: Mapping[int, str]
     bound: bool = False
 
@@ -138,14 +139,12 @@ class _Pass:
         return {a.id: of_column(op.relation, column) for a in op.output if a.name == column}
 
     def _rowwise(self, op: Rowwise, below: Marks) -> Marks:
-        b, reader = self.bridge, Reader(self.bridge, below)
+        reader = Reader(below)
         if op.label == "Project":
-            return _named(b, op.expressions, reader)
-        if op.label == "Expand":
-            rows = [b.items(row) for row in b.items(op.node.projections())]
-            return _in_all(
-                [_merged([reader.marks_of(e, a.id) for e, a in zip(row, op.output, strict=True)]) for row in rows]
-            )
+            return _named(op.expressions, reader)
+        if isinstance(op.node, Expand):
+            rows = (zip(row, op.output, strict=True) for row in op.node.projections)
+            return _in_all([_merged([reader.marks_of(e, a.id) for e, a in row]) for row in rows])
         return dict(below) if op.label in _NODES_THAT_KEEP else {}
 
     def _union(self, op: Union, below: list[Marks]) -> Marks:
@@ -156,7 +155,7 @@ class _Pass:
         return _in_all(renamed)
 
     def _aggregate(self, op: Aggregate, below: Marks) -> Marks:
-        reader = Reader(self.bridge, below)
+        reader = Reader(below)
         keys: Marks = {}
         for i, (group, attr) in enumerate(zip(op.groups, op.group_attrs, strict=True)):
             found = reader.marks_of(group, attr.id)
@@ -165,21 +164,21 @@ class _Pass:
                 column = f"g{i}" if isinstance(place, int) else f"g{i}.{tree.attr_arrow(attr).field(place[1]).name}"
                 for name in op.state() if not op.expires else ():
                     op.expire(name, column, mark)
-        return _named(self.bridge, op.results, Reader(self.bridge, keys))
+        return _named(op.results, Reader(keys))
 
     def _recompute(self, op: Recompute, below: Marks) -> Marks:
-        b, reader = self.bridge, Reader(self.bridge, below)
+        reader = Reader(below)
         keys: Marks = {}
         for i, key in enumerate(op.keys):
             found = reader.mark(key)
             if found is None:
                 continue
-            if b.simple_type(key) in _TIMES and not op.expires:
+            if key.type in _TIMES and not op.expires:
                 op.expire("rows", f"k{i}", found)
-            if b.is_attribute(key):
-                keys[b.attribute_id(key)] = found
-        if op.label == "Aggregate":
-            return _named(b, b.items(op.node.aggregateExpressions()), Reader(b, keys))
+            if isinstance(key, Attribute):
+                keys[key.id] = found
+        if isinstance(op.node, nodes.Aggregate):
+            return _named(op.node.results, Reader(keys))
         return {p: m for p, m in keys.items() if op.label == "Window" and p in {a.id for a in op.output}}
 
     def _session(self, op: Session, below: Marks) -> Marks:
@@ -188,7 +187,7 @@ class _Pass:
         So sessions that end at the mark or before are closed. Of a start, and of a row's own time, nothing is known: a
         session may have gone on for long. What changes has the key of the row that changed.
         """
-        reader = Reader(self.bridge, below)
+        reader = Reader(below)
         places = dict(zip(op.columns, op.output))
         found = {f"k{i}": reader.mark(key) for i, key in enumerate(op.keys)}
         marks: Marks = {places[name].id: mark for name, mark in found.items() if mark is not None and name in places}
@@ -199,20 +198,19 @@ class _Pass:
         return marks
 
     def _join(self, op: Join, left: Marks, right: Marks) -> Marks:
-        b = self.bridge
         marks = [{p: m for p, m in side.items() if isinstance(p, int)} for side in (left, right)]
         bands: list[Band] = []
         places: list[dict[int, str]] = [{}, {}]
         for i, keys in enumerate(zip(op.left.keys, op.right.keys, strict=True)):
-            ids = [b.attribute_id(k) if b.is_attribute(k) else -1 - i for k in keys]
+            ids = [k.id if isinstance(k, Attribute) else -1 - i for k in keys]
             for n, (key, below) in enumerate(zip(keys, (left, right))):
-                found = Reader(b, below).mark(key)
-                if found is not None and b.simple_type(key) in _TIMES:
+                found = Reader(below).mark(key)
+                if found is not None and key.type in _TIMES:
                     marks[n][ids[n]] = found
                     places[n][ids[n]] = f"k{i}"
             bands.append(Band(ids[0], ids[1], 0, 0))
         if op.residual is not None:
-            bands += _bands(b, b.bare(op.residual), {a.id for a in op.left.values}, {a.id for a in op.right.values})
+            bands += _bands(bare(op.residual), {a.id for a in op.left.values}, {a.id for a in op.right.values})
         found_marks = through_join(bands, marks[0], marks[1])
         sides = (("left", op.left, found_marks.left_expires), ("right", op.right, found_marks.right_expires))
         for n, (name, side, expires) in enumerate(sides):
@@ -252,52 +250,51 @@ def _in_all(branches: list[Marks]) -> Marks:
     return {place: mark for place, mark in found.items() if mark is not None}
 
 
-def _named(b: Bridge, named: Iterable[JExpr], reader: Reader) -> Marks:
+def _named(named: Iterable[Named], reader: Reader) -> Marks:
     """The marks of named expressions."""
-    return _merged(reader.marks_of(e, b.attribute_id(e)) for e in named)
+    return _merged(reader.marks_of(e, e.id) for e in named)
 
 
 @dataclass
 class Reader:
     """Reads what expressions make of the marks of the columns below."""
 
-    bridge: Bridge
     marks: Marks = field(default_factory=dict)
 
-    def marks_of(self, e: JExpr, out: int) -> Marks:
+    def marks_of(self, e: Expr, out: int) -> Marks:
         """The marks of an expression that becomes the column `out`: its own, or those of its fields."""
-        if self.bridge.simple_type(e).startswith("struct<"):
+        if e.type.startswith("struct<"):
             return {(out, i): mark for i, mark in self._fields(e).items()}
         mark = self.mark(e)
         return {} if mark is None else {out: mark}
 
-    def mark(self, e: JExpr) -> Mark | None:
+    def mark(self, e: Expr) -> Mark | None:
         """The mark of an expression, where it is a monotone function of a column that has one."""
-        found = self._time(self.bridge.bare(e))  # where it fails it is NULL, of which nothing is promised
+        found = self._time(bare(e))  # where it fails it is NULL, of which nothing is promised
         return found if isinstance(found, Mark) else None
 
-    def _fields(self, e: JExpr) -> dict[int, Mark]:
-        b, e = self.bridge, self.bridge.bare(e)
-        kind = b.kind(e)
+    def _fields(self, e: Expr) -> dict[int, Mark]:
+        e = bare(e)
+        kind = e.kind
         if kind in _SAME:
-            return self._fields(b.children(e)[0])
-        if kind == "AttributeReference":
-            own = b.attribute_id(e)
+            return self._fields(e.child)
+        if isinstance(e, Attribute):
+            own = e.id
             return {p[1]: m for p, m in self.marks.items() if isinstance(p, tuple) and p[0] == own}
         if kind != "CreateNamedStruct":
             return {}
-        found = {i: self.mark(value) for i, value in enumerate(b.children(e)[1::2])}
+        found = {i: self.mark(value) for i, value in enumerate(e.children[1::2])}
         return {i: mark for i, mark in found.items() if mark is not None}
 
-    def _time(self, e: JExpr) -> Mark | Rest | None:
-        b, kind = self.bridge, self.bridge.kind(e)
-        if kind == "AttributeReference":
-            return self.marks.get(b.attribute_id(e))
-        children = b.children(e)
-        if kind in _SAME or (kind == "Cast" and _keeps_time(b, e)):
+    def _time(self, e: Expr) -> Mark | Rest | None:
+        kind = e.kind
+        if isinstance(e, Attribute):
+            return self.marks.get(e.id)
+        children = e.children
+        if kind in _SAME or (kind == "Cast" and _keeps_time(e)):
             return self._time(children[0])
-        if kind == "GetStructField":
-            return self._fields(children[0]).get(int(e.ordinal()))
+        if isinstance(e, GetStructField):
+            return self._fields(children[0]).get(e.ordinal)
         if kind == "CaseWhen":
             return self._wrapped_rest(e)
         if kind == "TruncTimestamp":
@@ -305,51 +302,50 @@ class Reader:
         if kind in ("TimestampAddInterval", "Add", "Subtract"):
             return self._added(kind, children)
         if kind == "Remainder":
-            inner, width = self._time(children[0]), _micros(b, children[1])
+            inner, width = self._time(children[0]), _micros(children[1])
             return Rest(inner, width) if isinstance(inner, Mark) and width else None
         return None
 
-    def _added(self, kind: str, children: list[JExpr]) -> Mark | None:
+    def _added(self, kind: str, children: Sequence[Expr]) -> Mark | None:
         left = self._time(children[0])
         if not isinstance(left, Mark):
             return None
-        us = _micros(self.bridge, children[1])
+        us = _micros(children[1])
         if us is not None:
             return left.then(Shift(-us if kind == "Subtract" else us))
         rest = self._time(children[1]) if kind == "Subtract" else None
         return minus_rest(left, rest) if isinstance(rest, Rest) else None
 
-    def _wrapped_rest(self, e: JExpr) -> Rest | None:
+    def _wrapped_rest(self, e: Expr) -> Rest | None:
         """`CASE WHEN r < 0 THEN r + width ELSE r END`, r being a remainder: what is never negative."""
-        b, parts = self.bridge, self.bridge.children(e)
-        if len(parts) != 3 or b.kind(parts[0]) != "LessThan" or b.kind(parts[1]) != "Add":
+        parts = e.children
+        if len(parts) != 3 or parts[0].kind != "LessThan" or parts[1].kind != "Add":
             return None
         rest = parts[2]
-        (tested, zero), (added, width) = b.children(parts[0]), b.children(parts[1])
-        found = self._time(rest) if b.kind(rest) == "Remainder" else None
-        same = rest.equals(tested) and rest.equals(added) and _micros(b, zero) == 0
-        return found if same and isinstance(found, Rest) and _micros(b, width) == found.width_us else None
+        (tested, zero), (added, width) = parts[0].children, parts[1].children
+        found = self._time(rest) if rest.kind == "Remainder" else None
+        same = rest.equals(tested) and rest.equals(added) and _micros(zero) == 0
+        return found if same and isinstance(found, Rest) and _micros(width) == found.width_us else None
 
-    def _truncated(self, e: JExpr) -> Mark | None:
-        b = self.bridge
-        unit, time = b.children(e)
+    def _truncated(self, e: Expr) -> Mark | None:
+        unit, time = e.children
         inner = self._time(time)
-        if not isinstance(inner, Mark) or b.kind(unit) != "Literal":
+        if not isinstance(inner, Mark) or not isinstance(unit, Literal):
             return None
-        step = _STEPS.get(str(unit.value().toString()).lower())
+        step = _STEPS.get(str(unit.value).lower())
         return None if step is None else inner.then(step)
 
 
-def _keeps_time(b: Bridge, cast: JExpr) -> bool:
+def _keeps_time(cast: Expr) -> bool:
     """Between times with and without a zone: views run in UTC."""
-    return b.simple_type(cast) in _TIMES and b.simple_type(b.children(cast)[0]) in _TIMES
+    return cast.type in _TIMES and cast.child.type in _TIMES
 
 
-def _micros(b: Bridge, e: JExpr) -> int | None:
+def _micros(e: Expr) -> int | None:
     """A literal of microseconds, or of an interval of fixed length."""
-    if b.kind(e) != "Literal":
+    if not isinstance(e, Literal):
         return None
-    kind, value = b.simple_type(e), e.value()
+    kind, value = e.type, e.value
     fixed = kind == "bigint" or (kind.startswith("interval") and "year" not in kind and "month" not in kind)
     return int(value) if fixed and isinstance(value, int) else None
 
@@ -357,18 +353,18 @@ def _micros(b: Bridge, e: JExpr) -> int | None:
 # ---- join conditions
 
 
-def _bands(b: Bridge, condition: JExpr, left: set[int], right: set[int]) -> Iterator[Band]:
+def _bands(condition: Expr, left: set[int], right: set[int]) -> Iterator[Band]:
     """What the conjuncts of a condition say of times on both sides."""
-    kind, children = b.kind(condition), b.children(condition)
+    kind, children = condition.kind, condition.children
     if kind == "And":
         for child in children:
-            yield from _bands(b, child, left, right)
+            yield from _bands(child, left, right)
         return
     flipped = {**_FLIPPED, **{v: k for k, v in _FLIPPED.items()}}
     if kind not in flipped:
         return
     less = kind in _FLIPPED
-    found = _difference(b, children[0], children[1])
+    found = _difference(children[0], children[1])
     if found is None:
         return
     first, second, us = found  # first - second <= us, or >= us
@@ -378,26 +374,26 @@ def _bands(b: Bridge, condition: JExpr, left: set[int], right: set[int]) -> Iter
         yield Band(first, second, None if less else us, us if less else None)
 
 
-def _difference(b: Bridge, left: JExpr, right: JExpr) -> tuple[int, int, int] | None:
+def _difference(left: Expr, right: Expr) -> tuple[int, int, int] | None:
     """Two columns and microseconds d for which `left <= right` says that the first minus the second is at most d."""
-    us = _micros(b, right)
-    if b.kind(left) == "SubtractTimestamps" and us is not None:
-        (one, other), shift = [_shifted(b, c) for c in b.children(left)], us
+    us = _micros(right)
+    if left.kind == "SubtractTimestamps" and us is not None:
+        (one, other), shift = [_shifted(c) for c in left.children], us
     else:
-        (one, other), shift = (_shifted(b, left), _shifted(b, right)), 0
+        (one, other), shift = (_shifted(left), _shifted(right)), 0
     if one is None or other is None:
         return None
     return one[0], other[0], shift + other[1] - one[1]
 
 
-def _shifted(b: Bridge, e: JExpr) -> tuple[int, int] | None:
+def _shifted(e: Expr) -> tuple[int, int] | None:
     """A column and the microseconds that are added to it."""
-    kind = b.kind(e)
-    if kind == "AttributeReference":
-        return (b.attribute_id(e), 0) if b.simple_type(e) in _TIMES else None
-    children = b.children(e)
-    if kind in _SAME or (kind == "Cast" and _keeps_time(b, e)):
-        return _shifted(b, children[0])
-    us = _micros(b, children[1]) if kind == "TimestampAddInterval" else None
-    inner = _shifted(b, children[0]) if us is not None else None
+    kind = e.kind
+    if isinstance(e, Attribute):
+        return (e.id, 0) if e.type in _TIMES else None
+    children = e.children
+    if kind in _SAME or (kind == "Cast" and _keeps_time(e)):
+        return _shifted(children[0])
+    us = _micros(children[1]) if kind == "TimestampAddInterval" else None
+    inner = _shifted(children[0]) if us is not None else None
     return None if inner is None or us is None else (inner[0], inner[1] + us)

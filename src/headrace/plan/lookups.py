@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Attribute, Expr, Named
+from headrace.plan.catalyst.nodes import Filter, Join, Node, Project
+from headrace.plan.catalyst.plans import mapped
 from headrace.plan.tree import Attr, Lookup, Operator, Rowwise
 from headrace.plan.types import arrow_of
 
@@ -31,24 +34,24 @@ class _Side:
 
     relation: Relation
     columns: list[Attr]
-    values: dict[int, JExpr]
+    values: dict[int, Expr]
     """Output attributes of the side, by id."""
-    conditions: list[JExpr]
+    conditions: list[Expr]
 
 
-def derive_lookup_join(d: Derivation, node: JNode, needed: set[int]) -> Operator | None:
+def derive_lookup_join(d: Derivation, node: Join, needed: set[int]) -> Operator | None:
     """A temporal join; None for a join of any other sort."""
     b = d.bridge
-    left_node, right_node = b.children(node)
+    left_node, right_node = node.children
     side = _unfolded(d, right_node)
     if side is None:
         return None
-    join_type = _TYPES.get(str(node.joinType().toString()))
+    join_type = _TYPES.get(node.join_type)
     if join_type is None:
-        raise NotSupported(f"a {node.joinType().toString()} join {_CLAUSE}", hint="use an inner or a left join")
-    condition = node.condition()
-    conjuncts = [] if condition.isEmpty() else [_over(d, side, c) for c in b.conjuncts(condition.get())]
-    left_ids = {b.attribute_id(a) for a in b.output(left_node)}
+        raise NotSupported(f"a {node.join_type} join {_CLAUSE}", hint="use an inner or a left join")
+    condition = node.condition
+    conjuncts = [] if condition is None else [mapped(c, side.values) for c in condition.conjuncts]
+    left_ids = {a.id for a in left_node.output}
     conjuncts += side.conditions
     path, keys, residual = _path(d, side, conjuncts, left_ids, needed)
     if join_type == "left" and residual and not path.unique:
@@ -69,7 +72,7 @@ def derive_lookup_join(d: Derivation, node: JNode, needed: set[int]) -> Operator
         )
     own = [a for a in left.output if a.id in needed or a.id in used]
     found = [a for a in side.columns if a.id in used]
-    matched = d.attrs([b.alias(b.literal(True), "matched").toAttribute()])[0]
+    matched = d.attrs([b.alias(b.literal(True), "matched").attribute])[0]
     types = [arrow_of(k) for k in keys]
     output = [*own, *found, matched]
     made: Operator = Lookup(
@@ -77,16 +80,16 @@ def derive_lookup_join(d: Derivation, node: JNode, needed: set[int]) -> Operator
         join_type == "left",
     )  # fmt: skip
     if join_type == "inner" and residual:
-        node = b.filter(b.all_of(residual), b.local_leaf([a.handle for a in output]))
-        made = Rowwise(output, True, [made], node, "Filter", str(node.condition().toString()))
+        kept = b.filter(b.all_of(residual), b.local_leaf([a.handle for a in output]))
+        made = Rowwise(output, True, [made], kept, "Filter", kept.condition.text)
     hit = b.all_of([matched.handle, *residual])
-    columns = [a.handle for a in own if a.id in needed]
-    for handle in b.output(right_node):
-        if (i := b.attribute_id(handle)) in shown:
+    columns: list[Named] = [a.handle for a in own if a.id in needed]
+    for handle in right_node.output:
+        if (i := handle.id) in shown:
             value = shown[i] if join_type == "inner" else b.if_else_null(hit, shown[i])
-            columns.append(b.alias(value, str(handle.name()), handle.exprId()))
-    text = "[" + ", ".join(str(c.toString()) for c in columns) + "]"
-    return Rowwise(d.attrs([c.toAttribute() for c in columns]), True, [made], node, "Project", text, columns)
+            columns.append(b.alias(value, handle.name, handle))
+    text = "[" + ", ".join(c.text for c in columns) + "]"
+    return Rowwise(d.attrs([c.attribute for c in columns]), True, [made], node, "Project", text, columns)
 
 
 def refuse_lookup(relation: Relation) -> NotSupported:
@@ -97,39 +100,31 @@ def refuse_lookup(relation: Relation) -> NotSupported:
     )
 
 
-def _unfolded(d: Derivation, node: JNode) -> _Side | None:
-    b, kind = d.bridge, d.bridge.kind(node)
-    if kind == "LogicalRDD":
-        leaf = b.relation_id(node)
-        relation = None if leaf is None else d.relations.get(leaf)
+def _unfolded(d: Derivation, node: Node) -> _Side | None:
+    if node.leaf_id is not None:
+        relation = d.relations.get(node.leaf_id)
         if relation is None or not relation.lookup:
             return None
-        columns = d.attrs(b.output(node))
-        return _Side(relation, columns, {a.id: a.handle for a in columns}, [])
-    if kind not in ("Project", "Filter"):
+        columns = d.attrs(node.output)
+        values: dict[int, Expr] = {a.id: a.handle for a in columns}
+        return _Side(relation, columns, values, [])
+    if not isinstance(node, (Project, Filter)):
         return None
-    side = _unfolded(d, b.children(node)[0])
+    side = _unfolded(d, node.child)
     if side is None:
         return None
-    if kind == "Filter":
-        side.conditions += [_over(d, side, c) for c in b.conjuncts(node.condition())]
-        return side
-    named = b.items(node.projectList())
-    side.values = {b.attribute_id(e): _over(d, side, e if b.is_attribute(e) else b.children(e)[0]) for e in named}
+    # What is over the side's output as expressions over its leaf.
+    if isinstance(node, Filter):
+        side.conditions += [mapped(c, side.values) for c in node.condition.conjuncts]
+    else:
+        side.values = {e.id: mapped(e.value, side.values) for e in node.named}
     return side
 
 
-def _over(d: Derivation, side: _Side, expression: JExpr) -> JExpr:
-    """An expression over the side's output as one over its leaf; attributes of the other side stay."""
-    b = d.bridge
-    return b.rewrite(expression, lambda e: side.values.get(b.attribute_id(e)) if b.is_attribute(e) else None)
-
-
 def _path(
-    d: Derivation, side: _Side, conjuncts: Sequence[JExpr], left_ids: set[int], needed: set[int]
-) -> tuple[Path, list[JExpr], list[JExpr]]:
+    d: Derivation, side: _Side, conjuncts: Sequence[Expr], left_ids: set[int], needed: set[int]
+) -> tuple[Path, list[Expr], list[Expr]]:
     """The first way to look up by what the conditions give: what is looked up, and the conditions that are left."""
-    b = d.bridge
     by_name = {a.name: a for a in side.columns}
     shown = [e for i, e in side.values.items() if i in needed]
     paths = [p for p in side.relation.paths if p.general]
@@ -140,7 +135,7 @@ def _path(
         if len(keys) == len(path.key) and names <= path.columns:
             sure = {id(k.condition) for k in keys if k.exact}
             ids = {by_name[name].id for name in path.key}
-            rest = [c for c in conjuncts if id(c) not in sure and not (b.kind(c) == "IsNotNull" and _is(b, c, ids))]
+            rest = [c for c in conjuncts if id(c) not in sure and not (c.kind == "IsNotNull" and _is(c, ids))]
             return path, [k.value for k in keys], rest
     name = side.relation.name
     ways = " or ".join(f"({', '.join(p.key)})" for p in paths)
@@ -151,39 +146,39 @@ def _path(
     )
 
 
-def _is(b: Bridge, condition: JExpr, ids: set[int]) -> bool:
-    (child,) = b.children(condition)
-    return b.is_attribute(child) and b.attribute_id(child) in ids
+def _is(condition: Expr, ids: set[int]) -> bool:
+    (child,) = condition.children
+    return isinstance(child, Attribute) and child.id in ids
 
 
 @dataclass
 class _Key:
-    value: JExpr
+    value: Expr
     """The left side's value for a key column, of the column's type, or null."""
-    condition: JExpr
+    condition: Expr
     exact: bool
     """What is found fulfils the condition. Else it is checked afterwards: what does not fit the type equals no key."""
 
 
-def _key(d: Derivation, column: Attr, conditions: Sequence[JExpr], left_ids: set[int], unique: bool) -> _Key | None:
+def _key(d: Derivation, column: Attr, conditions: Sequence[Expr], left_ids: set[int], unique: bool) -> _Key | None:
     """The first condition that compares a key column with a value of the left side."""
     b = d.bridge
     kinds = ("EqualTo", "EqualNullSafe") if unique else ("EqualTo",)
-    for condition in (c for c in conditions if b.kind(c) in kinds):
-        left, right = b.children(condition)
+    for condition in (c for c in conditions if c.kind in kinds):
+        left, right = condition.children
         for own, other in ((left, right), (right, left)):
-            inner = b.children(own)[0] if b.kind(own) == "Cast" else own
-            if not b.is_attribute(inner) or b.attribute_id(inner) != column.id:
+            inner = own.child if own.kind == "Cast" else own
+            if not isinstance(inner, Attribute) or inner.id != column.id:
                 continue
             plain = inner is own
-            if b.references(other) <= left_ids and (plain or _tells_apart(b, inner, own)) and not b.is_collated(own):
-                return _Key(b.try_cast(other, column.handle.dataType()), condition, plain)
+            if other.references <= left_ids and (plain or _tells_apart(b, inner, own)) and not own.is_collated:
+                return _Key(b.try_cast(other, column.handle), condition, plain)
     return None
 
 
-def _tells_apart(b: Bridge, key: JExpr, cast: JExpr) -> bool:
+def _tells_apart(b: Bridge, key: Expr, cast: Expr) -> bool:
     """Whether keys that differ differ after the cast, too: else one value may equal several of them."""
-    return b.widens(key.dataType(), cast.dataType()) and b.simple_type(cast) not in _FLOATING
+    return b.widens(key, cast) and cast.type not in _FLOATING
 
 
 __all__ = ["derive_lookup_join", "refuse_lookup"]

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructField, StructType
 from headrace.common.columns import Column
 from headrace.errors import NotSupported, SparkLost
 from headrace.plan import tolerance, tree
-from headrace.plan.catalyst.bridge import Bridge, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.nodes import Node
 from headrace.plan.derive import Derivation, Path, Relation
 from headrace.plan.distinct import hidden
 from headrace.plan.event_time import with_event_time
@@ -178,7 +179,7 @@ class Planner:
 
     def _define_leaf(self, schema: StructType, relation: Relation, name: str) -> None:
         frame = self.bridge.relation(schema)
-        leaf = self.bridge.relation_id(self.bridge.analyzed(frame))
+        leaf = self.bridge.analyzed(frame).leaf_id
         assert leaf is not None
         self._leaves[leaf] = relation
         frame.createOrReplaceTempView(name)
@@ -214,7 +215,7 @@ class Planner:
         with translated():
             return self._now().plan(query, on_window_close, arrangements, on_error)
 
-    def optimized(self, query: str) -> JNode:
+    def optimized(self, query: str) -> Node:
         """The optimized plan of a query: with all conditions where they are evaluated, and no column too many."""
         with translated():
             now = self._now()
@@ -230,9 +231,9 @@ class Planner:
         with self._lock:
             return _Planning(self.bridge, self._clock, dict(self._leaves), self.generation)
 
-    def relation_of(self, leaf: JNode) -> int | None:
+    def relation_of(self, leaf: Node) -> int | None:
         """The id of the relation that a leaf of a plan stands for; None for any other node."""
-        relation = self._leaves.get(self.bridge.relation_id(leaf) or -1)
+        relation = self._leaves.get(leaf.leaf_id or -1)
         return None if relation is None else relation.id
 
     @property
@@ -258,35 +259,34 @@ class _Planning:
         optimized = self.optimized(marked(self.bridge, analyzed), on_error)
         return replace(self._plan(analyzed, optimized, on_window_close, arrangements), on_error=on_error)
 
-    def analyzed(self, query: str | DataFrame) -> JNode:
+    def analyzed(self, query: str | DataFrame) -> Node:
         """The analyzed plan of a query."""
         frame = self.bridge.spark.sql(query) if isinstance(query, str) else query
         return self.bridge.analyzed(frame)
 
-    def optimized(self, analyzed: JNode, on_error: str = tolerance.FAIL) -> JNode:
+    def optimized(self, analyzed: Node, on_error: str = tolerance.FAIL) -> Node:
         """The optimized plan, in the shape that the rules expect."""
         self._refuse_nondeterministic(analyzed)
         timed = tolerance.tolerant(self.bridge, self.clock, self.clock.marked(analyzed), on_error)
         return self.bridge.optimized_node(hidden(self.bridge, timed))
 
-    def columns(self, analyzed: JNode) -> tuple[Column, ...]:
+    def columns(self, analyzed: Node) -> tuple[Column, ...]:
         """Names and types of what a query gives."""
-        b = self.bridge
-        return tuple(Column(str(a.name()), spark_of(a).simpleString()) for a in b.output(analyzed))
+        return tuple(Column(a.name, spark_of(a).simpleString()) for a in analyzed.output)
 
     def _plan(
-        self, analyzed: JNode, optimized: JNode, on_window_close: bool, arrangements: Collection[int]
+        self, analyzed: Node, optimized: Node, on_window_close: bool, arrangements: Collection[int]
     ) -> ViewPlan:  # fmt: skip
         b = self.bridge
         columns = self.columns(analyzed)
         _check_columns(columns)
         derivation = Derivation(b, self.leaves, self.clock, arrangements)
-        handles = b.output(optimized)
-        root = derivation.derive(optimized, {b.attribute_id(h) for h in handles})
+        handles = optimized.output
+        root = derivation.derive(optimized, {h.id for h in handles})
         by_id = {a.id: a for a in root.output}
-        root.output = [by_id[b.attribute_id(h)] for h in handles]
+        root.output = [by_id[h.id] for h in handles]
         watermarks = {r.id: r.watermark for r in self.leaves.values() if r.watermark is not None}
-        root, event_time = with_event_time(b, root, watermarks, on_window_close)
+        root, event_time = with_event_time(root, watermarks, on_window_close)
         tree.number(root)
         key = tuple(pa.field(c.name, arrow_of(h)) for c, h in zip(columns, handles))
         upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, (tree.Input, tree.Lookup)))
@@ -297,20 +297,20 @@ class _Planning:
             root, columns, schema, tuple(upstreams), found, event_time=event_time, generation=generation
         )  # fmt: skip
 
-    def _refuse_nondeterministic(self, analyzed: JNode) -> None:
+    def _refuse_nondeterministic(self, analyzed: Node) -> None:
         b = self.bridge
         for node in _nodes(b, analyzed):
-            for expression in b.expressions_of(node):
-                name = nondeterministic_call(b, expression)
+            for expression in node.expressions:
+                name = nondeterministic_call(expression)
                 if name is not None:
                     raise NotSupported(
                         f"the Python function {name} in a view: it is not declared deterministic",
                         hint="if equal arguments always give equal results, declare it so: asDeterministic() of a "
                         "table function, IMMUTABLE in CREATE FUNCTION; else compute its values when rows are inserted",
                     )
-                if not b.is_deterministic(expression) and b.kind(expression) != "LateralSubquery":
+                if not expression.is_deterministic and expression.kind != "LateralSubquery":
                     raise NotSupported(
-                        f"the nondeterministic expression {expression.toString()} in a view",
+                        f"the nondeterministic expression {expression.text} in a view",
                         hint="compute such values when rows are inserted, and store them",
                     )
 
@@ -322,11 +322,11 @@ def _in_view(event_time: EventTime, root: tree.Operator, columns: tuple[Column, 
     return replace(event_time, column=columns[root.position].name)
 
 
-def _nodes(b: Bridge, node: JNode) -> Iterator[JNode]:
+def _nodes(b: Bridge, node: Node) -> Iterator[Node]:
     yield node
-    for child in b.children(node):
+    for child in node.children:
         yield from _nodes(b, child)
-    for inner in b.subqueries(node):
+    for inner in node.subqueries:
         yield from _nodes(b, inner)
 
 

@@ -7,21 +7,23 @@ about how rows fall into batches and partitions, so a function that depends on i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.util import PythonEvalType
 
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Expr
+from headrace.plan.catalyst.kinds import PythonCall
+from headrace.plan.catalyst.nodes import Node, PythonGroups, PythonMap, PythonTable
 from headrace.plan.recompute import recompute
 from headrace.plan.tree import Operator, Rowwise
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
 
-CALLS = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
-"""Kinds of expressions that call a Python function."""
 AGGREGATE_CALL = frozenset({"PythonUDAF"})
 APPLY = "Apply"
 """Label of a group recompute by `applyInPandas` or `applyInArrow`."""
@@ -31,55 +33,52 @@ _GROUPED = {
 }
 
 
-def derive_map(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def derive_map(d: Derivation, node: PythonMap, needed: set[int]) -> Operator:
     """`mapInPandas` and `mapInArrow`: row by row."""
-    b = d.bridge
-    if bool(node.isBarrier()):
+    if node.is_barrier:
         raise NotSupported("a barrier stage in a view", hint="leave barrier=True out")
-    below = b.children(node)[0]
-    child = d.derive(below, {b.attribute_id(a) for a in b.output(below)})
-    output = d.attrs(b.output(node))
-    return Rowwise(output, child.append_only, [child], node, b.kind(node), _text(b, node))
+    below = node.child
+    child = d.derive(below, {a.id for a in below.output})
+    output = d.attrs(node.output)
+    return Rowwise(output, child.append_only, [child], node, node.kind, node.detail)
 
 
-def derive_table_function(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def derive_table_function(d: Derivation, node: PythonTable, needed: set[int]) -> Operator:
     """A Python table function called for each row."""
     b = d.bridge
-    call = node.udtf()
-    name = str(call.name())
-    taken = call.tableArguments()
-    if not taken.isEmpty() and any(bool(t) for t in b.items(taken.get())):
+    call = node.call
+    name = call.name
+    if call.takes_table:
         raise NotSupported(
             f"the table function {name} over a TABLE argument in a view",
             hint="pass it columns of the row (LATERAL), or group the rows and use applyInPandas",
         )
-    handler = _loaded(b, call.func())
+    handler = _loaded(b, call)
     if hasattr(handler, "terminate"):
         raise NotSupported(
             f"the table function {name} in a view: its method terminate depends on partitions",
             hint="yield all rows of a call in eval",
         )
-    below = {b.attribute_id(a) for a in b.output(b.children(node)[0])}
+    below = {a.id for a in node.child.output}
     wanted = (needed & below) | d.references([call])
-    child = d.derive(b.children(node)[0], wanted)
-    kept = [a for a in d.attrs(b.output(node)) if a.id in needed]
-    return Rowwise(kept, child.append_only, [child], node, b.kind(node), _text(b, node))
+    child = d.derive(node.child, wanted)
+    kept = [a for a in d.attrs(node.output) if a.id in needed]
+    return Rowwise(kept, child.append_only, [child], node, node.kind, node.detail)
 
 
-def derive_apply(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def derive_apply(d: Derivation, node: PythonGroups, needed: set[int]) -> Operator:
     """`groupBy(...).applyInPandas` and `applyInArrow`: recomputed by group."""
-    b = d.bridge
-    if int(node.functionExpr().evalType()) not in _GROUPED:
+    if node.call.eval_type not in _GROUPED:
         raise NotSupported(
             "applyInPandas or applyInArrow with a function over iterators in a view",
             hint="give a function that takes the whole group and returns one DataFrame or table",
         )
-    keys = b.items(node.groupingAttributes())
-    wanted = d.references([node.functionExpr(), *keys])
-    return recompute(d, node, APPLY, keys, wanted, d.attrs(b.output(node)))
+    keys = node.keys
+    wanted = d.references([node.call, *keys])
+    return recompute(d, node, APPLY, keys, wanted, d.attrs(node.output))
 
 
-def refuse_cogroup(d: Derivation, node: JNode, needed: set[int]) -> Operator:
+def refuse_cogroup(d: Derivation, node: Node, needed: set[int]) -> Operator:
     """`cogroup` has no rule."""
     raise NotSupported(
         "cogroup(...).applyInPandas in a view",
@@ -87,12 +86,13 @@ def refuse_cogroup(d: Derivation, node: JNode, needed: set[int]) -> Operator:
     )
 
 
-def check_aggregates(b: Bridge, functions: list[JExpr]) -> None:
+def check_aggregates(functions: Sequence[Expr]) -> None:
     """Refuse what Spark cannot run: Python aggregates of different kinds, or beside built-in ones."""
-    kinds = {int(f.evalType()) if b.kind(f) == "PythonUDAF" else None for f in functions}
+    called = [f for f in functions if isinstance(f, PythonCall)]
+    kinds = {f.eval_type if isinstance(f, PythonCall) else None for f in functions}
     if kinds <= {None} or len(kinds) == 1:
         return
-    name = next(str(f.name()) for f in functions if b.kind(f) == "PythonUDAF")
+    name = called[0].name
     raise NotSupported(
         f"the Python aggregate {name} beside aggregates of another kind",
         hint="define it by CREATE AGGREGATE ... LANGUAGE python, which goes with any other aggregate; or compute each "
@@ -100,26 +100,26 @@ def check_aggregates(b: Bridge, functions: list[JExpr]) -> None:
     )
 
 
-def nondeterministic_call(b: Bridge, expression: JExpr) -> str | None:
+def nondeterministic_call(expression: Expr) -> str | None:
     """The name of a Python function in an expression that is not declared deterministic."""
-    for call in b.find(expression, CALLS):
-        if not bool(call.udfDeterministic()):
-            return str(call.name())
+    for call in expression.every(PythonCall):
+        if not call.declared_deterministic:
+            return call.name
     return None
 
 
-def names_called(b: Bridge, node: JNode) -> set[str]:
+def names_called(node: Node) -> set[str]:
     """Names of all Python functions that a plan calls."""
-    found = {str(call.name()) for e in b.expressions_of(node) for call in b.find(e, CALLS)}
-    for child in [*b.children(node), *b.subqueries(node)]:
-        found |= names_called(b, child)
+    found = {call.name for e in node.expressions for call in e.every(PythonCall)}
+    for child in [*node.children, *node.subqueries]:
+        found |= names_called(child)
     return found
 
 
-def _loaded(b: Bridge, function: Any) -> Any:
+def _loaded(b: Bridge, call: PythonCall) -> Any:
     """What a Python function was pickled from; for a table function its class."""
     try:
-        return cloudpickle.loads(b.python_command(function))
+        return cloudpickle.loads(b.python_command(call))
     except NotSupported:
         raise
     except Exception as error:
@@ -127,7 +127,3 @@ def _loaded(b: Bridge, function: Any) -> Any:
             f"a Python function that cannot be loaded again: {type(error).__name__}: {error}",
             hint="define it in a module that can be imported, or without what cannot be pickled",
         ) from error
-
-
-def _text(b: Bridge, node: JNode) -> str:
-    return str(node.simpleString(1000)).removeprefix(b.kind(node)).strip()

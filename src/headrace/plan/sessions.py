@@ -2,127 +2,145 @@
 
 For a query `SESSION` is three nested window functions (`sql.normalize`). Before a view's plan is optimized, while they
 are as they were written, they are found by their structure and replaced by a node that Spark's optimizer leaves alone:
-a `mapInArrow` that is never run, whose function's name says which of its arguments are what. Anything else that looks
-like it keeps its window functions, which are right, too.
+a `mapInArrow` that is never run, whose last column notes in its metadata which of its arguments are what. Anything else
+that looks like it keeps its window functions, which are right, too.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Literal, Named, attribute
+from headrace.plan.catalyst.kinds import AggregateCall, WindowCall
+from headrace.plan.catalyst.nodes import Filter, Node, Project, PythonMap, Window
+from headrace.plan.catalyst.parts import Part
+from headrace.plan.catalyst.plans import mapped
 from headrace.plan.tree import Operator, Session
 from headrace.plan.types import arrow_of
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
 
-_MARK = re.compile(r"headrace_session_(\d+)_(\d+)((?:_\d+)*)")
-"""The function's name: the gap in microseconds, then which arguments are the time and the keys."""
+_NOTE = "headrace.session"
+"""Under what the last column's metadata have the gap, and which arguments are the time and the keys."""
+P = TypeVar("P", bound=Part)
+
 _END = "window_end"
 _TIMES = ("timestamp", "timestamp_ntz")
+
+
+def headrace_session(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the mark calls."""
+    raise AssertionError("session windows are planned as an operator")
+
+
+_NEVER_RUN = headrace_session
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """What a mark says: all over the columns below it."""
+
+    gap_us: int
+    time: Attribute
+    keys: list[Expr]
 
 
 @dataclass(frozen=True)
 class _Found:
     """Session windows over `child`: its attributes, and the ids of the columns that they add."""
 
-    child: JNode
-    time: JExpr
-    keys: list[JExpr]
+    child: Node
+    time: Attribute
+    keys: list[Attribute]
     gap_us: int
     start: int
     end: int
 
 
-def marked(b: Bridge, node: JNode) -> JNode:
+def marked(b: Bridge, node: Node) -> Node:
     """The analyzed plan with session windows marked. Those inside subqueries of expressions stay as they are."""
-    found = _found(b, node)
+    found = _found(node)
     if found is not None:
         return _mark(b, node, found)
-    children = b.children(node)
+    children = node.children
     changed = [marked(b, c) for c in children]
     same = all(new is old for new, old in zip(changed, children))
-    return node if same else b.with_children(node, changed)
+    return node if same else node.with_children(changed)
 
 
-def is_session(b: Bridge, node: JNode) -> bool:
-    """Whether a node stands for session windows."""
-    return b.kind(node) == "MapInArrow" and _MARK.fullmatch(str(node.functionExpr().name())) is not None
+def read(node: Node) -> SessionWindows | None:
+    """The session windows that a node stands for; None for any other node."""
+    if not isinstance(node, PythonMap) or node.call.name != _NEVER_RUN.__name__:
+        return None
+    noted = node.output[-1].metadata.get(_NOTE)
+    if noted is None:
+        return None
+    arguments = node.call.children
+    time = arguments[noted["time"]]
+    assert isinstance(time, Attribute)
+    return SessionWindows(noted["gap_us"], time, [arguments[i] for i in noted["keys"]])
 
 
-def derive_session(d: Derivation, node: JNode, needed: set[int]) -> Operator:
-    """The operator for a node for which `is_session` holds."""
-    b = d.bridge
-    gap_us, time, keys = _parts(b, node)
-    *passed, start, end = d.attrs(b.output(node))
-    arguments = b.children(node.functionExpr())
+def derive_session(d: Derivation, node: PythonMap, found: SessionWindows, needed: set[int]) -> Operator:
+    """The operator for a node that stands for session windows."""
+    b, time, keys = d.bridge, found.time, found.keys
+    *passed, start, end = d.attrs(node.output)
+    arguments = [attribute(a) for a in node.call.children]
     if not {start.id, end.id} & needed:
-        columns = [b.alias(arg, a.name, a.handle.exprId()) for a, arg in zip(passed, arguments, strict=True)]
-        return d.derive(b.project(columns, b.children(node)[0]), needed)
+        columns = [b.alias(arg, a.name, a.handle) for a, arg in zip(passed, arguments, strict=True)]
+        return d.derive(b.project(columns, node.child), needed)
     wanted = [(a, arg) for a, arg in zip(passed, arguments, strict=True) if a.id in needed]
-    child = d.derive(b.children(node)[0], d.references([time, *keys, *(arg for _, arg in wanted)]))
+    child = d.derive(node.child, d.references([time, *keys, *(arg for _, arg in wanted)]))
     normal = [b.normalized(k) for k in keys]
-    places = {b.attribute_id(k): f"k{i}" for i, k in enumerate(normal) if b.is_attribute(k)}
-    places[b.attribute_id(time)] = "t"
+    places = {k.id: f"k{i}" for i, k in enumerate(normal) if isinstance(k, Attribute)}
+    places[time.id] = "t"
     values = [a for a in child.output if a.id not in places]
     places |= {a.id: f"v{i}" for i, a in enumerate(values)}
-    columns = [places[b.attribute_id(arg)] for _, arg in wanted]
+    kept = [places[arg.id] for _, arg in wanted]
     output = [*(a for a, _ in wanted), start, end]
-    return Session(output, False, [child], normal, [arrow_of(k) for k in normal], time, gap_us, values, columns)
+    types = [arrow_of(k) for k in normal]
+    return Session(output, False, [child], normal, types, time, found.gap_us, values, kept)
 
 
-def below_sessions(b: Bridge, condition: JExpr, node: JNode) -> JNode | None:
-    """A filter over a node for which `is_session` holds, with what it says of keys alone said below the sessions.
+def below_sessions(b: Bridge, condition: Expr, node: Node, found: SessionWindows) -> Node | None:
+    """A filter over session windows, with what it says of keys alone said below them.
 
     None where it says nothing of the kind.
     """
-    _, _, keys = _parts(b, node)
-    ids, child = {b.attribute_id(k) for k in keys}, b.children(node)[0]
-    pairs = zip(b.output(node), b.children(node.functionExpr()))
-    below = {b.attribute_id(a): arg for a, arg in pairs if b.attribute_id(arg) in ids}
-    parts = b.conjuncts(condition)
-    of_keys = [b.references(p) <= set(below) for p in parts]
+    assert isinstance(node, PythonMap)
+    ids, child = {k.id for k in found.keys if isinstance(k, Attribute)}, node.child
+    pairs = zip(node.output, node.call.children)
+    below = {a.id: arg for a, arg in pairs if isinstance(arg, Attribute) and arg.id in ids}
+    parts = condition.conjuncts
+    of_keys = [p.references <= set(below) for p in parts]
     if not any(of_keys):
         return None
     early = b.all_of([p for p, so in zip(parts, of_keys) if so])
-    moved = b.rewrite(early, lambda e: below.get(b.attribute_id(e)) if b.is_attribute(e) else None)
-    lowered = b.with_children(node, [b.filter(moved, child)])
+    lowered = node.with_children([b.filter(mapped(early, below), child)])
     late = [p for p, so in zip(parts, of_keys) if not so]
     return b.filter(b.all_of(late), lowered) if late else lowered
 
 
-def _parts(b: Bridge, node: JNode) -> tuple[int, JExpr, list[JExpr]]:
-    name = _MARK.fullmatch(str(node.functionExpr().name()))
-    assert name is not None
-    arguments = b.children(node.functionExpr())
-    return int(name[1]), arguments[int(name[2])], [arguments[int(i)] for i in name[3].split("_")[1:]]
-
-
-def _mark(b: Bridge, node: JNode, found: _Found) -> JNode:
+def _mark(b: Bridge, node: Node, found: _Found) -> Node:
     """The mark over what the windows are over, and a projection that gives it their ids."""
-    below = b.output(found.child)
-    ids = [b.attribute_id(a) for a in below]
-    places = [ids.index(b.attribute_id(a)) for a in (found.time, *found.keys)]
-
-    def never_run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        raise AssertionError("session windows are planned as an operator")
-
-    never_run.__name__ = "_".join(["headrace_session", str(found.gap_us), *map(str, places)])
-    names = _unique([*(str(a.name()) for a in below), "window_start", _END])
-    types = [*(b.spark_type(a) for a in below), *[b.spark_type(found.time)] * 2]
-    schema = StructType([StructField(name, t) for name, t in zip(names, types, strict=True)])
-    leaf = b.local_leaf([a.withName(name) for a, name in zip(below, names)])
-    mark = b.with_children(b.analyzed(b.frame(leaf).mapInArrow(never_run, schema)), [found.child])
-    columns = dict(zip([*ids, found.start, found.end], b.output(mark), strict=True))
-    outputs = [(columns[b.attribute_id(a)], a) for a in b.output(node)]
-    return b.project([b.alias(new, str(old.name()), old.exprId()) for new, old in outputs], mark)
+    below = found.child.output
+    ids = [a.id for a in below]
+    note = {"gap_us": found.gap_us, "time": ids.index(found.time.id), "keys": [ids.index(k.id) for k in found.keys]}
+    names = _unique([*(a.name for a in below), "window_start", _END])
+    types = [*(a.spark_type for a in below), *[found.time.spark_type] * 2]
+    fields = [StructField(name, t) for name, t in zip(names, types, strict=True)]
+    schema = StructType([*fields[:-1], StructField(fields[-1].name, fields[-1].dataType, metadata={_NOTE: note})])
+    leaf = b.local_leaf([a.renamed(name) for a, name in zip(below, names)])
+    mark = b.analyzed(b.frame(leaf).mapInArrow(_NEVER_RUN, schema)).with_children([found.child])
+    columns = dict(zip([*ids, found.start, found.end], mark.output, strict=True))
+    return b.project([b.alias(columns[a.id], a.name, a) for a in node.output], mark)
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -132,19 +150,19 @@ def _unique(names: list[str]) -> list[str]:
 # ---- what `SESSION` is written as, from the outside in
 
 
-def _found(b: Bridge, node: JNode) -> _Found | None:
+def _found(node: Node) -> _Found | None:
     """Session windows whose topmost node this is: the projection that leaves out what they need in between."""
-    if b.kind(node) != "Project" or not any(str(a.name()) == _END for a in b.output(node)):
+    if not isinstance(node, Project) or not any(a.name == _END for a in node.output):
         return None
-    inner = b.children(node)[0]
-    if _computed(b, node) or b.kind(inner) != "Project":
+    inner = node.child
+    if _computed(node) or not isinstance(inner, Project):
         return None
     try:
-        found = _ends(b, inner)
+        found = _ends(inner)
     except _Other:
         return None
-    known = {b.attribute_id(a) for a in b.output(found.child)} | {found.start, found.end}
-    return found if {b.attribute_id(a) for a in b.output(node)} <= known else None
+    known = {a.id for a in found.child.output} | {found.start, found.end}
+    return found if {a.id for a in node.output} <= known else None
 
 
 class _Other(Exception):
@@ -156,126 +174,123 @@ def _need(condition: bool) -> None:
         raise _Other
 
 
-def _ends(b: Bridge, node: JNode) -> _Found:
+def _a(part: Part, kind: type[P]) -> P:
+    """A part of which it is wanted that it is of a kind."""
+    if not isinstance(part, kind):
+        raise _Other
+    return part
+
+
+def _ends(node: Node) -> _Found:
     """`max(time) OVER (PARTITION BY keys, start) + gap`, over the starts."""
-    end, value = _only(b, node)
-    last, gap_us = _plus(b, value)
-    call, parts, orders, below = _window(b, b.children(node)[0], last)
-    _need(b.kind(call) == "AggregateExpression" and b.kind(call.aggregateFunction()) == "Max" and not orders)
-    time = _id(b, b.children(call.aggregateFunction())[0])
+    end, value = _only(node)
+    last, gap_us = _plus(value)
+    call, parts, orders, below = _window(node.child, last)
+    function = _a(call, AggregateCall).function
+    _need(function.kind == "Max" and not orders)
+    time = _a(function.child, Attribute).id
     _need(len(parts) > 0)
     *keys, start = parts
-    first, found_time, below = _starts(b, below, start, keys)
+    first, found_time, below = _starts(below, start, keys)
     _need(found_time == time)
-    child, column, lagged_us = _begun(b, below, first, time, keys)
-    _need(lagged_us == gap_us and gap_us > 0 and b.simple_type(column) in _TIMES)
-    attributes = {b.attribute_id(a): a for a in b.output(child)}
-    _need(all(k in attributes and not b.is_collated(attributes[k]) for k in keys))
+    child, column, lagged_us = _begun(below, first, time, keys)
+    _need(lagged_us == gap_us and gap_us > 0 and column.type in _TIMES)
+    attributes = {a.id: a for a in child.output}
+    _need(all(k in attributes and not attributes[k].is_collated for k in keys))
     return _Found(child, column, [attributes[k] for k in keys], gap_us, start, end)
 
 
-def _starts(b: Bridge, node: JNode, start: int, keys: list[int]) -> tuple[int, int, JNode]:
+def _starts(node: Node, start: int, keys: list[int]) -> tuple[int, int, Node]:
     """`max(first) OVER (PARTITION BY keys ORDER BY time)`: ids of `first` and of the time, and what it is over."""
-    call, parts, orders, below = _window(b, _below_names(b, node), start)
-    _need(parts == keys and b.kind(call) == "AggregateExpression" and b.kind(call.aggregateFunction()) == "Max")
-    _need(len(orders) == 1)
-    return _id(b, b.children(call.aggregateFunction())[0]), orders[0], below
+    call, parts, orders, below = _window(_below_names(node), start)
+    function = _a(call, AggregateCall).function
+    _need(parts == keys and function.kind == "Max" and len(orders) == 1)
+    return _a(function.child, Attribute).id, orders[0], below
 
 
-def _begun(b: Bridge, node: JNode, first: int, time: int, keys: list[int]) -> tuple[JNode, JExpr, int]:
+def _begun(node: Node, first: int, time: int, keys: list[int]) -> tuple[Node, Attribute, int]:
     """`CASE WHEN lag(time) OVER (PARTITION BY keys ORDER BY time) + gap > time THEN NULL ELSE time END` as `first`.
 
     Gives what it is over, its time column, and the gap.
     """
-    project = _below_names(b, node)
-    made, value = _only(b, project)
-    parts = b.children(value)
-    _need(made == first and b.kind(value) == "CaseWhen" and len(parts) == 3 and b.kind(parts[0]) == "GreaterThan")
-    later, than = b.children(parts[0])
-    before, gap_us = _plus(b, later)
-    _need(_is_null(b, parts[1]) and _id(b, than) == time and _id(b, parts[2]) == time)
-    call, found_keys, orders, below = _window(b, b.children(project)[0], before)
-    _need(b.kind(call) == "Lag" and found_keys == keys and orders == [time])
-    lagged, _, default = b.children(call)
-    _need(_id(b, lagged) == time and _is_null(b, default))
-    named = _below_names(b, below)
-    name, column = _only(b, named)
-    child = b.children(named)[0]
-    _need(name == time and b.is_attribute(column) and b.kind(child) == "Filter" and _only_present(b, child, column))
+    project = _below_names(node)
+    made, value = _only(project)
+    parts = value.children
+    _need(made == first and value.kind == "CaseWhen" and len(parts) == 3 and parts[0].kind == "GreaterThan")
+    later, than = parts[0].children
+    before, gap_us = _plus(later)
+    _need(_is_null(parts[1]) and _a(than, Attribute).id == time == _a(parts[2], Attribute).id)
+    call, found_keys, orders, below = _window(project.child, before)
+    _need(call.kind == "Lag" and found_keys == keys and orders == [time])
+    lagged, _, default = call.children
+    _need(_a(lagged, Attribute).id == time and _is_null(default))
+    named = _below_names(below)
+    name, found = _only(named)
+    column, child = _a(found, Attribute), _a(named.child, Filter)
+    _need(name == time and _only_present(child, column))
     return child, column, gap_us
 
 
-def _only_present(b: Bridge, node: JNode, column: JExpr) -> bool:
+def _only_present(node: Filter, column: Attribute) -> bool:
     """Whether a filter lets rows through in which the column is not null, and no others."""
-    condition = node.condition()
-    inner = b.children(condition)[0] if b.kind(condition) == "Not" else condition
-    wanted = "IsNull" if b.kind(condition) == "Not" else "IsNotNull"
-    return b.kind(inner) == wanted and b.attribute_id(column) in {
-        b.attribute_id(a) for a in b.children(inner) if b.is_attribute(a)
-    }
+    condition = node.condition
+    inner = condition.child if condition.kind == "Not" else condition
+    wanted = "IsNull" if condition.kind == "Not" else "IsNotNull"
+    return inner.kind == wanted and column.id in {a.id for a in inner.children if isinstance(a, Attribute)}
 
 
-def _window(b: Bridge, node: JNode, made: int) -> tuple[JExpr, list[int], list[int], JNode]:
+def _window(node: Node, made: int) -> tuple[Expr, list[int], list[int], Node]:
     """Of a `Window` node that computes nothing but `made`: the function, partition and order, and what it is over.
 
     The order ascends, and frames are those that the functions have where none is written.
     """
-    _need(b.kind(node) == "Window")
-    functions = b.items(node.windowExpressions())
-    _need(len(functions) == 1 and b.attribute_id(functions[0]) == made)
-    call = b.children(functions[0])[0]
-    orders = b.items(node.orderSpec())
-    _need(b.kind(call) == "WindowExpression" and not any(b.direction(o)[0] for o in orders))
-    parts, by = [_id(b, p) for p in b.items(node.partitionSpec())], [_id(b, b.children(o)[0]) for o in orders]
-    frame = call.windowSpec().frameSpecification()
-    ends = [str(bound.toString()) for bound in (frame.lower(), frame.upper())]
-    if b.kind(call.windowFunction()) == "Lag":
-        _need(ends == ["-1", "-1"])
+    node = _a(node, Window)
+    functions, orders = node.functions, node.orders
+    _need(len(functions) == 1 and functions[0].id == made and not any(o.falls for o in orders))
+    call = _a(functions[0].value, WindowCall)
+    parts, by = [_a(p, Attribute).id for p in node.partition], [_a(o.child, Attribute).id for o in orders]
+    frame = call.spec.frame
+    if call.function.kind == "Lag":
+        _need(frame.lower.text == "-1" == frame.upper.text)
     else:
-        _need(b.kind(frame.lower()) == "UnboundedPreceding")
-        _need(b.kind(frame.upper()) == ("CurrentRow" if orders else "UnboundedFollowing"))
-        _need(not orders or b.kind(frame.frameType()) == "RangeFrame")
-    return call.windowFunction(), parts, by, b.children(node)[0]
+        _need(frame.lower.kind == "UnboundedPreceding")
+        _need(frame.upper.kind == ("CurrentRow" if orders else "UnboundedFollowing"))
+        _need(not orders or frame.unit == "RangeFrame")
+    return call.function, parts, by, node.child
 
 
-def _plus(b: Bridge, e: JExpr) -> tuple[int, int]:
+def _plus(e: Expr) -> tuple[int, int]:
     """A column and the microseconds added to it."""
-    if b.kind(e) == "Cast" and b.simple_type(e) in _TIMES:
-        e = b.children(e)[0]
-    _need(b.kind(e) == "TimestampAddInterval")
-    column, interval = b.children(e)
-    us = b.literal_us(interval)
+    if e.kind == "Cast" and e.type in _TIMES:
+        e = e.child
+    _need(e.kind == "TimestampAddInterval")
+    column, interval = e.children
+    us = interval.interval_us
     if us is None:
         raise _Other
-    return _id(b, column), us
+    return _a(column, Attribute).id, us
 
 
-def _id(b: Bridge, e: JExpr) -> int:
-    _need(b.is_attribute(e))
-    return b.attribute_id(e)
+def _is_null(e: Expr) -> bool:
+    while e.kind == "Cast":
+        e = e.child
+    return isinstance(e, Literal) and e.value is None
 
 
-def _is_null(b: Bridge, e: JExpr) -> bool:
-    while b.kind(e) == "Cast":
-        e = b.children(e)[0]
-    return b.kind(e) == "Literal" and e.value() is None
-
-
-def _computed(b: Bridge, node: JNode) -> list[JExpr]:
+def _computed(node: Project) -> list[Named]:
     """The columns of a projection that are not columns below it."""
-    return [e for e in b.items(node.projectList()) if not b.is_attribute(e)]
+    return [e for e in node.named if not isinstance(e, Attribute)]
 
 
-def _only(b: Bridge, node: JNode) -> tuple[int, JExpr]:
+def _only(node: Node) -> tuple[int, Expr]:
     """The id and the value of the one column that a projection computes."""
-    _need(b.kind(node) == "Project")
-    computed = _computed(b, node)
-    _need(len(computed) == 1 and b.kind(computed[0]) == "Alias")
-    return b.attribute_id(computed[0]), b.children(computed[0])[0]
+    computed = _computed(_a(node, Project))
+    _need(len(computed) == 1 and isinstance(computed[0], Alias))
+    return computed[0].id, computed[0].value
 
 
-def _below_names(b: Bridge, node: JNode) -> JNode:
+def _below_names(node: Node) -> Node:
     """The first node below names and projections that compute nothing."""
-    while b.kind(node) == "SubqueryAlias" or (b.kind(node) == "Project" and not _computed(b, node)):
-        node = b.children(node)[0]
+    while node.kind == "SubqueryAlias" or (isinstance(node, Project) and not _computed(node)):
+        node = node.child
     return node

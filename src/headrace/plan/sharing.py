@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.plan.catalyst.bridge import Bridge, JExpr
+from headrace.plan.catalyst.expressions import Attribute, Expr
+from headrace.plan.catalyst.nodes import Filter
 from headrace.plan.tree import Input, JoinSide, Operator, Rowwise, Sharable, Shared
 
 if TYPE_CHECKING:
@@ -33,14 +34,13 @@ def share(d: Derivation, left: tuple[Operator, JoinSide], right: tuple[Operator,
 
 
 def _share(d: Derivation, child: Operator, side: JoinSide) -> Input | None:
-    b = d.bridge
-    relation = _picked(b, child)
-    if relation is None or side.preserved or not side.keys or not all(_exact(b, k) for k in side.keys):
+    relation = _picked(child)
+    if relation is None or side.preserved or not side.keys or not all(_exact(k) for k in side.keys):
         return None
     leaf, names, present = relation
     if any(r.id == leaf.relation and r.watermark is not None for r in d.relations.values()):
         return None  # its own state can be bounded by the watermark
-    ids = [*(b.attribute_id(k) for k in side.keys), *(a.id for a in side.values)]
+    ids = [*(k.id for k in side.keys if isinstance(k, Attribute)), *(a.id for a in side.values)]
     columns = [names.get(i) for i in ids]
     found = tuple(c for c in columns if c is not None)
     if len(found) < len(columns):
@@ -58,14 +58,14 @@ def _share(d: Derivation, child: Operator, side: JoinSide) -> Input | None:
     return None
 
 
-def _exact(b: Bridge, key: JExpr) -> bool:
-    if not b.is_attribute(key):
+def _exact(key: Expr) -> bool:
+    if not isinstance(key, Attribute):
         return False
-    kind = b.simple_type(key)
+    kind = key.type
     return kind in _EXACT or kind.startswith("decimal(")
 
 
-def _picked(b: Bridge, op: Operator) -> tuple[Input, dict[int, str], list[str]] | None:
+def _picked(op: Operator) -> tuple[Input, dict[int, str], list[str]] | None:
     """The relation of which an operator only picks columns: with their names by attribute, and those without nulls.
 
     None for any other operator.
@@ -74,19 +74,21 @@ def _picked(b: Bridge, op: Operator) -> tuple[Input, dict[int, str], list[str]] 
         return op, {a.id: name for a, name in zip(op.output, op.columns, strict=True)}, []
     if not isinstance(op, Rowwise) or op.label not in ("Project", "Filter"):
         return None
-    below = _picked(b, op.children[0])
+    below = _picked(op.child)
     if below is None:
         return None
     leaf, names, present = below
     if op.label == "Project":
-        inner = {b.attribute_id(e): e if b.is_attribute(e) else b.children(e)[0] for e in op.expressions}
-        return leaf, {i: names[b.attribute_id(e)] for i, e in inner.items() if _known(b, e, names)}, present
-    for condition in b.conjuncts(op.node.condition()):
-        if b.kind(condition) != "IsNotNull" or not _known(b, b.children(condition)[0], names):
+        inner = {e.id: _known(e.value, names) for e in op.expressions}
+        return leaf, {i: name for i, name in inner.items() if name is not None}, present
+    assert isinstance(op.node, Filter)
+    for condition in op.node.condition.conjuncts:
+        name = _known(condition.child, names) if condition.kind == "IsNotNull" else None
+        if name is None:
             return None
-        present = [*present, names[b.attribute_id(b.children(condition)[0])]]
+        present = [*present, name]
     return leaf, names, present
 
 
-def _known(b: Bridge, e: JExpr, names: dict[int, str]) -> bool:
-    return b.is_attribute(e) and b.attribute_id(e) in names
+def _known(e: Expr, names: dict[int, str]) -> str | None:
+    return names.get(e.id) if isinstance(e, Attribute) else None

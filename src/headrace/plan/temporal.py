@@ -15,7 +15,9 @@ from pyspark.sql.types import DateType, StructField, StructType, TimestampNTZTyp
 
 from headrace.common.shifts import DAY, DAY_US, Shift
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Expr, Literal
+from headrace.plan.catalyst.nodes import Aggregate, Filter, Join, Node, Project, Subquery
 from headrace.plan.tree import Bound, Operator, TemporalFilter
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 _TIMES_OF_QUERY = frozenset({"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime"})
 _TIME_OF_DAY = frozenset({"CurrentTime"})
-_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"})
 
 # What `row OP now` says for a comparison, and the comparison with its sides changed.
 _FLIPPED = {
@@ -45,94 +46,92 @@ class Clock:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         frame = bridge.relation(StructType([StructField("now", TimestampType())]))
-        self._leaf = bridge.relation_id(bridge.analyzed(frame))
+        self._leaf = bridge.analyzed(frame).leaf_id
         frame.createOrReplaceTempView("__clock")
-        (output,) = bridge.expressions_of(bridge.analyzed(bridge.spark.sql("SELECT (SELECT now FROM __clock) AS now")))
-        (self._now,) = bridge.find(output, frozenset({"ScalarSubquery"}))
+        (output,) = bridge.analyzed(bridge.spark.sql("SELECT (SELECT now FROM __clock) AS now")).expressions
+        (self._now,) = output.every(Subquery)
 
-    def is_now(self, expression: JExpr) -> bool:
+    def is_now(self, expression: Expr) -> bool:
         """Whether an expression is the one that stands for `now()`."""
-        if self._bridge.kind(expression) != "ScalarSubquery":
+        if not isinstance(expression, Subquery) or expression.kind != "ScalarSubquery":
             return False
-        node = expression.plan()
-        while children := self._bridge.children(node):
+        node = expression.plan
+        while children := node.children:
             node = children[0]
-        return self._bridge.relation_id(node) == self._leaf
+        return node.leaf_id == self._leaf
 
-    def within(self, expression: JExpr) -> bool:
+    def within(self, expression: Expr) -> bool:
         """Whether an expression has `now()` in it."""
-        return any(self.is_now(e) for e in self._bridge.find(expression, frozenset({"ScalarSubquery"})))
+        return any(self.is_now(e) for e in expression.every(Subquery))
 
-    def marked(self, node: JNode) -> JNode:
+    def marked(self, node: Node) -> Node:
         """The analyzed plan with the clock in place of `now()`, where the rules look for it.
 
         Raises `NotSupported` for the current time in anything but a condition.
         """
         b = self._bridge
-        children = b.children(node)
+        children = node.children
         changed = [self.marked(c) for c in children]
         if any(new is not old for new, old in zip(changed, children)):
-            node = b.with_children(node, changed)
-        kind = b.kind(node)
-        touched = [e for e in b.expressions_of(node) if self._touches(e)]
+            node = node.with_children(changed)
+        touched = [e for e in node.expressions if self._touches(e)]
         if not touched:
             return node
         for e in touched:
-            for found in b.find(e, _TIME_OF_DAY):
-                raise refusal(b, found)
-        if kind in ("Filter", "Join"):
+            for found in e.find(_TIME_OF_DAY):
+                raise refusal(found)
+        if isinstance(node, (Filter, Join)):
             return b.with_expressions(node, self._replaced)
-        if kind in ("Project", "Aggregate") and not any(True for e in touched for _ in b.find(e, _TIMES_OF_QUERY)):
+        if isinstance(node, (Project, Aggregate)) and not any(e.has(_TIMES_OF_QUERY) for e in touched):
             return b.with_expressions(node, self._replaced)
-        raise refusal(b, touched[0])
+        raise refusal(touched[0])
 
-    def _touches(self, expression: JExpr) -> bool:
+    def _touches(self, expression: Expr) -> bool:
         """Whether it has the current time in it, or a subquery of which the plan has."""
-        b = self._bridge
-        if any(True for _ in b.find(expression, _TIMES_OF_QUERY)):
+        if expression.has(_TIMES_OF_QUERY):
             return True
-        inner = (s.plan() for s in b.find(expression, _SUBQUERIES) if not self.is_now(s))
-        return any(self._touches(e) for plan in inner for n in b.nodes(plan) for e in b.expressions_of(n))
+        inner = (s.plan for s in expression.every(Subquery) if not self.is_now(s))
+        return any(self._touches(e) for plan in inner for n in plan.walk() for e in n.expressions)
 
-    def _replaced(self, expression: JExpr) -> JExpr:
-        return self._bridge.rewrite(expression, self._replacement)
+    def _replaced(self, expression: Expr) -> Expr:
+        return expression.rewritten(self._replacement)
 
-    def _replacement(self, e: JExpr) -> JExpr | None:
-        b, kind = self._bridge, self._bridge.kind(e)
+    def _replacement(self, e: Expr) -> Expr | None:
+        b, kind = self._bridge, e.kind
         if kind in ("CurrentTimestamp", "Now"):
             return self._now
         if kind in ("CurrentDate", "LocalTimestamp"):
-            return b.cast(self._now, e.dataType())
-        if kind in _SUBQUERIES and self._touches(e) and not self.is_now(e):
-            return e.withNewPlan(self.marked(e.plan()))
+            return b.cast(self._now, e)
+        if isinstance(e, Subquery) and self._touches(e) and not self.is_now(e):
+            return e.over(self.marked(e.plan))
         return None
 
 
-def refusal(b: Bridge, expression: JExpr) -> NotSupported:
+def refusal(expression: Expr) -> NotSupported:
     """The error for a current time that no rule covers."""
-    found = next(b.find(expression, _TIMES_OF_QUERY), None)
-    name = "now" if found is None else str(found.prettyName())
+    found = next(expression.find(_TIMES_OF_QUERY), None)
+    name = "now" if found is None else found.pretty_name
     return NotSupported(f"{name}() in a view other than in a comparison with its rows' times", hint=_HINT)
 
 
-def split(d: Derivation, condition: JExpr) -> tuple[list[JExpr], list[JExpr]]:
+def split(d: Derivation, condition: Expr) -> tuple[list[Expr], list[Expr]]:
     """The conjuncts of a condition without and with `now()`."""
-    conjuncts = d.bridge.conjuncts(condition)
+    conjuncts = condition.conjuncts
     timed = [c for c in conjuncts if d.clock.within(c)]
     return [c for c in conjuncts if not any(c is t for t in timed)], timed
 
 
-def derive_timed_filter(d: Derivation, node: JNode, needed: set[int]) -> Operator | None:
+def derive_timed_filter(d: Derivation, node: Filter, needed: set[int]) -> Operator | None:
     """A filter by time, over what the rest of the condition lets through; None if the condition has no `now()`."""
     b = d.bridge
-    rest, timed = split(d, node.condition())
+    rest, timed = split(d, node.condition)
     if not timed:
         return None
-    child = b.children(node)[0]
+    child = node.child
     return over(d, b.filter(b.all_of(rest), child) if rest else child, timed, needed)
 
 
-def over(d: Derivation, node: JNode, timed: Sequence[JExpr], needed: set[int]) -> Operator:
+def over(d: Derivation, node: Node, timed: Sequence[Expr], needed: set[int]) -> Operator:
     """A filter by time over a node."""
     bounds = [bound for c in timed for bound in _bounds(d, c)]
     child = d.derive(node, needed | d.references([bound.row for bound in bounds]))
@@ -140,11 +139,11 @@ def over(d: Derivation, node: JNode, timed: Sequence[JExpr], needed: set[int]) -
     return TemporalFilter(output, child.append_only and not any(b.leaves for b in bounds), [child], bounds)
 
 
-def _bounds(d: Derivation, condition: JExpr) -> list[Bound]:
-    b, kind = d.bridge, d.bridge.kind(condition)
+def _bounds(d: Derivation, condition: Expr) -> list[Bound]:
+    kind = condition.kind
     if kind not in _FLIPPED:
-        raise refusal(b, condition)
-    left, right = b.children(condition)
+        raise refusal(condition)
+    left, right = condition.children
     if d.clock.within(left):
         left, right, kind = right, left, _FLIPPED[kind]
     row, shift, kind = _sides(d, left, right, kind)
@@ -155,11 +154,10 @@ def _bounds(d: Derivation, condition: JExpr) -> list[Bound]:
     return [Bound(row, shift, later, kind.startswith("Greater"))]
 
 
-def _sides(d: Derivation, row: JExpr, now: JExpr, kind: str) -> tuple[JExpr, Shift, str]:
+def _sides(d: Derivation, row: Expr, now: Expr, kind: str) -> tuple[Expr, Shift, str]:
     """A comparison as one of a row's time with a shift of the current time."""
-    b = d.bridge
-    if b.kind(now) == "SubtractTimestamps" and (size := b.literal_us(row)) is not None:
-        end, start = b.children(now)[:2]
+    if now.kind == "SubtractTimestamps" and (size := row.interval_us) is not None:
+        end, start = now.children[:2]
         if d.clock.within(end):  # size > now - t, so t > now - size
             row, now, moved = start, end, -size
         else:  # size > t - now, so t < now + size
@@ -168,34 +166,35 @@ def _sides(d: Derivation, row: JExpr, now: JExpr, kind: str) -> tuple[JExpr, Shi
         shift = None if shift is None else (*shift, moved)
     else:
         shift = _shift(d, now)
-    is_time = isinstance(b.spark_type(row), (TimestampType, TimestampNTZType, DateType))
+    is_time = isinstance(row.spark_type, (TimestampType, TimestampNTZType, DateType))
     if shift is None or not is_time or d.clock.within(row):
-        raise refusal(b, now)
+        raise refusal(now)
     return row, shift, kind
 
 
-def _shift(d: Derivation, e: JExpr) -> Shift | None:
+def _shift(d: Derivation, e: Expr) -> Shift | None:
     """The steps from the current time to an expression of it; None where it is something else."""
-    b, kind = d.bridge, d.bridge.kind(e)
+    kind = e.kind
     if d.clock.is_now(e):
         return ()
-    children = b.children(e)
+    children = e.children
     inner = _shift(d, children[0]) if children else None
     if inner is None:
         return None
     if kind == "Cast":
-        to = b.spark_type(e)
+        to = e.spark_type
         if isinstance(to, DateType):
             return (*inner, DAY)
         return inner if isinstance(to, (TimestampType, TimestampNTZType)) else None
     if kind in ("TimestampAddInterval", "TimestampAddYMInterval"):
-        size = b.literal_us(children[1])
+        size = children[1].interval_us
         if size is None:
             raise NotSupported(
-                f"now() moved by {children[1].toString()} in a view",
+                f"now() moved by {children[1].text} in a view",
                 hint="give an interval of a fixed length, in days or less: months differ in length",
             )
         return (*inner, size)
-    if kind in ("DateAdd", "DateSub") and b.kind(children[1]) == "Literal" and isinstance(children[1].value(), int):
-        return (*inner, (DAY_US if kind == "DateAdd" else -DAY_US) * int(children[1].value()))
+    days = children[1].value if kind in ("DateAdd", "DateSub") and isinstance(children[1], Literal) else None
+    if isinstance(days, int):
+        return (*inner, (DAY_US if kind == "DateAdd" else -DAY_US) * days)
     return None

@@ -8,14 +8,30 @@ is Catalyst's own, so it holds wherever and however often an expression is compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.connectors.options import ON_ERROR
 from headrace.errors import NotSupported
+from headrace.plan import sessions
 from headrace.plan.alike import Alike
-from headrace.plan.catalyst.bridge import Bridge, JExpr, JNode
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.expressions import Attribute, Expr, Literal
+from headrace.plan.catalyst.kinds import AggregateCall
+from headrace.plan.catalyst.nodes import (
+    Aggregate,
+    Filter,
+    Generate,
+    Join,
+    Node,
+    Project,
+    PythonMap,
+    Sort,
+    Subquery,
+    Window,
+)
+from headrace.plan.guards import apart, guard, has_guard, is_sound, unguarded
 
 if TYPE_CHECKING:
     from headrace.plan.temporal import Clock
@@ -50,7 +66,7 @@ _PLAIN = frozenset(
 )  # fmt: skip
 
 
-def tolerant(b: Bridge, clock: Clock, node: JNode, on_error: str) -> JNode:
+def tolerant(b: Bridge, clock: Clock, node: Node, on_error: str) -> Node:
     """The analyzed plan as `on_error` wants it. Raises `NotSupported` for what no rule covers."""
     return node if on_error == FAIL else _Tolerance(b, clock, on_error == SKIP).node(node)
 
@@ -65,22 +81,22 @@ class _Tolerance:
     loosened: set[int] = field(default_factory=set)
     """Ids of attributes that could not be null and now can."""
 
-    def node(self, node: JNode) -> JNode:
+    def node(self, node: Node) -> Node:
         """The node and all below it."""
-        b, kind = self.b, self.b.kind(node)
-        children = b.children(node)
+        kind, children = node.kind, node.children
         changed = [self.node(c) for c in children]
         if any(new is not old for new, old in zip(changed, children)):
-            node = b.with_children(node, changed)
-        rules: dict[str, Callable[[JNode], JNode]] = {
-            "Project": self._rowwise, "Sort": self._rowwise, "Window": self._rowwise, "Generate": self._rowwise,
-            "Filter": self._conditions, "Join": self._conditions, "Aggregate": self._aggregate,
-        }  # fmt: skip
-        if kind in rules:
-            return rules[kind](node)
-        plain = kind in _PLAIN and not any(b.has_guard(self.guarded(e)) for e in b.expressions_of(node))
-        if kind == "MapInArrow":
-            plain = self._reads(node)
+            node = node.with_children(changed)
+        match node:
+            case Project() | Sort() | Window() | Generate():
+                return self._rowwise(node)
+            case Filter() | Join():
+                return self._conditions(node)
+            case Aggregate():
+                return self._aggregate(node)
+        plain = kind in _PLAIN and not any(has_guard(self.guarded(e)) for e in node.expressions)
+        if isinstance(node, PythonMap):  # or else it calls a user's function
+            plain = node.relation is not None or sessions.read(node) is not None
         if not plain:
             raise NotSupported(
                 f"on_error other than fail in a view with {kind}",
@@ -88,42 +104,37 @@ class _Tolerance:
             )
         return node
 
-    def _reads(self, node: JNode) -> bool:
-        """Whether a `mapInArrow` stands for a relation or for session windows; else it calls a user's function."""
-        name = str(node.functionExpr().name())
-        return name.startswith(("headrace_relation_", "headrace_session_"))
-
     # ---- nodes
 
-    def _rowwise(self, node: JNode) -> JNode:
+    def _rowwise(self, node: Node) -> Node:
         """A node with its expressions guarded; with `skip`, over the rows on which none of them fails."""
         made = self.b.with_expressions(node, self.guarded)
         self._loosen(node, made)
         raw = [part for e in self._given(node) for part in self._parts(e)] if self.skip else []
         return self._over(made, raw)
 
-    def _over(self, node: JNode, raw: Sequence[JExpr]) -> JNode:
+    def _over(self, node: Node, raw: Sequence[Expr]) -> Node:
         """A node over those rows only on which none of the expressions fails."""
         b = self.b
         same = Alike(exactly=True)
-        once: dict[int, JExpr] = {}
+        once: dict[int, Expr] = {}
         for e in map(self._planned, raw):
             once.setdefault(same.number(e), e)
         wanted = [e for e in once.values() if self.guarded(e) is not e]
         if not wanted:
             return node
-        child = b.children(node)[0]
-        return b.with_children(node, [b.filter(self._sound(wanted), child)])
+        child = node.child
+        return node.with_children([b.filter(self._sound(wanted), child)])
 
-    def _conditions(self, node: JNode) -> JNode:
+    def _conditions(self, node: Node) -> Node:
         """A filter or a join: what its condition fails on does not pass."""
         made = self.b.with_expressions(node, self._condition)
         self._loosen(node, made)
         return made
 
-    def _condition(self, condition: JExpr) -> JExpr:
+    def _condition(self, condition: Expr) -> Expr:
         b, found = self.b, []
-        for part in b.conjuncts(condition):
+        for part in condition.conjuncts:
             planned = self._planned(part)
             guarded = self.guarded(planned)
             found.append(guarded)
@@ -132,84 +143,80 @@ class _Tolerance:
                 found.append(self._sound([planned]))
         return b.all_of(found)
 
-    def _aggregate(self, node: JNode) -> JNode:
+    def _aggregate(self, node: Aggregate) -> Node:
         b = self.b
         if not self.skip:
             return self._rowwise(node)
-        inputs = [*b.items(node.groupingExpressions())]
-        for e in b.items(node.aggregateExpressions()):
-            inputs += [part for part in self._parts(e) if b.references(part)]
-        if apart := b.apart(node, lambda e: self.guarded(e) is not e):
-            above, below = apart
-            below = self._over(b.with_expressions(below, self.guarded), inputs)
-            return self._rowwise(b.with_children(above, [below]))
+        inputs: list[Expr] = [*node.groups]
+        for e in node.results:
+            inputs += [part for part in self._parts(e) if part.references]
+        if parted := apart(b, node, lambda e: self.guarded(e) is not e):
+            above, below = parted
+            return self._rowwise(above.with_children([self._over(b.with_expressions(below, self.guarded), inputs)]))
         made = b.with_expressions(node, self.guarded)
         self._loosen(node, made)
         return self._over(made, inputs)
 
-    def _given(self, node: JNode) -> list[JExpr]:
+    def _given(self, node: Node) -> Sequence[Expr]:
         """The expressions that a node computes for each row of its input."""
-        b = self.b
-        if b.kind(node) == "Generate":
-            return b.children(node.generator())
-        return b.expressions_of(node)
+        return node.generator.children if isinstance(node, Generate) else node.expressions
 
-    def _parts(self, e: JExpr) -> list[JExpr]:
+    def _parts(self, e: Expr) -> list[Expr]:
         """What of an expression is computed of a single row: arguments of aggregates and window functions, keys."""
-        b, kind = self.b, self.b.kind(e)
-        if kind == "AggregateExpression":
+        kind = e.kind
+        if isinstance(e, AggregateCall):
             return self._of_call(e)
         if kind in ("Alias", "WindowExpression", "WindowSpecDefinition", "SortOrder"):
-            return [part for c in b.children(e) for part in self._parts(c)]
-        if kind in _OPAQUE or b.is_form(e):
-            return [part for c in b.children(e) for part in self._parts(c)] if kind not in _OPAQUE else []
-        if any(True for _ in b.find(e, frozenset({"AggregateExpression", "WindowExpression"}))):
-            return [part for c in b.children(e) for part in self._parts(c)]
+            return [part for c in e.children for part in self._parts(c)]
+        if kind in _OPAQUE or e.is_form:
+            return [part for c in e.children for part in self._parts(c)] if kind not in _OPAQUE else []
+        if e.has(frozenset({"AggregateExpression", "WindowExpression"})):
+            return [part for c in e.children for part in self._parts(c)]
         return [e]
 
-    def _of_call(self, call: JExpr) -> list[JExpr]:
+    def _of_call(self, call: AggregateCall) -> list[Expr]:
         """The filter of an aggregate call, and its arguments where that lets the row through."""
         b = self.b
-        function = call.aggregateFunction()
-        while len(b.children(function)) == 1 and b.is_form(b.children(function)[0]):
-            function = b.children(function)[0]
-        arguments = [b.filtered(call, a) for a in b.children(function) if b.references(a)]
-        return arguments if call.filter().isEmpty() else [call.filter().get(), *arguments]
+        function = call.function
+        while len(function.children) == 1 and function.child.is_form:
+            function = function.child
+        arguments = [b.filtered(call, a) for a in function.children if a.references]
+        return arguments if call.filter is None else [call.filter, *arguments]
 
     # ---- expressions
 
-    def guarded(self, e: JExpr) -> JExpr:
+    def guarded(self, e: Expr) -> Expr:
         """The expression with NULL in place of every failure; itself if nothing in it may fail."""
-        b, kind = self.b, self.b.kind(e)
+        b, kind = self.b, e.kind
         if kind in _PYTHON:
             raise NotSupported(
                 "on_error other than fail in a view that calls Python functions",
                 hint="catch the error in the function and return None, or call it in a view of its own",
             )
-        if kind == "AttributeReference":
-            return e.withNullability(True) if b.attribute_id(e) in self.loosened and not e.nullable() else e
+        if isinstance(e, Attribute):
+            return e.as_nullable if e.id in self.loosened and not e.nullable else e
         if kind in _OPAQUE or self.clock.is_now(e):
             return e
         e = self._planned(e)
-        children = b.children(e)
+        children = e.children
         changed = [self.guarded(c) for c in children]
         if any(new is not old for new, old in zip(changed, children)):
-            e = b.with_children(e, changed)
+            e = e.with_children(changed)
         if not children or kind in _SURE or kind in _FORMS or self._is_sure(e) or self.clock.within(e):
             return e
-        return e if b.is_form(e) else b.guard(e)
+        return e if e.is_form else guard(b, e)
 
-    def _planned(self, e: JExpr) -> JExpr:
+    def _planned(self, e: Expr) -> Expr:
         """The expression with the plans of its own subqueries as this pass makes them."""
-        if self.b.kind(e) not in _SUBQUERIES or self.clock.is_now(e):
+        if not isinstance(e, Subquery) or e.kind not in _SUBQUERIES or self.clock.is_now(e):
             return e
-        return e.withNewPlan(self.node(e.plan()))
+        return e.over(self.node(e.plan))
 
-    def _is_sure(self, e: JExpr) -> bool:
+    def _is_sure(self, e: Expr) -> bool:
         """Whether it cannot fail for what its arguments are: widening casts, remainders by constants."""
-        b, kind = self.b, self.b.kind(e)
+        kind = e.kind
         if kind == "Cast":
-            source, target = b.simple_type(b.children(e)[0]), b.simple_type(e)
+            source, target = e.child.type, e.type
             if source in _INTEGERS:
                 wider = (*_INTEGERS[_INTEGERS.index(source) :], "float", "double")
                 return target in wider or target == "string"
@@ -217,38 +224,35 @@ class _Tolerance:
             times = source in _TIMES and target in (*_TIMES, "date", "string")
             return source == target or source == "void" or floats or times
         if kind in ("Remainder", "Pmod"):
-            by = b.children(e)[1]
-            known = b.kind(by) == "Literal" and b.simple_type(by) in _INTEGERS and by.value() is not None
-            return known and int(by.value()) != 0
+            by = e.children[1]
+            return isinstance(by, Literal) and isinstance(by.value, int) and by.type in _INTEGERS and by.value != 0
         return False
 
-    def _strict(self, e: JExpr) -> bool:
+    def _strict(self, e: Expr) -> bool:
         """Whether the expression is NULL wherever a guard in it gives NULL."""
-        b = self.b
-        if b.unguarded(e) is not None:
-            inner = b.unguarded(e)
-            return not b.has_guard(inner) or self._strict(inner)
-        below = [c for c in b.children(e) if b.has_guard(c)]
-        return not below or (bool(e.nullIntolerant()) and all(self._strict(c) for c in below))
+        inner = unguarded(e)
+        if inner is not None:
+            return not has_guard(inner) or self._strict(inner)
+        below = [c for c in e.children if has_guard(c)]
+        return not below or (e.is_null_intolerant and all(self._strict(c) for c in below))
 
-    def _sound(self, raw: Sequence[JExpr]) -> JExpr:
+    def _sound(self, raw: Sequence[Expr]) -> Expr:
         """True for rows on which none of the expressions fails.
 
         Spark may compute what several expressions have in common before any of them, and out of reach of what catches
         its failure; but not what is in one branch of a conditional only. So all are in one, whose condition is true.
         """
-        return self.b.is_sound([self.b.rewrite(e, self._attribute) for e in raw])
+        return is_sound(self.b, [e.rewritten(self._attribute) for e in raw])
 
-    def _attribute(self, e: JExpr) -> JExpr | None:
-        return self.guarded(e) if self.b.is_attribute(e) else None
+    def _attribute(self, e: Expr) -> Expr | None:
+        return self.guarded(e) if isinstance(e, Attribute) else None
 
-    def _loosen(self, old: JNode, new: JNode) -> None:
+    def _loosen(self, old: Node, new: Node) -> None:
         """Note which columns of a node can be null now."""
-        b = self.b
-        before = {b.attribute_id(a): bool(a.nullable()) for a in b.output(old)}
-        for a in b.output(new):
-            if bool(a.nullable()) and not before.get(b.attribute_id(a), True):
-                self.loosened.add(b.attribute_id(a))
+        before = {a.id: a.nullable for a in old.output}
+        for a in new.output:
+            if a.nullable and not before.get(a.id, True):
+                self.loosened.add(a.id)
 
 
 __all__ = ["FAIL", "NULL", "SKIP", "tolerant"]

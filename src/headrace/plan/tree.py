@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.common.shifts import Shift, describe
-from headrace.plan.catalyst.bridge import JExpr, JNode
+from headrace.plan.catalyst.expressions import Attribute, Expr, Named
+from headrace.plan.catalyst.nodes import Node
 from headrace.plan.watermarks import Mark
 from headrace.state.schema import Combine, TableSchema
 
@@ -30,7 +31,7 @@ class Attr:
     id: int
     name: str
     type: str
-    handle: JExpr = field(compare=False, repr=False)
+    handle: Attribute = field(compare=False, repr=False)
 
 
 @dataclass
@@ -50,6 +51,11 @@ class Operator:
     """State table within the node -> the mark below which rows have expired."""
 
     kind = "operator"
+
+    @property
+    def child(self) -> Operator:
+        """The first operator below it, often the only one."""
+        return self.children[0]
 
     def detail(self) -> str:
         """One line that tells what the node does, expression ids included."""
@@ -118,10 +124,10 @@ class Constant(Operator):
 class Rowwise(Operator):
     """A node that Spark runs row by row; weights pass through."""
 
-    node: JNode
+    node: Node
     label: str
     text: str
-    expressions: list[JExpr] = field(default_factory=list)
+    expressions: Sequence[Named] = field(default_factory=list)
     kind = "rowwise"
 
     def detail(self) -> str:
@@ -145,7 +151,7 @@ class Lookup(Operator):
     relation: int
     relation_name: str
     columns: list[str]
-    keys: list[JExpr]
+    keys: Sequence[Expr]
     """What is looked up: for each column of the relation's key an expression over the input."""
     key_types: list[pa.DataType]
     own: list[Attr]
@@ -155,7 +161,7 @@ class Lookup(Operator):
 
     def detail(self) -> str:
         how = "left " if self.outer else ""
-        keys = ", ".join(str(k.toString()) for k in self.keys)
+        keys = ", ".join(k.text for k in self.keys)
         return f"{how}in {self.relation_name} [{', '.join(self.columns)}] by {keys}"
 
 
@@ -191,7 +197,7 @@ class Sharable:
 class JoinSide:
     """One side of a join: the equi-join key, and the columns kept beside it."""
 
-    keys: list[JExpr]
+    keys: Sequence[Expr]
     key_types: list[pa.DataType]
     values: list[Attr]
     preserved: bool
@@ -224,7 +230,7 @@ class Join(Operator):
     join_type: str
     left: JoinSide
     right: JoinSide
-    residual: JExpr | None
+    residual: Expr | None
     condition_text: str
     exists: Attr | None = None
     kind = "join"
@@ -233,7 +239,7 @@ class Join(Operator):
         return f"{self.join_type} {self.condition_text}"
 
     def distribution(self) -> str | None:
-        return ", ".join(str(k.toString()) for k in self.left.keys) or "(one group)"
+        return ", ".join(k.text for k in self.left.keys) or "(one group)"
 
     def shared(self) -> dict[str, Shared]:
         return {n: s.shared for n, s in (("left", self.left), ("right", self.right)) if s.shared is not None}
@@ -258,7 +264,7 @@ class Accumulator:
     """
 
     kind: str
-    argument: JExpr | None
+    argument: Expr | None
     argument_type: pa.DataType
     result: Attr
     result_type: pa.DataType
@@ -283,9 +289,9 @@ class DistinctValues:
     For each aggregate over them those values count that are in a row which passes its filter.
     """
 
-    arguments: list[JExpr]
+    arguments: Sequence[Expr]
     types: list[pa.DataType]
-    filters: list[JExpr | None] = field(default_factory=list)
+    filters: list[Expr | None] = field(default_factory=list)
     """The different filters of the aggregates, None for that of those without one."""
 
     def weight(self, i: int) -> str:
@@ -302,10 +308,10 @@ class DistinctValues:
 class Aggregate(Operator):
     """Grouping with accumulable aggregates; without aggregates it is DISTINCT. One look-up per changed group."""
 
-    groups: list[JExpr]
+    groups: Sequence[Expr]
     group_attrs: list[Attr]
     accumulators: list[Accumulator]
-    results: list[JExpr]
+    results: Sequence[Named]
     text: str
     distincts: list[DistinctValues] = field(default_factory=list)
     kind = "aggregate"
@@ -349,7 +355,7 @@ class Aggregate(Operator):
 class Bound:
     """One end of the time in which a row passes a filter: `row` against a shift of the current time."""
 
-    row: JExpr
+    row: Expr
     """A time of the row."""
     shift: Shift
     late: int
@@ -360,7 +366,7 @@ class Bound:
     def text(self) -> str:
         """As a condition."""
         sign = (">", ">=") if self.leaves else ("<=", "<")
-        return f"{self.row.toString()} {sign[self.late]} {describe(self.shift)}"
+        return f"{self.row.text} {sign[self.late]} {describe(self.shift)}"
 
 
 @dataclass
@@ -386,7 +392,7 @@ class TemporalFilter(Operator):
 class First:
     """How much of each partition decides an operator's result: the first `need` rows, or the first `need` values."""
 
-    orders: list[JExpr]
+    orders: Sequence[Expr]
     """Sort orders of which the rows' order code is made; empty where the rows' hash is the order."""
     need: int
     by_value: bool = False
@@ -398,7 +404,7 @@ class First:
         if not self.orders and not self.kept:
             return ""
         what = "values" if self.by_value else "rows"
-        order = f" by [{', '.join(str(o.toString()) for o in self.orders)}]" if self.orders else ""
+        order = f" by [{', '.join(o.text for o in self.orders)}]" if self.orders else ""
         return f" {'keeps' if self.kept else 'from'} the first {self.need} {what}{order}"
 
 
@@ -410,26 +416,26 @@ class Recompute(Operator):
     grows, they are all that is kept.
     """
 
-    node: JNode
+    node: Node
     label: str
     text: str
-    keys: list[JExpr]
+    keys: Sequence[Expr]
     key_types: list[pa.DataType]
     values: list[Attr]
-    limit: tuple[list[JExpr], int, int | None] | None = None
+    limit: tuple[Sequence[Expr], int, int | None] | None = None
     """For a top-N: sort orders, offset, and limit."""
     first: First | None = None
     kind = "recompute"
 
     def __post_init__(self) -> None:
         if self.first is not None:
-            self.first = replace(self.first, kept=self.children[0].append_only)
+            self.first = replace(self.first, kept=self.child.append_only)
 
     def detail(self) -> str:
         return f"{self.label} {self.text}{'' if self.first is None else self.first.text()}"
 
     def distribution(self) -> str | None:
-        return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"
+        return ", ".join(k.text for k in self.keys) or "(one group)"
 
     def tables(self) -> dict[str, TableSchema]:
         return {
@@ -448,9 +454,9 @@ class Session(Operator):
     A session of a key is rows whose times follow each other at less than the gap; it ends a gap after the last.
     """
 
-    keys: list[JExpr]
+    keys: Sequence[Expr]
     key_types: list[pa.DataType]
-    time: JExpr
+    time: Expr
     """Never null: a timestamp with or without zone."""
     gap_us: int
     values: list[Attr]
@@ -461,10 +467,10 @@ class Session(Operator):
     TABLE = "rows"
 
     def detail(self) -> str:
-        return f"of {self.time.toString()} with a gap of {self.gap_us / 1e6:g} s"
+        return f"of {self.time.text} with a gap of {self.gap_us / 1e6:g} s"
 
     def distribution(self) -> str | None:
-        return ", ".join(str(k.toString()) for k in self.keys) or "(one group)"
+        return ", ".join(k.text for k in self.keys) or "(one group)"
 
     def tables(self) -> dict[str, TableSchema]:
         until = [pa.field("until", pa.int64(), nullable=False)] if self.TABLE in self.expires else []

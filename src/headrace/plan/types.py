@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from headrace.errors import NotSupported
-from headrace.plan.catalyst.handles import once, spark_type_of
+from headrace.plan.catalyst.expressions import Expr
 
 
 def relaxed(data_type: DataType) -> DataType:
@@ -21,9 +21,9 @@ def relaxed(data_type: DataType) -> DataType:
     return data_type
 
 
-def spark_of(handle: object) -> DataType:
+def spark_of(expression: Expr) -> DataType:
     """The relaxed PySpark type of a Catalyst expression."""
-    return relaxed(spark_type_of(handle))
+    return relaxed(expression.spark_type)
 
 
 def arrow_of_spark(data_type: DataType) -> pa.DataType:
@@ -37,6 +37,6 @@ def arrow_of_spark(data_type: DataType) -> pa.DataType:
         ) from error
 
 
-def arrow_of(handle: object) -> pa.DataType:
+def arrow_of(expression: Expr) -> pa.DataType:
     """The relaxed Arrow type of a Catalyst expression."""
-    return once(handle, "arrow", lambda: arrow_of_spark(spark_of(handle)))
+    return arrow_of_spark(spark_of(expression))

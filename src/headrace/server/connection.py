@@ -334,6 +334,7 @@ class Connection:
             portal.close()
         session, self.session = self.session, None
         if session is not None:
+            self._note("logout")
             try:
                 session.close()
             except Exception:
@@ -388,6 +389,7 @@ class Connection:
         if self.session is None and self._parameters:
             why = error.message if isinstance(error, HeadraceError) else type(error).__name__
             _log.warning("client turned away", user=self.user, client=self.wire.address, reason=why)
+            self._note("login_failed", sqlstate=getattr(error, "sqlstate", None), message=why)
         self._send(error_report(error, "FATAL" if fatal else "ERROR"))
         if fatal:
             self.closed = True
@@ -431,6 +433,8 @@ class Connection:
             return
         parameters = self._parameters
         self.session = self._make_session(parameters)
+        self.session.client = self.wire.address
+        self._note("login")
         self.session.find_portal = self._portal_cursor
         self.session.tell = self._tell
         self._send(backend.AuthenticationOk())
@@ -440,6 +444,15 @@ class Connection:
         self._send(backend.BackendKeyData(self._pid, self._secret))
         self._notices(self.session.greeting())
         self._ready()
+
+    def _note(self, event: str, **said: str | None) -> None:
+        """Tell the audit log of the client."""
+        known = self._parameters
+        self._gate.note(
+            event, user=self.user, client=self.wire.address or None, connection=self._pid,
+            database=known.get("database"), application=known.get("application_name"),
+            encrypted=None if not self.wire.encrypted else "yes", **said,
+        )  # fmt: skip
 
     def _report_parameters(self, parameters: Mapping[str, str]) -> None:
         for name, text in parameters.items():

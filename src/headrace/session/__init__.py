@@ -17,6 +17,7 @@ locating.py      errors in PostgreSQL's words, with their place in the text
 result.py        what a statement returns
 transactions.py  what a transaction has read and wants to write
 scripts.py       several statements in one text
+audit.py         who came, what was defined, granted and denied, in a file
 startup.py       settings that a client sends when it connects
 variables.py     settings of a session: SET and SHOW
 parameters.py    settings of the system: ALTER SYSTEM

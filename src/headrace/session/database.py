@@ -37,6 +37,7 @@ from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.planner import Planner
 from headrace.session import frames, functions
 from headrace.session.access import check_rules
+from headrace.session.audit import AuditLog
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, views
 from headrace.session.execution.kernels import KernelPlans
@@ -155,6 +156,7 @@ class Database:
             settings = self.settings
             self.turns = Turns(settings.max_concurrent_queries)
             set_level(settings.log_level)
+            self.audit = None if settings.audit_log is None else AuditLog(settings.audit_log, self.now_ms)
             root, host = state_root(settings), LOOPBACK
             if spark is not None and is_remote(spark):
                 root, host = asking_for_proof(root), driver_host(spark)
@@ -469,6 +471,8 @@ class Database:
         try:
             self.coordinator.stop()
         finally:
+            if self.audit is not None:
+                self.audit.close()
             self.catalog.close()
             spark = self.keeper.close()
             if self._start is not None and spark is None:

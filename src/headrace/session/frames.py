@@ -12,7 +12,7 @@ from sqlglot.errors import SqlglotError
 from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.plan.catalyst.answers import Raised
-from headrace.plan.catalyst.bridge import JNode
+from headrace.plan.catalyst.nodes import Node
 from headrace.plan.failures import translated
 from headrace.plan.python import names_called
 from headrace.plan.stored import leaf_ids, to_content
@@ -31,16 +31,16 @@ def create_view(
     bridge = planner.bridge
     known: dict[int, int] = {}
     for record in session.database.catalog.state.objects_of(TableContent, SourceContent, MaterializedViewContent):
-        leaves = leaf_ids(bridge, bridge.analyzed(planner.relation_frame(record.id)))
+        leaves = leaf_ids(bridge.analyzed(planner.relation_frame(record.id)))
         known.update(dict.fromkeys(leaves, record.id))
 
-    def id_of(node: JNode) -> int | None:
-        leaf = bridge.relation_id(node)
+    def id_of(node: Node) -> int | None:
+        leaf = node.leaf_id
         return None if leaf is None else known.get(leaf)
 
     with translated():
         analyzed = bridge.analyzed(frame)
-        definition = "-- DataFrame\n" + str(analyzed.toString())[:10_000]
+        definition = "-- DataFrame\n" + analyzed.text[:10_000]
         try:
             content = to_content(bridge, analyzed, id_of)
         except Raised as error:
@@ -59,8 +59,8 @@ def functions_called(session: Session, text: str) -> list[int]:
         return _functions_in(session, bridge.analyzed(bridge.spark.sql(text)))
 
 
-def _functions_in(session: Session, analyzed: JNode) -> list[int]:
-    called = names_called(session.planner.bridge, analyzed)
+def _functions_in(session: Session, analyzed: Node) -> list[int]:
+    called = names_called(analyzed)
     return [record.id for record in session.names().functions(called).values()]
 
 

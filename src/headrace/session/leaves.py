@@ -12,12 +12,10 @@ from headrace.common.columns import Column
 from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.inputs import SnapshotScan, slice_numbers
 from headrace.dataflow.operators.task import OUTPUT_ROWS
+from headrace.plan.catalyst.names import snapshot_name
 from headrace.state.arrangement import Arrangement, slice_bounds
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.stores import Root
-
-PREFIX = "headrace_relation_"
-"""What the name of a leaf's function begins with; the planner knows the relation by the id that follows."""
 
 
 @dataclass
@@ -28,7 +26,7 @@ class RelationFunction:
     relation: int
 
     def __post_init__(self) -> None:
-        self.__name__ = f"{PREFIX}{self.relation}"
+        self.__name__ = snapshot_name(self.relation)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """This task's slice."""
@@ -70,7 +68,7 @@ class SourceFunction:
     """Option -> the value of the secret that it was given."""
 
     def __post_init__(self) -> None:
-        self.__name__ = f"{PREFIX}{self.relation}"
+        self.__name__ = snapshot_name(self.relation)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """This task's share."""

@@ -199,6 +199,8 @@ class SessionLike(Protocol):
 
     find_portal: Callable[[str], Any]
     """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
+    client: str
+    """The address of the client; the server says it."""
 
     @property
     def cursors(self) -> Named[Any]:

@@ -26,6 +26,7 @@ from headrace.errors import (
 )
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
+from headrace.session.audit import audited, note_denied
 from headrace.session.engine import Jobs
 from headrace.session.execution import cursors
 from headrace.session.execution.cursors import OpenCursor
@@ -80,6 +81,10 @@ class Session:
         self.variables = Variables(**{**defaults_of(database.settings), **(settings or {})})
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
+        self.client = ""
+        """The address of the client that it is for; "" for the program itself."""
+        self.noted: BaseException | None = None
+        """The error that the audit log has last."""
         self._rights: Rights | None = None
         self._role_ids: dict[str, int] = {}
         """The ids that the roles had which the session has been."""
@@ -282,7 +287,7 @@ class Session:
         with self._request(), self._failing(statement):
             self.check()
             self._admit(statement)
-            with self._limited():
+            with self._limited(), audited(self, statement):
                 result = handler_of(statement).run(self, statement)
                 self.interrupts.durable |= statement.writes  # DDL stays done, too
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
@@ -458,6 +463,7 @@ class Session:
             found = QueryCanceled(reason)
         if statement is not None:
             found = located(found, statement)
+        note_denied(self, statement, found, error)
         if found is error:
             raise error
         raise found from error

@@ -79,7 +79,7 @@ class KernelPlans:
                 register([bridge.spark])
             leaf = None if table is None else self._leaf(bridge, table)
             frame = bridge.spark.sql(wrap(columns_of(bridge.spark.sql(text)), text))
-            found = kernel_query(bridge, bridge.optimized_by_default(frame), leaf)
+            found = kernel_query(bridge.optimized_by_default(frame), leaf)
             keep = found is None or not bridge.tells_time(bridge.analyzed(frame), literals="'" in text)
         if keep:
             self._keep(key, found)
@@ -93,7 +93,7 @@ class KernelPlans:
         ddl = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
         frame = bridge.relation(StructType.fromDDL(ddl))
         frame.createOrReplaceTempView(leaf_name(table.id).strip("`"))
-        leaf = bridge.relation_id(bridge.analyzed(frame))
+        leaf = bridge.analyzed(frame).leaf_id
         self._leaves[table.id] = (table.columns, leaf)
         while len(self._leaves) > _KEPT:
             oldest = next(iter(self._leaves))

@@ -27,7 +27,7 @@ from headrace.plan.tolerance import FAIL
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
-    from headrace.plan.catalyst.bridge import JNode
+    from headrace.plan.catalyst.nodes import Node
     from headrace.session.session import Session
 
 SETTING = "streaming_enable_unaligned_join"
@@ -47,11 +47,11 @@ def create(
         create_planned(session, name, query, MaterializedViewContent(spark_sql=query), definition, options, depends)
         return
 
-    def content_of(node: JNode) -> MaterializedViewContent:
+    def content_of(node: Node) -> MaterializedViewContent:
         with planner.lock:
             return to_content(bridge, node, planner.relation_of)
 
-    def make(join: JNode) -> JNode:
+    def make(join: Node) -> Node:
         part = TableName(name.schema, f"{name.name}$join_{len(made) + 1}")
         content = replace(content_of(named(bridge, join)), part=name.name)
         own = {k: v for k, v in options.items() if k in (PARALLELISM, MAX_ROWS, CHECKPOINT)}
@@ -87,8 +87,8 @@ def explained(session: Session, query: str) -> list[str]:
     """The joins that would become jobs of their own, for EXPLAIN."""
     joins: list[str] = []
 
-    def make(join: JNode) -> JNode:
-        joins.append(str(join.simpleStringWithNodeId()))
+    def make(join: Node) -> Node:
+        joins.append(join.numbered)
         return join
 
     planner = session.planner

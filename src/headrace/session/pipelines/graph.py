@@ -15,9 +15,10 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.connectors.sources import infer_columns
 from headrace.errors import HeadraceError, InvalidParameter, StatementError
-from headrace.plan.catalyst.bridge import Bridge, JNode
+from headrace.plan.catalyst import nodes
+from headrace.plan.catalyst.bridge import Bridge
+from headrace.plan.catalyst.kinds import PythonCall
 from headrace.plan.failures import translate
-from headrace.plan.python import CALLS
 from headrace.plan.tree import canonical
 from headrace.plan.types import spark_of
 from headrace.session.execution import connections
@@ -169,8 +170,8 @@ class Graph:
             )
         node.frame = found
         analyzed = self._bridge.analyzed(found)
-        node.columns = tuple(Column(str(a.name()), spark_of(a).simpleString()) for a in self._bridge.output(analyzed))
-        return [canonical(str(analyzed.toString()), {}), list(_code(self._bridge, analyzed))]
+        node.columns = tuple(Column(a.name, spark_of(a).simpleString()) for a in analyzed.output)
+        return [canonical(analyzed.text, {}), list(_code(self._bridge, analyzed))]
 
     def _sql(self, node: Node, text: str) -> Any:
         query = parse_query(text)
@@ -229,11 +230,11 @@ def create_text(definition: Definition) -> str:
     return f'CREATE TABLE "{definition.name}" ({arguments["columns"]}{key}){only}'
 
 
-def _code(bridge: Bridge, node: JNode) -> Any:
+def _code(bridge: Bridge, node: nodes.Node) -> Any:
     """The code of the Python functions that a plan calls."""
-    for expression in bridge.expressions_of(node):
-        for call in bridge.find(expression, CALLS):
-            loaded = cloudpickle.loads(bridge.python_command(call.func()))
-            yield [str(call.name()), code_parts(loaded[0] if isinstance(loaded, tuple) else loaded)]
-    for child in [*bridge.children(node), *bridge.items(node.subqueries())]:
+    for expression in node.expressions:
+        for call in expression.every(PythonCall):
+            loaded = cloudpickle.loads(bridge.python_command(call))
+            yield [call.name, code_parts(loaded[0] if isinstance(loaded, tuple) else loaded)]
+    for child in [*node.children, *node.subqueries]:
         yield from _code(bridge, child)
