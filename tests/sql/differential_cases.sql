@@ -247,3 +247,6 @@ nullif(ts - timestamp '2020-01-01', interval '1 day'), nullif(date '2024-01-01',
 nullif(1, 2.5), nullif(f4, f8), nullif(i4, f8), nullif(n, f8), nullif('a', t)
 div(9223372036854775807, 1), div(i8, -1), div(n, 0.5)
 n IN (1, 2, 3.5), tz IN (date '2024-03-31', now())
+nullif(CASE WHEN b THEN iv ELSE iv END, interval '1 day')
+nullif(tm, '00:00')
+nullif('[1, 2.50, {"a": true}]', j)
