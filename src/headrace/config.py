@@ -94,6 +94,9 @@ class Settings(BaseSettings):
     tls_client_ca_file: Path | None = _start(
         None, "Authorities whose clients' certificates are believed, PEM; needed for rules that ask for certificates."
     )
+    audit_log: Path | None = _start(
+        None, "A file that gets a line for each login, definition, grant and denied statement; unset means none."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _runtime(
         "info", "Least severe messages that the headrace command logs."
     )

@@ -117,7 +117,6 @@ records: st.SearchStrategy[Record] = st.one_of(
         secrets=st.dictionaries(texts, i64, max_size=2),
     ),
     st.builds(
-        JobPlan,
         JobRecord,
         id=i64,
         group=texts,

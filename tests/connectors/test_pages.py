@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors import copy_out, file_options, sinks
+from headrace.connectors import base, copy_out, file_options, sinks
 from headrace.connectors.declared import Declared
 from headrace.connectors.file_sink import sink as file_sink
 from headrace.connectors.http import sink as http
@@ -29,6 +29,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
         ("README", "options of every sink", sinks.OPTIONS),
+        ("README", "options of every source", base.OPTIONS),
         ("kafka", "source options", kafka.SOURCE),
         ("kafka", "sink options", kafka.SINK),
     ],
@@ -37,6 +38,10 @@ def test_options_are_those_of_the_code(page: str, mark: str, declared: Declared)
     text = (PAGES / f"{page}.md").read_text()
     _, found, rest = text.partition(f"<!-- {mark} -->\n")
     assert found and rest.lstrip("\n").startswith(declared.table() + "\n"), declared.table()
+
+
+def test_every_source_knows_the_options_of_every_source() -> None:
+    assert ("connector", *(option.name for option in base.OPTIONS.options)) == base.COMMON_OPTIONS
 
 
 def test_each_connector_has_a_page() -> None:

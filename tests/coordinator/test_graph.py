@@ -8,6 +8,7 @@ import pytest
 from world import World
 
 from headrace.coordinator.commit import GroupEpoch, ahead_of, dues_after, lookup_refs, next_work, note_step, open_epoch
+from headrace.coordinator.life import NO_TROUBLE, Trouble
 from headrace.coordinator.machine import caught_up, may_join, next_epoch
 from headrace.coordinator.steps import END_OF_KEYS, LOWEST_KEY
 
@@ -81,9 +82,9 @@ def test_joining(world: World) -> None:
     job = world.jobs[b]
     assert caught_up(world, job, 5 << 16, 4)
     assert may_join(world, job, 4)
-    world.jobs[a].failures = 1
+    world.jobs[a].trouble = Trouble(failures=1)
     assert not may_join(world, job, 4), "not a group that fails"
-    world.jobs[a].failures = 0
+    world.jobs[a].trouble = NO_TROUBLE
     assert not next_epoch(world, world.lane("g"), 10).run
     job.joined = job.joining = True
     found = next_epoch(world, world.lane("g"), 10)

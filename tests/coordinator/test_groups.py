@@ -369,7 +369,7 @@ def test_runs_of_another_attempt_are_refused(db: Groups, monkeypatch: pytest.Mon
     monkeypatch.setattr(FakeRunner, "run", mixed)
     db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1}))
     db.insert(t, 1)
-    db.until(lambda: db.core.jobs[v].failed_total == 3 and db.core.jobs[v].error is None)
+    db.until(lambda: db.core.jobs[v].trouble.failed_total == 3 and db.core.jobs[v].error is None)
     assert db.read(v) == [[1]]
     assert "which is not of its epoch" in db.events("job_failed")[0]
 

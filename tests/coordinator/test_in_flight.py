@@ -75,7 +75,7 @@ def test_what_is_built_on_a_failed_commit_is_given_up(db: InFlight) -> None:
     db.insert(db.t, 2)
     db.until_held(db.v)
     db.release()
-    db.until(lambda: db.job.failed_total > 0)
+    db.until(lambda: db.job.trouble.failed_total > 0)
     assert db.run.cancelled == [db.calls[1].attempt], "the attempt that is built on it is stopped at once"
     db.run.error = None  # cancelled only once
     db.c.flush(WAIT_S)
@@ -88,7 +88,7 @@ def test_a_failure_of_the_next_epoch_leaves_the_commit_alone(db: InFlight) -> No
     """CK-8: e is committed though e+1 fails, and that it is says nothing about e+1."""
     db.run.error = ValueError("poison")
     second = db.insert(db.t, 2)
-    db.until(lambda: db.job.failed_total > 0)
+    db.until(lambda: db.job.trouble.failed_total > 0)
     db.release()
     db.until(lambda: db.job.committed == db.first)
     assert db.job.failures and "poison" in str(db.job.error)
@@ -122,7 +122,7 @@ def test_what_changes_the_graph_gives_up_what_is_in_flight(db: InFlight, what: s
     else:
         db.c.flush(WAIT_S)
         assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
-        assert db.job.failed_total == 0
+        assert db.job.trouble.failed_total == 0
 
 
 # ---- barriers between two checkpoints

@@ -13,7 +13,8 @@ import pytest
 import headrace
 from headrace.catalog.records import JobRecord, JobStatus
 from headrace.coordinator.graph import JobState
-from headrace.coordinator.life import Life, Turn, step, turned
+from headrace.coordinator.life import NO_TROUBLE, Life, Turn, step, turned
+from headrace.errors import JobFailed
 
 STATUSES: tuple[JobStatus, ...] = get_args(JobStatus)
 LIVES = [Life(status, filled) for status, filled in product(STATUSES, (False, True))]
@@ -107,3 +108,23 @@ def test_nobody_else_says_what_a_status_becomes() -> None:
             words = {n.value for v in values for n in ast.walk(v) if isinstance(n, ast.Constant)}
             wrong += [f"{path.name}, line {node.lineno}: {ast.unparse(node)}"] if words & {*STATUSES} else []
     assert not wrong, "coordinator/life.py says it"
+
+
+def test_trouble_is_counted_until_an_attempt_succeeds() -> None:
+    first, second = JobFailed("first"), JobFailed("second")
+    once = NO_TROUBLE.failed(first, NO_TROUBLE.began(5)).retry(9.5)
+    assert (once.error, once.since_ms, once.failures, once.failed_total, once.retry_at_s) == (first, 5, 1, 1, 9.5)
+    twice = once.failed(second, once.began(8))
+    assert (twice.error, twice.since_ms, twice.failures, twice.failed_total, twice.retry_at_s) == (second, 5, 2, 2, 9.5)
+    without_an_attempt = twice.failed(first, twice.began(9), attempt=False)
+    assert (without_an_attempt.failures, without_an_attempt.failed_total) == (2, 3)
+    over = twice.over()
+    assert (over.error, over.failures, over.failed_total, over.retry_at_s) == (None, 0, 2, 0.0)
+    assert over.began(12) == 12, "the next trouble is another one"
+
+
+def test_an_error_may_come_and_go_without_an_attempt() -> None:
+    one, other = JobFailed("one"), JobFailed("other")
+    told = NO_TROUBLE.told(one, 7)
+    assert (told.error, told.since_ms, told.failures, told.failed_total) == (one, 7, 0, 0)
+    assert told.without(other) is told and told.without(one).error is None

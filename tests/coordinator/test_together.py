@@ -16,6 +16,7 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
 from headrace.coordinator.commit import GroupEpoch, Part, Work
 from headrace.coordinator.graph import JobState
+from headrace.coordinator.life import Trouble
 from headrace.coordinator.progress import ProgressBook
 from headrace.coordinator.steps import LOWEST_KEY, KeySlice, Position, Step
 from headrace.coordinator.targets import ROWS_PER_TASK
@@ -71,7 +72,7 @@ def test_without_anything_to_do_a_part_is_finished() -> None:
         ({}, work(ROWS_PER_TASK + 1)),
         ({}, work(last=False)),
         ({"exact": ()}, work()),
-        ({"failures": 1}, work()),
+        ({"trouble": Trouble(failures=1)}, work()),
         ({"whole": True}, work()),
         ({"tables": {"0/state": 9}}, work()),
     ],
@@ -101,7 +102,7 @@ def test_every_order_is_possible(data: st.DataObject) -> None:
     parts: list[Part[JobState]] = []
     for i in range(count):
         above = data.draw(st.sets(st.integers(0, i - 1))) if i else set[int]()
-        parts.append(part(i, 50, *above, failures=data.draw(st.integers(0, 1))))
+        parts.append(part(i, 50, *above, trouble=Trouble(failures=data.draw(st.integers(0, 1)))))
     epoch, idle = GroupEpoch(EPOCH, parts), data.draw(st.sets(st.integers(0, count - 1)))
     ran: list[int] = []
     while epoch.current is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from world import World
 
+from headrace.coordinator.life import Trouble
 from headrace.coordinator.machine import idle, next_epoch
 from headrace.coordinator.waiting import Waiters
 from support import WAIT_S
@@ -82,7 +83,8 @@ def test_what_is_idle(world: World) -> None:
     world.newest = 3 << 16
     job.committed, job.exact = world.complete, ((world.complete, world.complete),)
     assert idle(world, [job]) and not next_epoch(world, [job], 10).run
-    for name, value in (("due", 5), ("failures", 1), ("joined", False), ("joining", True)):
+    changes = {"due": 5, "trouble": Trouble(failures=1), "joined": False, "joining": True}
+    for name, value in changes.items():
         before = getattr(job, name)
         setattr(job, name, value)
         assert not idle(world, [job]), name

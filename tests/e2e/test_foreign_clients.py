@@ -45,7 +45,7 @@ def _pgx(scratch: Path) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("made", "steps"), [(_jdbc, 48), (_node, 13), (_pgx, 45)], ids=["jdbc", "node", "pgx"])
+@pytest.mark.parametrize(("made", "steps"), [(_jdbc, 50), (_node, 13), (_pgx, 45)], ids=["jdbc", "node", "pgx"])
 def test_every_step_holds(server: Server, tmp_path: Path, made: Callable[[Path], list[str]], steps: int) -> None:
     try:
         command = made(tmp_path)

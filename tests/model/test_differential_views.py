@@ -29,7 +29,13 @@ def test_random_views(spark: Any, theirs: differential.Postgres) -> None:
     assert differential_views.search_views(spark, theirs, seed=1, count=QUICK) == []
 
 
+def test_random_views_in_a_time_zone(spark: Any, theirs: differential.Postgres) -> None:
+    assert differential_views.search_views(spark, theirs, seed=2, count=QUICK // 2, zone="America/St_Johns") == []
+
+
 @pytest.mark.soak
 def test_many_random_views(spark: Any, theirs: differential.Postgres) -> None:
     count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000")) // 100
-    assert differential_views.search_views(spark, theirs, seed=random.randrange(2**20), count=count) == []
+    for zone in differential.ZONES:
+        found = differential_views.search_views(spark, theirs, random.randrange(2**20), count // 6, zone=zone)
+        assert found == [], zone

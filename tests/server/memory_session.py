@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from headrace.common.columns import arrow_type
+from headrace.common.zones import UTC, Zone
 from headrace.errors import (
     DivisionByZero,
     HeadraceError,
@@ -78,6 +79,7 @@ class MemorySession:
         self.transaction_status = "I"
         self.statements = Named("prepared statement", "26000", "42P05")
         self.find_portal = None
+        self.client = ""
         self.cursors = Named("cursor", "34000", "42P03")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
         self._cancel = threading.Event()
@@ -233,6 +235,7 @@ class MemorySink:
     """Where the rows of COPY go."""
 
     required: frozenset[str] = frozenset()
+    zone: Zone = UTC
 
     def __init__(self, session: MemorySession, relation: str, form: CopyFormat):
         self.format, self.relation = form, relation

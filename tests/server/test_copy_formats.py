@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from headrace.common.zones import UTC
 from headrace.errors import HeadraceError
 from headrace.server.copy_in import CopyIn
 from headrace.server.copy_out import CopyOut
@@ -32,6 +33,7 @@ class Sink:
 
     relation = "c"
     required = frozenset(("a",))
+    zone = UTC
 
     def __init__(self, form: CopyFormat, names: Sequence[str], types: dict[str, str]) -> None:
         self.format = form

@@ -8,7 +8,9 @@ from typing import cast
 
 import pytest
 
+from headrace.common import zones
 from headrace.common.epoch import from_unix_ms
+from headrace.common.zones import Zone
 from headrace.errors import HeadraceError, InvalidParameter, NotSupported
 from headrace.session.execution.as_of import as_of_epoch, within_complete
 from headrace.session.names import Bound
@@ -22,11 +24,24 @@ NOW_MS = int(NOW.timestamp() * 1000)
 class Parsed:
     """A query without look-up of its names."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, zone: Zone = zones.UTC):
         self.query = parse_query(text)
+        self.zone = zone
 
     def queries(self) -> Iterator[Query]:
         yield self.query
+
+
+def test_a_time_without_an_offset_is_one_of_the_sessions_zone() -> None:
+    berlin = zones.zone_named("Europe/Berlin")
+    moments = [
+        as_of_epoch(cast(Bound, Parsed(f"SELECT * FROM t FOR SYSTEM_TIME AS OF {time}", zone)), NOW_MS)
+        for zone, time in (
+            (berlin, "'2026-03-30 14:00'"), (zones.UTC, "'2026-03-30 12:00'"), (berlin, "now() - interval '1 day'"),
+            (berlin, "now() - interval '3 days'"), (zones.UTC, "'2026-03-28 13:00'"),
+        )
+    ]  # fmt: skip
+    assert moments[0] == moments[1] == moments[2] and moments[3] == moments[4], "the clocks changed on March 29"
 
 
 def as_of(time: str, other: str = "") -> int | None:

@@ -66,6 +66,10 @@ def test_what_a_role_may_have(database: Database, session: Session) -> None:
     assert database.role("bert") == Role("bert", can_login=False, valid_until_ms=946_684_800_000)
     run(session, "ALTER USER bert LOGIN PASSWORD 'x'")
     assert database.role("bert") == Role("bert", valid_until_ms=946_684_800_000), "its password has ended"
+    run(session, "SET TIME ZONE '+02'")
+    run(session, "ALTER ROLE bert VALID UNTIL '2999-01-01 00:00:00'")
+    run(session, "RESET TIME ZONE")
+    assert (found := database.role("bert")) is not None and found.valid_until_ms == 32_472_136_800_000
     run(session, "ALTER ROLE bert VALID UNTIL '2999-01-01 00:00:00+02'")
     assert knows(database.role("bert"), "x")
     run(session, "ALTER ROLE bert VALID UNTIL 'infinity' NOLOGIN CONNECTION LIMIT -1")

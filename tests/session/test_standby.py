@@ -200,6 +200,8 @@ def test_a_transaction_of_a_standby_stays_read_only(opened: Open) -> None:
     assert rows(session, "SELECT count(*) FROM t") == [(3,)]
     with pytest.raises(NotSupported, match="during recovery"):
         run(other, "BEGIN; SET TRANSACTION READ WRITE")
+    with pytest.raises(NotSupported, match="during recovery"):  # also where it takes over what a script has begun
+        run(standby.session(), "DECLARE c CURSOR WITH HOLD FOR SELECT 1; BEGIN READ WRITE")
     standby.coordinator.take_over(60)
     run(standby.session(), "INSERT INTO t VALUES (4, 40)")
     # What was written between its snapshot and the take-over is not known: it must not decide by what it has read.

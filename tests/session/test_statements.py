@@ -215,7 +215,8 @@ def test_settings(shop: Database) -> None:
     assert state_of(lambda: one("SELECT current_setting('no.such')")) == "42704"
     assert "pg_catalog" in one("SELECT current_schemas(true)")
     assert "pg_catalog" not in one("SELECT current_schemas(false)")
-    assert state_of(lambda: one("SET timezone = 'Europe/Rome'")) == "22023"
+    assert one("SET timezone = 'europe/rome'; SHOW timezone") == "Europe/Rome"
+    assert state_of(lambda: one("SET timezone = 'Europe/Nowhere'")) == "22023"
     session.close()
 
 

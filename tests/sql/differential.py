@@ -24,6 +24,7 @@ from differential_mixed import mixed
 from differential_queries import Queries
 from differential_random import Generator
 
+from headrace.common.zones import UTC, Zone, zone_of_setting
 from headrace.dataflow.kernels import register
 from headrace.errors import HeadraceError
 from headrace.plan.failures import translate
@@ -32,6 +33,7 @@ from headrace.sql.binder import types as t
 from headrace.sql.binder.bind import Known, bind_query
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.spark import spark_text
+from headrace.sql.binder.world import World
 from headrace.sql.postgres import parse_statement
 from headrace.sql.statements import TableName
 from headrace.sql.types import render_text
@@ -64,6 +66,10 @@ ROWS = (
 TABLES = {"d": COLUMNS}
 
 
+ZONES: Final = ("UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kolkata", "Australia/Lord_Howe", "+02")
+"""Time zones to ask in."""
+
+
 class Postgres:
     """PostgreSQL with the table."""
 
@@ -75,6 +81,10 @@ class Postgres:
         self.ask(f"CREATE TABLE d ({columns})")
         for sql in filled():
             self.ask(sql)
+
+    def in_zone(self, name: str) -> None:
+        """Ask from now on in a time zone."""
+        assert self.ask(f"SET TimeZone = '{name}'").error is None, name
 
     def ask(self, sql: str) -> Answer:
         """The answer in text format."""
@@ -104,12 +114,17 @@ class Headrace:
 
     def __init__(self, spark: Any):
         self._spark = spark
+        self._zone = UTC
         register([spark])
         text = self.bound(" UNION ALL ".join(f"SELECT {', '.join(_cells(row))}" for row in ROWS))
         assert not isinstance(text, Answer), text
         made = spark.sql(text[0])
         table = spark.createDataFrame(made.toArrow(), made.schema)
         table.coalesce(1).createOrReplaceTempView("differential_d")  # so that nothing has to be shuffled
+
+    def in_zone(self, name: str) -> None:
+        """Ask from now on in a time zone."""
+        self._zone = zone_of_setting(name)
 
     def ask(self, sql: str) -> Answer:
         """The answer as the wire would have it."""
@@ -119,12 +134,15 @@ class Headrace:
     def bound(self, sql: str) -> tuple[str, int] | Answer:
         """Spark's text, and how many columns there are; or why there is none."""
         try:
-            query = bind_query(parse_statement(sql), Known(lambda name: TABLES.get(name.name)))
+            query = bind_query(parse_statement(sql), self._known())
             return spark_text(query, _rename), len(query.names)
         except NotBound as unknown:
             return Answer(unknown=unknown.what)
         except HeadraceError as error:
             return Answer(error=error.sqlstate, message=error.message)
+
+    def _known(self) -> Known:
+        return Known(lambda name: TABLES.get(name.name), World(zone=self._zone))
 
     def ask_together(self, queries: Sequence[str]) -> list[Answer]:
         """The answers to several queries by one job, which takes as long as one of them; their rows in any order."""
@@ -149,7 +167,7 @@ class Headrace:
     def _run(self, text: str) -> Answer:
         try:
             frame = self._spark.sql(text)
-            return Answer(rendered(arrow(frame), [f.dataType.simpleString() for f in frame.schema.fields]))
+            return Answer(rendered(arrow(frame), [f.dataType.simpleString() for f in frame.schema.fields], self._zone))
         except Exception as error:
             found = translate(error)
             return Answer(error=found.sqlstate, message=found.message[:500])
@@ -180,10 +198,11 @@ def arrow(frame: Any) -> pa.Table:
     return pa.Table.from_batches(frame._collect_as_arrow(empty_list_if_zero_records=False))
 
 
-def rendered(table: pa.Table, kinds: Sequence[str]) -> list[tuple[str | None, ...]]:
+def rendered(table: pa.Table, kinds: Sequence[str], zone: Zone = UTC) -> list[tuple[str | None, ...]]:
     """The rows as texts, as the wire has them."""
     columns = [
-        [None if v is None else v.decode() for v in render_text(table.column(i), kind)] for i, kind in enumerate(kinds)
+        [None if v is None else v.decode() for v in render_text(table.column(i), kind, zone)]
+        for i, kind in enumerate(kinds)
     ]
     return list(zip(*columns, strict=True))
 
@@ -315,6 +334,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=500, help="expressions in a round")
+    parser.add_argument("--zone", help="the time zone to ask in; else one after the other")
     parser.add_argument("--only", choices=(*_ONE_SHOT, "views"))
     options = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -322,20 +342,28 @@ def main() -> None:
     tallies: dict[str, Counter[str]] = {kind: Counter() for kind in (*_ONE_SHOT, "views")}
     with postgres_server({"fsync": "off"}) as server:
         theirs, ours = Postgres(server.connect()), Headrace(spark)
+        zone = "UTC"
         searches: dict[str, tuple[Callable[..., list[tuple[str, str]]], int]] = {
             "expressions": (partial(search, ours, theirs), options.count),
             "queries": (partial(search_queries, ours, theirs), options.count // 10),
             "mutated": (partial(search_mutated, ours, theirs), options.count),
-            "views": (partial(search_views, spark, theirs), options.count // 100),
+            "views": (
+                lambda *given, **more: search_views(spark, theirs, *given, **more, zone=zone),
+                options.count // 100,
+            ),
         }
         chosen = [options.only] if options.only else list(searches)
+        zones = [options.zone] if options.zone else ZONES
         end, seed = time.monotonic() + options.minutes * 60, options.seed
         while time.monotonic() < end:
+            zone = zones[seed % len(zones)]
             for kind in chosen:
+                ours.in_zone(zone)
+                theirs.in_zone(zone)
                 compile_expressions(spark, seed % 4 == 0 or kind not in _ONE_SHOT)
                 look, count = searches[kind]
                 for expression, how in look(seed, count, tally=tallies[kind]):
-                    print(f"-- seed {seed}\n{expression}\n   {how}", flush=True)
+                    print(f"-- seed {seed} in {zone}\n{expression}\n   {how}", flush=True)
             seed += 1
             print(f"-- {', '.join(f'{tallies[kind].total()} {kind}' for kind in chosen)}", flush=True)
     for kind in chosen:

@@ -242,3 +242,11 @@ f4 IN (0.1, 0.2), f4 IN (0.5, i4), i4 IN (1, 2.5, i8), t IN ('one', 'two'), i4 I
 div(n, 2), div(-n, 0.01), div(i8, 3)
 -- spellings of intervals
 interval '04:05.5', interval '+13-1 week', interval '1 2:03', interval 'P1.5Y2M', interval 'P0001-02-03T04:05:06', interval '4:'
+nullif(j, '{}'), nullif(time '10:00', '11:00'), nullif(interval '1 mon', interval '1 day'), nullif(i4, i8), nullif(1::int2, 2)
+nullif(ts - timestamp '2020-01-01', interval '1 day'), nullif(date '2024-01-01', ts), nullif(ts, tz), nullif(n, 1.234)
+nullif(1, 2.5), nullif(f4, f8), nullif(i4, f8), nullif(n, f8), nullif('a', t)
+div(9223372036854775807, 1), div(i8, -1), div(n, 0.5)
+n IN (1, 2, 3.5), tz IN (date '2024-03-31', now())
+nullif(CASE WHEN b THEN iv ELSE iv END, interval '1 day')
+nullif(tm, '00:00')
+nullif('[1, 2.50, {"a": true}]', j)

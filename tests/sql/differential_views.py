@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from differential_meant import Answer, difference
 from differential_queries import Queries
 
+from headrace.common.zones import zone_of_setting
 from headrace.config import Settings
 from headrace.errors import HeadraceError
 
@@ -33,9 +34,9 @@ _CHANGES = (
 
 
 def search_views(
-    spark: Any, theirs: Postgres, seed: int, count: int, tally: Counter[str] | None = None
+    spark: Any, theirs: Postgres, seed: int, count: int, tally: Counter[str] | None = None, zone: str = "UTC"
 ) -> list[tuple[str, str]]:
-    """What differs among so many views over changing tables."""
+    """What differs among so many views over changing tables, of sessions in a time zone."""
     from headrace.session.database import connect
 
     tally = Counter() if tally is None else tally
@@ -44,7 +45,10 @@ def search_views(
     with connect(spark=spark, settings=settings) as database:
         for at in range(0, count, AT_ONCE):
             number = min(AT_ONCE, count - at)
-            found += _round(database.session(), theirs, seed * 1000 + at, number, tally)
+            theirs.in_zone(zone)
+            found += _round(
+                database.session({"timezone": zone_of_setting(zone).name}), theirs, seed * 1000 + at, number, tally
+            )
     return found
 
 
@@ -113,7 +117,7 @@ def _rows(session: Any, sql: str) -> Answer:
 
     try:
         (result,) = list(session.execute(sql))
-        return Answer(rendered(result.table(), [c.type for c in result.columns]))
+        return Answer(rendered(result.table(), [c.type for c in result.columns], session.zone))
     except HeadraceError as error:
         return Answer(error=error.sqlstate, message=error.message)
 

@@ -50,6 +50,22 @@ def test_random_expressions(sides: Any) -> None:
     assert differential.search(*sides, seed=1, count=QUICK) == []
 
 
+@pytest.fixture
+def elsewhere(sides: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Both in another time zone."""
+    for side in sides:
+        side.in_zone(request.param)
+    yield sides
+    for side in sides:
+        side.in_zone("UTC")
+
+
+@pytest.mark.parametrize("elsewhere", ["Europe/Berlin"], indirect=True)
+def test_random_expressions_in_a_time_zone(elsewhere: Any) -> None:
+    assert differential.search(*elsewhere, seed=2, count=QUICK // 2) == []
+    assert differential.search_queries(*elsewhere, seed=2, count=QUICK // 20) == []
+
+
 def test_random_queries(sides: Any) -> None:
     assert differential.search_queries(*sides, seed=1, count=QUICK // 5) == []
 
@@ -68,6 +84,14 @@ def test_many_mixed_queries(sides: Any) -> None:
 def test_many_random_queries(sides: Any) -> None:
     count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000")) // 10
     assert differential.search_queries(*sides, seed=random.randrange(2**31), count=count) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("elsewhere", differential.ZONES[1:], indirect=True)
+def test_many_random_expressions_in_a_time_zone(elsewhere: Any) -> None:
+    count = int(os.environ.get("HEADRACE_DIFFERENTIAL", "20000")) // 10
+    assert differential.search(*elsewhere, seed=random.randrange(2**31), count=count) == []
+    assert differential.search_queries(*elsewhere, seed=random.randrange(2**31), count=count // 10) == []
 
 
 @pytest.mark.soak

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace import sql as sql_package
+from headrace.common.zones import UTC
 from headrace.errors import HeadraceError, InvalidText, NotSupported, SyntaxFault
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
@@ -294,7 +295,7 @@ def test_bound_insert_is_literal() -> None:
     statement = parse_one("INSERT INTO t VALUES ($1, $2, $3)")
     bound = bind(statement, ["1", None, "{a,b}"], ["bigint", None, "array<string>"])
     assert isinstance(bound, st.Insert)
-    assert bound.literal_rows(["bigint", "date", "array<string>"]) == [[1, None, ["a", "b"]]]
+    assert bound.literal_rows(["bigint", "date", "array<string>"], UTC) == [[1, None, ["a", "b"]]]
 
 
 @pytest.mark.parametrize(

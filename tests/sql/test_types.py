@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
 
+from headrace.common import zones
 from headrace.common.columns import arrow_type
 from headrace.errors import (
     DatatypeMismatch,
@@ -117,7 +118,7 @@ def test_timestamps_read_back(value: dt.datetime) -> None:
 def rows(values: str, *types: str) -> list[list[object]] | None:
     statement = parse_one(f"INSERT INTO t VALUES {values}")
     assert isinstance(statement, Insert)
-    return statement.literal_rows(types)
+    return statement.literal_rows(types, zones.UTC)
 
 
 def test_literal_rows() -> None:

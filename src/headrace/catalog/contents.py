@@ -127,6 +127,13 @@ class TableContent(Content):
     """What an insert does whose key is there: `overwrite` or `ignore`."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Column -> the expression of its default."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """The zone of the session that has defined it, in which its defaults are computed; None for UTC."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would compute the defaults in UTC."""
+        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +196,13 @@ class MaterializedViewContent(PlannedContent):
 
     part: str | None = field(default=None, metadata=rare())
     """The name of the view that it is a hidden part of."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """In which its query is meant, whoever reads; None for UTC."""
+
+    @property
+    def version(self) -> int:
+        """Older programs would show its definition as one in UTC."""
+        return 6 if self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +213,13 @@ class SinkContent(PlannedContent):
 
     into: int | None = field(default=None, metadata=rare())
     """The id of the table that gets the changes; None for a connector."""
+    time_zone: str | None = field(default=None, metadata=rare(late=4))
+    """In which its query is meant; None for UTC."""
 
     @property
     def version(self) -> int:
         """Older programs would take a sink into a table for one of a connector."""
-        return 1 if self.into is None else 6
+        return 6 if self.into is not None or self.time_zone is not None else 1
 
 
 @dataclass(frozen=True, slots=True)

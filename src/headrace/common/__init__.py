@@ -16,4 +16,5 @@ shifts.py       functions of the current time that never fall, and when they rea
 span.py         intervals: months, days and microseconds
 texts.py        any value of a column as text, for messages and samples
 time_of_day.py  times of the day, from 00:00:00 to 24:00:00
+zones.py        time zones: names, offsets, and what clocks show
 """

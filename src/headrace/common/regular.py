@@ -65,7 +65,7 @@ _LONGEST, _DEEPEST = 10_000, 50
 """How long a pattern may be, and how deep its brackets: Java's frames grow with both."""
 
 
-TOO_LONG: Final = "the text is too long for a regular expression with alternatives in a loop"
+TOO_LONG: Final = "the text is too long for a regular expression with a loop over parts of several lengths"
 
 
 class Unlike(NotSupported):

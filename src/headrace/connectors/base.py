@@ -11,13 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors.declared import Declared
-from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR
+from headrace.connectors.declared import Declared, Option
+from headrace.connectors.options import COMMON_OPTIONS, ON_ERROR, OptionReader
 
 Offsets = dict[str, Any]
 """JSON: split id -> position (a number, or a small object that holds one). `{}` is before the first row."""
@@ -80,6 +80,27 @@ class ReadBatch:
     """A sample, the first ones of the batch."""
     error_count: int = 0
     """All errors of the batch."""
+
+
+OPTIONS: Final = Declared(
+    (
+        Option("on_error", "What becomes of a value that cannot be understood.", default="fail", choices=ON_ERROR),
+        Option("max_rows_per_epoch", "Most rows taken in at once.", "number", least=1),
+    )
+)
+"""Options that every source has besides those of its connector."""
+
+
+class CommonOptions(NamedTuple):
+    """The values of the options that every source has."""
+
+    on_error: str
+    max_rows: int | None
+
+
+def common_options(reader: OptionReader) -> CommonOptions:
+    """Those of a source. Raises `InvalidParameter`."""
+    return CommonOptions(*(option.read(reader) for option in OPTIONS.options))
 
 
 class Source(ABC):
@@ -194,9 +215,12 @@ __all__ = [
     "ON_ERROR",
     "Admission",
     "Binding",
+    "CommonOptions",
+    "OPTIONS",
     "Offsets",
     "ReadBatch",
     "ReadTask",
     "RowError",
     "Source",
+    "common_options",
 ]

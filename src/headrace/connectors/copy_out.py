@@ -39,8 +39,13 @@ _OF_FORMAT: Final = {
 }  # fmt: skip
 
 
+_FORMATS: Final = frozenset(("csv", "json", "parquet", "avro"))
+
+
 def check_of_format(format: str, options: Iterable[str]) -> None:
     """Raise `InvalidParameter` for an option that files of this format do not have."""
+    if format not in _FORMATS:
+        return  # whoever reads or writes it says which there are
     for name in options:
         if _OF_FORMAT.get(name, format) != format:
             raise InvalidParameter(f"option {name} is for {_OF_FORMAT[name]}, not for {format}")

@@ -19,7 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, range_tasks
+from headrace.connectors.base import (
+    Admission,
+    Binding,
+    Offsets,
+    ReadBatch,
+    ReadTask,
+    Source,
+    common_options,
+    range_tasks,
+)
 from headrace.connectors.datagen_fields import Field, make_fields
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit_rate
@@ -43,12 +52,11 @@ class DatagenSource(Source):
         super().__init__(options, columns)
         reader = OptionReader(options)
         reader.refuse_unknown(OPTIONS, "fields.")
-        reader.on_error()
+        self.max_rows = common_options(reader).max_rows
         if not columns:
             raise InvalidParameter("connector datagen needs declared columns")
         self.splits = reader.integer("splits", 1) or 1
         self.end = reader.integer("number_of_rows", 0)
-        self.max_rows = reader.integer("max_rows_per_epoch", 1)
         self.rate = self._rate(reader)
         self.fields: list[Field] = make_fields(reader, columns, reader.integer("seed") or 0)
 

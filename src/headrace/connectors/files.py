@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors import file_infer
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, kept_columns
+from headrace.connectors.base import (
+    Admission,
+    Binding,
+    Offsets,
+    ReadBatch,
+    ReadTask,
+    Source,
+    common_options,
+    kept_columns,
+)
 from headrace.connectors.file_formats import Piece, opened_parquet, read_piece
 from headrace.connectors.file_lines import advance, align
 from headrace.connectors.file_listing import (
@@ -50,8 +59,7 @@ class FileSource(Source):
         super().__init__(options, columns)
         found, reader = location(options), OptionReader(options)
         self.store, self.paths, self.format, self.text = found.store, found.paths, found.format, found.text
-        self.on_error = reader.on_error()
-        self.max_rows = reader.integer("max_rows_per_epoch", 1)
+        self.on_error, self.max_rows = common_options(reader)
         self.replay_by, self.pace = replay_options(options, self.columns)
         self._refresh_ms = found.refresh_ms
         self._listing: tuple[int, list[FileState]] | None = None

@@ -33,7 +33,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_type, split_top_level
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, kept_columns
+from headrace.connectors.base import (
+    Admission,
+    Binding,
+    Offsets,
+    ReadBatch,
+    ReadTask,
+    Source,
+    common_options,
+    kept_columns,
+)
 from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, Kind, Shape
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.pacing import admit_rate
@@ -87,11 +96,10 @@ class NexmarkSource(Source):
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         reader = _reader(options)
-        reader.on_error()
+        self.max_rows = common_options(reader).max_rows
         self.kind = _kind(reader)
         self.shape = _shape(reader)
         self.end = reader.integer("event_num", 0)
-        self.max_rows = reader.integer("max_rows_per_epoch", 1)
         self.rate = self._rate(reader)
         self._makers = [_maker(self.kind, column) for column in columns]
         self._time = next((c.name for c in columns if c.name.replace("_", "").lower() == "datetime"), None)

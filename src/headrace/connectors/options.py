@@ -13,6 +13,7 @@ COMMON_OPTIONS = ("connector", "on_error", "max_rows_per_epoch")
 
 _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)\s*")
+_WHOLE = re.compile(r"\s*-?\d{1,18}\s*", re.ASCII)
 _TRUE = frozenset(("true", "t", "yes", "on", "1"))
 _FALSE = frozenset(("false", "f", "no", "off", "0"))
 
@@ -107,10 +108,8 @@ class OptionReader:
         """A whole number of at least `least`, None if not given."""
         if name not in self.options:
             return None
-        try:
-            value = int(self.options[name])
-        except ValueError:
-            value = None
+        text = self.options[name]
+        value = int(text) if _WHOLE.fullmatch(text) else None
         if value is None or (least is not None and value < least):
             raise self._wrong(name, "a whole number" + (f" of at least {least}" if least is not None else ""))
         return value

@@ -186,7 +186,7 @@ class Committer:
                 commit.apply(core)
                 self._count(now)
                 for job in now.lane:
-                    job.retry_at_s = 0.0
+                    job.trouble = job.trouble.retry(0.0)
                 core.changed.advanced()
 
     def _finish(self, due: Sequence[EpochInFlight]) -> None:
@@ -220,7 +220,7 @@ class Committer:
         """Keep in memory, for decisions and for people, that an epoch is committed. The caller holds the lock."""
         core = self._core
         for job in now.lane:
-            if job.failed_total == now.failures[job.id]:
+            if job.trouble.failed_total == now.failures[job.id]:
                 self._recovered(job)
             job.metrics.epochs += 1
             core.totals.epochs += 1
@@ -277,7 +277,7 @@ class Committer:
     def _events(self, due: Sequence[EpochInFlight]) -> list[AddEvent]:
         edits: list[AddEvent] = []
         for job in due[0].lane:
-            if job.failures and job.failed_total == due[0].failures[job.id]:
+            if job.failures and job.trouble.failed_total == due[0].failures[job.id]:
                 text = f'job "{job.name}" has recovered after {job.failures} failed attempts'
                 edits.append(AddEvent("job_recovered", job.id, text))
         for ran in (ran for now in due for ran in now.results):
@@ -329,7 +329,7 @@ class Committer:
             core.history.committed(done, taken)
 
     def _recovered(self, job: Job) -> None:
-        job.failures, job.error, job.retry_at_s, job.progress = 0, None, 0.0, ""
+        job.trouble, job.progress = job.trouble.over(), ""
         if job.created:
             job.reading = None
         elif not job.joined:
@@ -347,9 +347,8 @@ class Committer:
         with core.changed:
             job.rounds = 0
             if not job.created:
-                job.error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
-                job.error_since_ms = core.clock.now_ms()
-                job.failed_total += 1
+                error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
+                job.trouble = job.trouble.failed(error, core.clock.now_ms(), attempt=False)
                 job.progress = text
             core.changed.notify_all()
 

@@ -477,7 +477,7 @@ class Coordinator:
             now_s, most_s = core.clock.monotonic_s(), settings.group_retry_max_ms / 1000
             paced = any(getattr(before, name) != getattr(settings, name) for name in _PACES)
             for job in core.jobs.values():
-                job.retry_at_s = min(job.retry_at_s, now_s + most_s)
+                job.trouble = job.trouble.retry(min(job.trouble.retry_at_s, now_s + most_s))
                 if paced:
                     job.not_before_s = job.commit_after_s = 0.0
         core.memory.resize(core.budget_bytes())
@@ -865,11 +865,11 @@ class Coordinator:
             out = core.jobs_below(j.id for j in core.jobs.values() if j.status == "creating")
             out |= core.held_up(j.id for j in core.jobs.values() if j.status in ("paused", "quarantined"))
             jobs = [j for j in core.jobs.values() if j.id not in out]
-            before = {j.id: j.failed_total for j in jobs}
+            before = {j.id: j.trouble.failed_total for j in jobs}
             stale = {j.id for j in jobs if j.busy}
             for job in jobs:
                 # A job that is failing is tried once more, at once.
-                job.forced, job.retry_at_s = epoch, 0.0
+                job.forced, job.trouble = epoch, job.trouble.retry(0.0)
             core.changed.notify_all()
 
             def waiting() -> list[Job]:
@@ -879,13 +879,13 @@ class Coordinator:
                 return [j for j in here if (newest(core.exact(j.id, known)) or 0) < epoch]
 
             def failed(left: list[Job]) -> list[Job]:
-                return [j for j in left if j.failed_total > before[j.id] and j.error is not None]
+                return [j for j in left if j.trouble.failed_total > before[j.id] and j.error is not None]
 
             def settled() -> bool:
                 left = waiting()
                 for job in [j for j in failed(left) if j.id in stale]:
                     stale.discard(job.id)
-                    before[job.id], job.retry_at_s = job.failed_total, 0.0
+                    before[job.id], job.trouble = job.trouble.failed_total, job.trouble.retry(0.0)
                     core.changed.notify_all()
                 # A failing job holds up only its group and those built on it; all others are waited for.
                 return core.stopping or {j.id for j in left} <= core.held_up(j.id for j in failed(left))
@@ -971,7 +971,7 @@ class Coordinator:
         core, m, reading = self._core, job.metrics, job.reading
         frontier, attempt = core.job_frontier(job), core.progress.of(job.attempt)
         now_s = core.clock.monotonic_s()
-        retry_s = max(0.0, job.retry_at_s - now_s) if job.failures else 0.0
+        retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
         held = next((j for j in core.lane_of(job) if j.error is not None and j is not job), None)
         return JobStatus(
             id=job.id,
@@ -987,7 +987,7 @@ class Coordinator:
             epochs=m.epochs,
             last_epoch_ms=m.last_epoch_ms,
             error=job.error,
-            error_since_ms=job.error_since_ms if job.error is not None else 0,
+            error_since_ms=job.trouble.since_ms if job.error is not None else 0,
             row_errors=m.row_errors,
             late_rows=m.late_rows,
             progress=job.progress or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),

@@ -131,16 +131,10 @@ class Job(JobState):
     plan: ViewPlan | None = None
     runner: Runner | None = None
     sources: dict[int, Source] = field(default_factory=dict)
-    failures: int = 0
-    """Failed attempts since the last one that succeeded."""
-    failed_total: int = 0
     row_limit: int = 0
     """Most input rows of its next epoch while memory or disk is short; 0 for no limit but the configured one."""
     read_stop: int = 0
     """The stop that a waiting read has asked for last; it takes the place of the one before."""
-    error: HeadraceError | None = None
-    error_since_ms: int = 0
-    retry_at_s: float = 0.0
     not_before_s: float = 0.0
     """When its next epoch may begin, by its cadence."""
     commit_after_s: float = 0.0
@@ -158,6 +152,11 @@ class Job(JobState):
     metrics: Metrics = field(default_factory=Metrics)
     growing: dict[int, int] = field(default_factory=dict)
     """Input -> bytes of its log that this job has not taken in, where that is more than its limit."""
+
+    @property
+    def error(self) -> HeadraceError | None:
+        """Why it does not get on."""
+        return self.trouble.error
 
     @property
     def shown_status(self) -> str:

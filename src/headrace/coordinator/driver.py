@@ -109,17 +109,15 @@ class Driver:
         with core.changed:
             self._fault = found
             for job in [] if self._left else self.lane():
-                job.error_since_ms = core.clock.now_ms() if job.error is None else job.error_since_ms
-                job.error = found
-                job.failed_total += 1
+                job.trouble = job.trouble.failed(found, job.trouble.began(core.clock.now_ms()), attempt=False)
             core.changed.notify_all()
 
     def _well(self, lane: list[Job]) -> None:
         """It has got on after a fault, to where it waits for input. The caller holds the lock."""
         fault, self._fault = self._fault, None
         for job in lane:
-            if fault is not None and job.error is fault:
-                job.error = None
+            if fault is not None:
+                job.trouble = job.trouble.without(fault)
 
     def lane(self) -> list[Job]:
         """The jobs that step together now. The caller holds the lock."""
@@ -255,9 +253,7 @@ class Driver:
             return
         job.progress = f'waiting for "{relation.name}"'
         if relation.error is not None and job.error is not relation.error:
-            job.error, job.error_since_ms = relation.error, relation.error_since_ms
-            job.failures += 1
-            job.failed_total += 1
+            job.trouble = job.trouble.failed(relation.error, relation.error_since_ms)
             self._core.changed.notify_all()
 
     def _delay_s(self, lane: list[Job], decision: Decision) -> float | None:
@@ -268,7 +264,7 @@ class Driver:
         ahead = ahead_of(now.epoch for now in self._commits.waiting)
         forced = any(j.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
         cadence_s = 0.0 if forced else max(j.not_before_s for j in lane) - now_s
-        delay_s = max(max(j.retry_at_s for j in lane) - now_s, cadence_s)
+        delay_s = max(max(j.trouble.retry_at_s for j in lane) - now_s, cadence_s)
         if delay_s <= 0 and self._stalled(lane):
             self._compact()
             return STALL_LOOK_S
@@ -367,7 +363,7 @@ class Driver:
             before = tuple(self._commits.waiting)
             epoch = open_epoch(lane, decision.target, [b.epoch for b in before])
             self._now = now = EpochInFlight(epoch, lane, core.clock.monotonic_s(), before=before)
-            now.failures = {j.id: j.failed_total for j in lane}
+            now.failures = {j.id: j.trouble.failed_total for j in lane}
             for part in epoch.parts:
                 pin = core.pins.pin({*part.job.upstreams, *core.bindings_for(part.job)}, part.committed or epoch.target)
                 now.holds.callback(core.pins.unpin, pin)
@@ -443,10 +439,7 @@ class Driver:
             core.check_fence()
         with core.changed:
             news = job.error is None or job.error.message != error.message
-            job.error_since_ms = core.clock.now_ms() if job.error is None else job.error_since_ms
-            job.error = error
-            job.failures += 1
-            job.failed_total += 1
+            job.trouble = job.trouble.failed(error, job.trouble.began(core.clock.now_ms()))
             if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
                 part = now.epoch.current if now is not None else None
                 allowed = max_rows(core, job) if part is None else step_rows(core, part)
@@ -457,7 +450,7 @@ class Driver:
             delay_ms = retry_delay_ms(
                 job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
             )
-            job.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
+            job.trouble = job.trouble.retry(core.clock.monotonic_s() + delay_ms / 1000)
             core.changed.notify_all()
         if news:
             text = f'job "{job.name}" failed at epoch {target}: {error.message}'

@@ -21,7 +21,7 @@ from headrace.coordinator.exact import (
     next_epoch_after,
     view_exact,
 )
-from headrace.coordinator.life import Life, Turn, step
+from headrace.coordinator.life import NO_TROUBLE, Life, Trouble, Turn, step
 from headrace.coordinator.steps import Position
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.errors import LogLost, UndefinedTable
@@ -119,8 +119,8 @@ class JobState:
     """An index that the system has made: the cadence of its group is that of the others."""
     joining: bool = False
     """It has caught up with its group: the group's next checkpoint is the first that it takes part in."""
-    failures: int = 0
-    """Failed attempts since the last one that succeeded."""
+    trouble: Trouble = NO_TROUBLE
+    """What keeps it from getting on."""
     whole: bool = False
     """Its next epoch is taken in at one go, whatever its size: a step of it failed."""
     delivers: bool = False
@@ -139,6 +139,11 @@ class JobState:
     version: int = 0
     """Counts the changes of its group: an attempt that began before one of them must not commit."""
     stopping: bool = False
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts since the last one that succeeded."""
+        return self.trouble.failures
 
     @property
     def life(self) -> Life:

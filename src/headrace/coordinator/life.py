@@ -1,4 +1,4 @@
-"""A job's life: which status it has, and what may make another one of it. Pure.
+"""A job's life: which status it has, and what may make another one of it; what keeps it from getting on. Pure.
 
 ```
  creating  --CAUGHT_UP-->  created        readable from now on
@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import Final, Literal
 
 from headrace.catalog.records import JobRecord, JobStatus
+from headrace.errors import HeadraceError
 
 Effect = Literal["job_created", "job_paused", "job_resumed", "job_quarantined"]
 """The kind of an event that the transaction adds to the history."""
@@ -92,6 +93,53 @@ def _status(life: Life, turn: Turn) -> JobStatus:
         case Turn.PLANNED:
             assert life.status == "quarantined", f"a job that is {life.status} needs no other plan"
     return life.running
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps a running job from getting on, and how it is tried again. Nothing of it is durable.
+
+    Each method gives what it is from then on.
+    """
+
+    error: HeadraceError | None = None
+    since_ms: int = 0
+    """Since when there has been an error, whichever it is."""
+    failures: int = 0
+    """Failed attempts since the last one that succeeded."""
+    failed_total: int = 0
+    """All that has failed since the server started: who waits for a job sees by it that it has failed anew."""
+    retry_at_s: float = 0.0
+    """Before this moment of the monotonic clock it is not tried again."""
+
+    def began(self, now_ms: int) -> int:
+        """Since when there is an error, if there is one now."""
+        return now_ms if self.error is None else self.since_ms
+
+    def told(self, error: HeadraceError, since_ms: int) -> Trouble:
+        """An error in the place of the one before, which is no failed attempt."""
+        return replace(self, error=error, since_ms=since_ms)
+
+    def failed(self, error: HeadraceError, since_ms: int, *, attempt: bool = True) -> Trouble:
+        """It has failed; with an attempt of its own unless `attempt` is false."""
+        failures, total = self.failures + attempt, self.failed_total + 1
+        return Trouble(error, since_ms, failures, total, self.retry_at_s)
+
+    def retry(self, at_s: float) -> Trouble:
+        """It is tried again at a moment; at 0, at once."""
+        return replace(self, retry_at_s=at_s)
+
+    def without(self, error: HeadraceError) -> Trouble:
+        """That error is over, if it is the present one."""
+        return replace(self, error=None) if self.error is error else self
+
+    def over(self) -> Trouble:
+        """An attempt has succeeded."""
+        return Trouble(failed_total=self.failed_total)
+
+
+NO_TROUBLE: Final = Trouble()
+"""It gets on."""
 
 
 def turned(record: JobRecord, turn: Turn) -> tuple[JobRecord, tuple[Effect, ...]]:

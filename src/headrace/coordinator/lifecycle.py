@@ -213,7 +213,8 @@ class Lifecycle:
             core.changed.notify_all()
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
-        job.error, job.error_since_ms = error, self._core.clock.now_ms()
+        with self._core.lock:
+            job.trouble = job.trouble.told(error, self._core.clock.now_ms())
         self._turn(job, Turn.UNPLANNABLE, f'{_kind(record)} "{record.name}" is quarantined: {error.message}')
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
@@ -563,7 +564,8 @@ class Lifecycle:
         with core.changed:
             moved = record.group != job.group
             job.status, job.options = record.status, dict(record.options)
-            job.retry_at_s = job.not_before_s = job.commit_after_s = 0.0
+            job.trouble = job.trouble.retry(0.0)
+            job.not_before_s = job.commit_after_s = 0.0
             if moved:
                 job.group, job.joined, job.joining = record.group, record.joined, False
                 job.version += 1

@@ -417,7 +417,7 @@ def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
 def _state_of(core: Core, job: Job) -> str:
     """What keeps a view, in one sentence."""
     if job.error is not None:
-        since = datetime.fromtimestamp(job.error_since_ms / 1000, UTC).isoformat(timespec="seconds")
+        since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
         verb = "quarantined" if job.status == "quarantined" else "failing"
         return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
     if job.status == "paused":

@@ -121,7 +121,7 @@ class Status:
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
             rows_out=sum(j.metrics.rows_out for j in jobs),
-            failures=max(j.failed_total for j in jobs),
+            failures=max(j.trouble.failed_total for j in jobs),
         )
 
     def epochs(self) -> list[RelationEpochs]:

@@ -128,7 +128,7 @@ def _of_attempt(progress: AttemptProgress | None) -> str:
 
 
 def _of_retry(core: Core, job: Job) -> str:
-    left_s = job.retry_at_s - core.clock.monotonic_s()
+    left_s = job.trouble.retry_at_s - core.clock.monotonic_s()
     if not job.failures or left_s <= 0:
         return ""
     return f"its retry in {left_s:.1f} s" + (f": {job.error.message}" if job.error is not None else "")

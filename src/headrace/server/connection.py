@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import structlog
 
+from headrace.common.zones import Zone
 from headrace.errors import HeadraceError, InvalidText, NotSupported, QueryCanceled
 from headrace.server import backend, frontend
 from headrace.server.backend import Report
@@ -42,6 +43,7 @@ from headrace.session.result import (
     ResultColumn,
     RowResult,
     SessionLike,
+    shown_zone,
 )
 from headrace.sql.types import spark_type_of_oid
 
@@ -289,7 +291,7 @@ class Connection:
 
     def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
         try:
-            rows = _rows_quickly(quickly, result)
+            rows = _rows_quickly(quickly, result, self._zone)
         except Exception as error:
             return self._failed_quickly(quickly.head, error)
         self._quickly = None
@@ -332,6 +334,7 @@ class Connection:
             portal.close()
         session, self.session = self.session, None
         if session is not None:
+            self._note("logout")
             try:
                 session.close()
             except Exception:
@@ -386,6 +389,7 @@ class Connection:
         if self.session is None and self._parameters:
             why = error.message if isinstance(error, HeadraceError) else type(error).__name__
             _log.warning("client turned away", user=self.user, client=self.wire.address, reason=why)
+            self._note("login_failed", sqlstate=getattr(error, "sqlstate", None), message=why)
         self._send(error_report(error, "FATAL" if fatal else "ERROR"))
         if fatal:
             self.closed = True
@@ -429,6 +433,8 @@ class Connection:
             return
         parameters = self._parameters
         self.session = self._make_session(parameters)
+        self.session.client = self.wire.address
+        self._note("login")
         self.session.find_portal = self._portal_cursor
         self.session.tell = self._tell
         self._send(backend.AuthenticationOk())
@@ -438,6 +444,15 @@ class Connection:
         self._send(backend.BackendKeyData(self._pid, self._secret))
         self._notices(self.session.greeting())
         self._ready()
+
+    def _note(self, event: str, **said: str | None) -> None:
+        """Tell the audit log of the client."""
+        known = self._parameters
+        self._gate.note(
+            event, user=self.user, client=self.wire.address or None, connection=self._pid,
+            database=known.get("database"), application=known.get("application_name"),
+            encrypted=None if not self.wire.encrypted else "yes", **said,
+        )  # fmt: skip
 
     def _report_parameters(self, parameters: Mapping[str, str]) -> None:
         for name, text in parameters.items():
@@ -498,7 +513,7 @@ class Connection:
             self._send(row_description(result.columns, formats))
             for batch in pieces(result):
                 rows += batch.num_rows
-                yield from self._rows(data_rows(batch, result.columns, formats))
+                yield from self._rows(data_rows(batch, result.columns, formats, self._zone))
         self._notices(result.notices[told:])
         self._complete(result.tag, rows)
 
@@ -576,7 +591,7 @@ class Connection:
         told, rows = len(result.notices), 0
         for batch in portal.read(max(max_rows, 0)) if result.columns is not None else ():
             rows += batch.num_rows
-            yield from self._rows(data_rows(batch, result.columns or (), portal.result_formats))
+            yield from self._rows(data_rows(batch, result.columns or (), portal.result_formats, self._zone))
         self._notices(result.notices[told:])
         if result.columns is not None and not portal.exhausted:
             self._send(backend.PORTAL_SUSPENDED)
@@ -615,7 +630,7 @@ class Connection:
     def _copy_out(self, result: Result) -> Iterator[bytes]:
         assert result.copy is not None
         columns, told, rows = result.columns or [], len(result.notices), 0
-        out = CopyOut(result.copy, columns)
+        out = CopyOut(result.copy, columns, self._zone)
         self._notices(result.notices)
         self._send(backend.CopyResponse("H", result.copy.form == "binary", len(columns)))
         yield from self._rows(_copy_data(out.head()))
@@ -675,6 +690,10 @@ class Connection:
         """
         self._inline = False
         return ELSEWHERE
+
+    @property
+    def _zone(self) -> Zone:
+        return shown_zone(self._require_session())
 
     def _require_session(self) -> SessionLike:
         if self.session is None:
@@ -780,7 +799,7 @@ def _close_script(results: Iterator[Result]) -> None:
             close()
 
 
-def _rows_quickly(quickly: _Quickly, result: Result) -> list[bytes]:
+def _rows_quickly(quickly: _Quickly, result: Result, zone: Zone) -> list[bytes]:
     """The messages with all rows of a result."""
     columns, formats = result.columns, quickly.result_formats
     if columns is None:
@@ -789,7 +808,7 @@ def _rows_quickly(quickly: _Quickly, result: Result) -> list[bytes]:
         only = quickly.statement.row(result.values, formats)
         if only is not None:
             return [only]
-    return [message for batch in pieces(result) for message in data_rows(batch, columns, formats)]
+    return [message for batch in pieces(result) for message in data_rows(batch, columns, formats, zone)]
 
 
 def _copy_data(rows: Iterable[bytes]) -> list[bytes]:

@@ -64,6 +64,7 @@ class _Texts:
 
     def __init__(self, sink: CopySink) -> None:
         self._columns = sink.columns
+        self._zone = sink.zone
         self._required = sink.required
         self._relation = sink.relation
         self._reader = TextReader(sink.format, [c.name for c in sink.columns])
@@ -87,7 +88,7 @@ class _Texts:
         wrong: tuple[int, int, BadValue] | None = None
         for number, (column, values) in enumerate(zip(self._columns, texts, strict=True)):
             try:
-                arrays.append(column_of(values, column.type))
+                arrays.append(column_of(values, column.type, self._zone))
             except BadValue as error:
                 wrong = min(wrong or (error.row, number, error), (error.row, number, error), key=lambda w: w[:2])
                 arrays.append(pa.nulls(0, arrow_type(column.type)))
@@ -100,7 +101,7 @@ class _Texts:
             raise self._bad(records, texts[number][row], row, number, found)
         for number, value in enumerate(records.partial):
             try:
-                column_of([value], self._columns[number].type)
+                column_of([value], self._columns[number].type, self._zone)
             except BadValue as error:
                 raise self._bad(records, value, len(records.rows), number, error) from None
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])

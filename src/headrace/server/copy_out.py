@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace.common.zones import UTC, Zone
 from headrace.server.binary import render_binary
 from headrace.server.copy_binary import SIGNATURE
 from headrace.session.result import ResultColumn
@@ -29,9 +30,10 @@ Encode = Callable[[bytes | None], bytes]
 class CopyOut:
     """Makes the rows of one COPY TO. What it gives are the contents of messages: one for each row."""
 
-    def __init__(self, form: CopyFormat, columns: Sequence[ResultColumn]) -> None:
+    def __init__(self, form: CopyFormat, columns: Sequence[ResultColumn], zone: Zone = UTC) -> None:
         self.form = form
         self._columns = columns
+        self._zone = zone
         self._head = _BINARY_HEAD if form.form == "binary" else b""
         """What goes in front of the first message."""
         if form.form == "csv":
@@ -54,7 +56,7 @@ class CopyOut:
         if self.form.form == "binary":
             return self._binary(batch)
         columns = [
-            [encode(value) for value in render_text(batch.column(i), column.type)]
+            [encode(value) for value in render_text(batch.column(i), column.type, self._zone)]
             for i, (column, encode) in enumerate(zip(self._columns, self._encoders))
         ]
         if not columns:

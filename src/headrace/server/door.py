@@ -11,6 +11,7 @@ from headrace.server.gate import Gate
 from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates
 from headrace.session.access import Rules, check_rules, is_loopback
+from headrace.session.audit import AuditLog
 from headrace.session.roles import Role
 
 _parse = lru_cache(maxsize=16)(Rules.parse)
@@ -34,8 +35,9 @@ def certificates_of(settings: Settings) -> Certificates | None:
 
 
 def gate_of(
-    settings: Callable[[], Settings], role: Callable[[str], Role | None], mock_key: bytes | None = None
-) -> Gate:
+    settings: Callable[[], Settings], role: Callable[[str], Role | None], mock_key: bytes | None = None,
+    audit: AuditLog | None = None,
+) -> Gate:  # fmt: skip
     """Rules and roles as of now; `settings` are asked again for each client. Raises `InvalidParameter`."""
     first = settings()
     check_rules(first.auth_rules, first)
@@ -46,7 +48,7 @@ def gate_of(
 
     return Gate(
         lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required", mock_key=mock_key,
-        guesses=Guesses(most_failures),
+        guesses=Guesses(most_failures), **({} if audit is None else {"note": audit.note}),
     )  # fmt: skip
 
 

@@ -43,14 +43,17 @@ class Gate:
         requires_tls: bool = False,
         mock_key: bytes | None = None,
         guesses: Guesses | None = None,
+        note: Callable[..., None] = lambda event, **said: None,
     ) -> None:
         """`role` finds one by its name. `mock_key` makes up salts for who does not exist; by default a new one.
-        Without `guesses` anybody may fail as often as they like."""
+        Without `guesses` anybody may fail as often as they like. `note` is told
+        who came and went."""
         self.rules = rules
         self.role = role
         self.requires_tls = requires_tls
         self.mock_key = mock_key or secrets.token_bytes(32)
         self.guesses = guesses or Guesses(lambda: 0)
+        self.note = note
 
     def login(self, user: str, database: str, wire: Wire) -> Login:
         """The login of a client. Raises `HeadraceError` (28000) for one that is turned away unheard."""

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from headrace.common.zones import UTC, Zone
 from headrace.server.backend import Field, RowDescription
 from headrace.server.binary import render_binary
 from headrace.session.result import ResultColumn
@@ -48,10 +49,12 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
-def data_rows(batch: pa.RecordBatch, columns: Sequence[ResultColumn], formats: Sequence[int]) -> list[bytes]:
-    """One encoded DataRow message for each row of the batch."""
+def data_rows(
+    batch: pa.RecordBatch, columns: Sequence[ResultColumn], formats: Sequence[int], zone: Zone = UTC
+) -> list[bytes]:
+    """One encoded DataRow message for each row of the batch; texts show moments in a time zone."""
     rendered = [
-        [_NULL if v is None else _LENGTH(len(v)) + v for v in _render(batch.column(i), column.type, form)]
+        [_NULL if v is None else _LENGTH(len(v)) + v for v in _render(batch.column(i), column.type, form, zone)]
         for i, (column, form) in enumerate(zip(columns, spread(formats, len(columns)), strict=True))
     ]
     if not rendered:
@@ -106,5 +109,5 @@ _BINARY_WRITERS: Final[Mapping[str, Writer]] = {
 }  # fmt: skip
 
 
-def _render(array: pa.Array, type: str, form: int) -> list[bytes | None]:
-    return render_binary(array, type) if form else render_text(array, type)
+def _render(array: pa.Array, type: str, form: int, zone: Zone) -> list[bytes | None]:
+    return render_binary(array, type) if form else render_text(array, type, zone)

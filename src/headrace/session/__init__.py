@@ -17,6 +17,7 @@ locating.py      errors in PostgreSQL's words, with their place in the text
 result.py        what a statement returns
 transactions.py  what a transaction has read and wants to write
 scripts.py       several statements in one text
+audit.py         who came, what was defined, granted and denied, in a file
 startup.py       settings that a client sends when it connects
 variables.py     settings of a session: SET and SHOW
 parameters.py    settings of the system: ALTER SYSTEM
@@ -32,6 +33,7 @@ texts.py         texts that differ in whole numbers only share a plan
 What names mean:
 
 names.py         relations of the catalog, system relations, views in place of their names
+defined.py       the time zones in which objects were defined
 leaves.py        relations as leaves of Spark queries
 functions.py     functions that users create
 parts.py         hidden views: the joins that a view was cut at

@@ -37,6 +37,7 @@ from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.planner import Planner
 from headrace.session import frames, functions
 from headrace.session.access import check_rules
+from headrace.session.audit import AuditLog
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, views
 from headrace.session.execution.kernels import KernelPlans
@@ -48,7 +49,7 @@ from headrace.session.names import Bound
 from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
-from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.result import Result, ResultColumn
 from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
 from headrace.session.startup import requested
@@ -155,6 +156,7 @@ class Database:
             settings = self.settings
             self.turns = Turns(settings.max_concurrent_queries)
             set_level(settings.log_level)
+            self.audit = None if settings.audit_log is None else AuditLog(settings.audit_log, self.now_ms)
             root, host = state_root(settings), LOOPBACK
             if spark is not None and is_remote(spark):
                 root, host = asking_for_proof(root), driver_host(spark)
@@ -270,10 +272,7 @@ class Database:
 
         Raises `UndefinedObject`, `InvalidParameter`, `NotSupported` for settings that cannot be had.
         """
-        settings, told = requested(parameters)
-        made = self.session(settings, user=parameters["user"])
-        made.greetings += [Notice(text, severity="WARNING") for text in told]
-        return made
+        return self.session(requested(parameters), user=parameters["user"])
 
     def sql(self, text: str) -> QueryResult:
         """Run a script in the database's own session; the result of its last statement, in memory."""
@@ -472,6 +471,8 @@ class Database:
         try:
             self.coordinator.stop()
         finally:
+            if self.audit is not None:
+                self.audit.close()
             self.catalog.close()
             spark = self.keeper.close()
             if self._start is not None and spark is None:

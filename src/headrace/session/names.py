@@ -11,6 +11,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import CONTENTS, Content, FunctionContent, IndexContent, SchemaContent, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
+from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.functions import routine_of
 from headrace.session.rights import Rights
@@ -61,6 +62,8 @@ class Names:
     """Whether the catalog is asked for each look-up if it still belongs to this process."""
     rights: Rights | None = None
     """Of whom what is read is checked; None where nobody asks for it."""
+    zone: Zone = UTC
+    """The time zone in which queries are bound, those of plain views in them included."""
 
     @property
     def schema(self) -> str:
@@ -120,7 +123,7 @@ class Names:
         """Look-up of the names in a view, with its search path and the rights of its owner."""
         path = view.content_as(ViewContent).search_path
         rights = None if self.rights is None else Rights.of(self.rights.state, view.owner)
-        return Names(self.catalog, path, rights=rights)
+        return Names(self.catalog, path, rights=rights, zone=self.zone)
 
     def _undefined(self, name: TableName) -> UndefinedTable:
         known = [label(o) for o in self.catalog.state.objects.values() if o.content.relation]
@@ -140,6 +143,7 @@ class Bound:
         """Whether the binder may translate it; views from before there was one keep the meaning that they had."""
         self._depth = depth
         self.catalog = names.catalog
+        self.zone = names.zone
         self.targets: dict[TableName, Target] = {n: names.target(n) for n in _sorted(query.tables())}
         self.functions = names.functions(sorted(query.functions()))
         self._inner: dict[int, Bound] = {}
@@ -201,7 +205,8 @@ class Bound:
 
         routines = {name: routine_of(record) for name, record in self.functions.items()}
         try:
-            return self.query.to_spark(rename, self.schema(), routines, typed=self._typed and not self._emulates())
+            typed = self._typed and not self._emulates()
+            return self.query.to_spark(rename, self.schema(), routines, typed=typed, zone=self.zone)
         except HeadraceError as error:
             if self._depth:
                 error.position = None  # it is one in the view's text
@@ -212,7 +217,7 @@ class Bound:
         """Whether the binder says what the query itself means, views in it aside."""
         if self._emulates() or self.query.offset is None:
             return False
-        self.query.bound(str, self.schema(), self._routines())
+        self.query.bound(str, self.schema(), self._routines(), self.zone)
         return True
 
     def _routines(self) -> tuple[Routine, ...]:
@@ -225,7 +230,7 @@ class Bound:
     def parameter_types(self, given: Sequence[str | None]) -> list[str | None]:
         """The Spark types of the query's parameters, as far as they are given or the binder finds them."""
         query = self.query
-        return parameter_types(query.text, self.schema(), query.world(self._routines()), given, query.change)
+        return parameter_types(query.text, self.schema(), query.world(self._routines(), self.zone), given, query.change)
 
     def _all(self) -> Iterator[Target]:
         for found in self.targets.values():

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from headrace.common.zones import Zone, zone_of_setting
 from headrace.errors import HeadraceError
 from headrace.session.named import Named
 from headrace.sql.copying import CopyFormat
@@ -47,6 +48,11 @@ class CopySink(Protocol):
     @property
     def columns(self) -> list[ResultColumn]:
         """The columns of the rows."""
+        ...
+
+    @property
+    def zone(self) -> Zone:
+        """The time zone in which texts of moments are read."""
         ...
 
     @property
@@ -121,6 +127,11 @@ class IdleLimit:
     """The error that tells the client why."""
 
 
+def shown_zone(session: SessionLike) -> Zone:
+    """The time zone in which a client is shown moments: the one that it has been told."""
+    return zone_of_setting(session.parameters.get("TimeZone", "UTC"))
+
+
 class Ready(Protocol):
     """A promise that something will be done; a `Future`, say."""
 
@@ -188,6 +199,8 @@ class SessionLike(Protocol):
 
     find_portal: Callable[[str], Any]
     """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
+    client: str
+    """The address of the client; the server says it."""
 
     @property
     def cursors(self) -> Named[Any]:

@@ -50,17 +50,20 @@ class Role:
     """Id of each role that it is a member of -> whether it may let others in."""
     defaults: tuple[DefaultGrant, ...] = ()
     """What is granted on what it makes."""
+    kept: RoleContent | None = field(default=None, repr=False, compare=False)
+    """What is stored of it, which may be more than this program knows; None if nothing is."""
 
     @classmethod
     def of(cls, record: ObjectRecord) -> Role:
         """Of what is stored. A role from before there were rights may do everything."""
         stored = record.content_as(RoleContent)
-        return cls(record.name, **{name: getattr(stored, name) for name in _ATTRIBUTES})
+        return cls(record.name, **{name: getattr(stored, name) for name in _ATTRIBUTES}, kept=stored)
 
     @property
     def content(self) -> RoleContent:
         """To be stored."""
-        return RoleContent(**{name: getattr(self, name) for name in _ATTRIBUTES})
+        attributes = {name: getattr(self, name) for name in _ATTRIBUTES}
+        return RoleContent(**attributes) if self.kept is None else replace(self.kept, **attributes)
 
     def at(self, now_ms: int) -> Role:
         """Without its password if that has ended."""
@@ -77,7 +80,7 @@ class Role:
             )
 
 
-_ATTRIBUTES: Final = tuple(f.name for f in fields(Role) if f.name != "name")
+_ATTRIBUTES: Final = tuple(f.name for f in fields(Role) if f.name not in ("name", "kept"))
 
 
 def record_of(state: CatalogState, name: str) -> ObjectRecord | None:

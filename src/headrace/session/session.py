@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from headrace.catalog.contents import MadeBy
 from headrace.catalog.edits import AddEvent
 from headrace.catalog.records import ObjectRecord
+from headrace.common.zones import Zone
 from headrace.errors import (
     HeadraceError,
     ObjectMissing,
@@ -25,6 +26,7 @@ from headrace.errors import (
 )
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
+from headrace.session.audit import audited, note_denied
 from headrace.session.engine import Jobs
 from headrace.session.execution import cursors
 from headrace.session.execution.cursors import OpenCursor
@@ -77,10 +79,12 @@ class Session:
         self.number: int = next(_numbers)
         self.began_ms = database.now_ms()
         self.variables = Variables(**{**defaults_of(database.settings), **(settings or {})})
-        self.greetings: list[Notice] = []
-        """Told when the client has connected, besides what every client is."""
         self.authenticated = self.user
         """The role that has connected, whatever it has become since."""
+        self.client = ""
+        """The address of the client that it is for; "" for the program itself."""
+        self.noted: BaseException | None = None
+        """The error that the audit log has last."""
         self._rights: Rights | None = None
         self._role_ids: dict[str, int] = {}
         """The ids that the roles had which the session has been."""
@@ -149,6 +153,11 @@ class Session:
         return self.variables.role
 
     @property
+    def zone(self) -> Zone:
+        """The time zone in which its statements read and show times."""
+        return self.variables.zone
+
+    @property
     def rights(self) -> Rights:
         """What the session may do now."""
         state, name = self.database.catalog.image, self.role
@@ -183,10 +192,10 @@ class Session:
         """What a client is told when it connects."""
         status = self.database.coordinator.standby()
         if status is None:
-            return self.greetings
+            return []
         where = f", which is at {status.address}" if status.address else ""
         text = f"this server is a standby of {status.owner}{where}; it has heard of that {status.staleness_ms} ms ago"
-        return [*self.greetings, Notice(text)]
+        return [Notice(text)]
 
     def idle_limit(self) -> IdleLimit | None:
         """How long the client may now ask for nothing."""
@@ -278,7 +287,7 @@ class Session:
         with self._request(), self._failing(statement):
             self.check()
             self._admit(statement)
-            with self._limited():
+            with self._limited(), audited(self, statement):
                 result = handler_of(statement).run(self, statement)
                 self.interrupts.durable |= statement.writes  # DDL stays done, too
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
@@ -373,7 +382,7 @@ class Session:
                 if planned is None:
                     return None
                 try:
-                    result = read(self, planned, values_of(texts, planned.plan.types))
+                    result = read(self, planned, values_of(texts, planned.plan.types, self.zone))
                 except ObjectMissing:
                     if not self.on_standby:
                         raise
@@ -454,6 +463,7 @@ class Session:
             found = QueryCanceled(reason)
         if statement is not None:
             found = located(found, statement)
+        note_denied(self, statement, found, error)
         if found is error:
             raise error
         raise found from error
@@ -503,7 +513,7 @@ class Session:
 
     def names(self, *, checked: bool = True) -> Names:
         """Look-up of names along the search path. Unchecked, for what finds out by itself if the catalog is lost."""
-        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights)
+        return Names(self.database.catalog, self.variables.search_path(), checked, self.rights, self.zone)
 
     def handler(self, statement: _S) -> Handler[_S]:
         """What there is to know of a statement: for those that hold another one."""

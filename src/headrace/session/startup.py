@@ -1,8 +1,7 @@
 """What a client asks for when it connects: the settings of its start-up packet, and those in that packet's `options`.
 
 They are the session's defaults, which `RESET` goes back to. What cannot be had ends the connection, as it does in
-PostgreSQL, but for the time zone: drivers send that of the machine they run on without anybody having asked for it, and
-read times correctly whichever the server has.
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from headrace.errors import HeadraceError, InvalidParameter, NotSupported
+from headrace.errors import HeadraceError, NotSupported
 from headrace.session.variables import accepted
 
 _OTHERS: Final = frozenset({"user", "database", "options", "replication"})
@@ -20,26 +19,15 @@ _OFF: Final = frozenset({"", "false", "off", "no", "0"})
 _WORD: Final = re.compile(r"(?:[^\s\\]|\\.)+", re.DOTALL)
 
 
-def requested(parameters: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The settings that a start-up packet asks for, by their names in lower case, and what the client is to be told.
+def requested(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a start-up packet asks for, by their names in lower case.
 
     Raises `UndefinedObject`, `InvalidParameter`, `NotSupported`.
     """
     if parameters.get("replication", "").lower() not in _OFF:
         raise NotSupported("there are no replication connections", hint="CREATE SUBSCRIPTION follows changes")
-    found: dict[str, str] = {}
-    told: list[str] = []
     given = [(n, v) for n, v in parameters.items() if n not in _OTHERS and not n.startswith("_pq_.")]
-    for name, text in (*_of_options(parameters.get("options", "")), *given):
-        try:
-            key, value = accepted(name, text)
-        except InvalidParameter as error:
-            if name.lower() != "timezone":
-                raise
-            told.append(f'the time zone is UTC, not "{text}": {error.hint}')
-        else:
-            found[key] = value
-    return found, told
+    return dict(accepted(name, text) for name, text in (*_of_options(parameters.get("options", "")), *given))
 
 
 def _of_options(text: str) -> Iterator[tuple[str, str]]:

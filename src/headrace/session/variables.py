@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import headrace
+from headrace.common.zones import Zone, zone_of_setting
 from headrace.config import Settings
 from headrace.connectors.job_options import is_group_name
 from headrace.errors import InvalidParameter, UndefinedObject
@@ -74,10 +75,8 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return check
 
 
-def _utc(text: str) -> str:
-    if text.strip().upper() not in ("UTC", "GMT", "ETC/UTC", "Z", "0", "+00", "+00:00", "ZULU", "UCT"):
-        raise ValueError("only UTC is supported; convert with AT TIME ZONE")
-    return "UTC"
+def _zone(text: str) -> str:
+    return zone_of_setting(text).name
 
 
 def _utf8(text: str) -> str:
@@ -129,7 +128,7 @@ VARIABLES: dict[str, Variable] = {
         Variable("client_encoding", "UTF8", "Encoding on the wire.", _utf8),
         Variable("DateStyle", "ISO, MDY", "Format of dates.", _iso),
         Variable("IntervalStyle", "postgres", "Format of intervals.", _one_of("postgres")),
-        Variable("TimeZone", "UTC", "Time zone of sessions.", _utc),
+        Variable("TimeZone", "UTC", "Zone in which times with a time zone are read and shown.", _zone),
         Variable("integer_datetimes", "on", "Times are integers.", fixed=True),
         Variable("standard_conforming_strings", "on", "Backslashes are ordinary in strings.", _one_of("on")),
         Variable("is_superuser", "on", "Whether the user may do everything.", fixed=True),
@@ -367,6 +366,11 @@ class Variables:
         """The name of the role whose rights the session has."""
         role = self.get("role")
         return self.get("session_authorization") if role == "none" else role
+
+    @property
+    def zone(self) -> Zone:
+        """The time zone of the session."""
+        return zone_of_setting(self.get("timezone"))
 
     def search_path(self) -> tuple[str, ...]:
         """The schemas of the search path; `"$user"` does not exist."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.common.zones import Zone
 from headrace.errors import NotSupported
 from headrace.server.client import PgClient, Reply, texts
-from headrace.session.result import Notice, Result, SessionLike
+from headrace.session.result import Notice, Result, SessionLike, shown_zone
 
 _RIGHT_ALIGNED_OIDS = frozenset((20, 21, 23, 26, 700, 701, 1700))
 
@@ -87,7 +88,7 @@ class EmbeddedLink:
             for result in self._session.execute(sql):
                 if result.copy is not None or result.sink is not None:
                     raise NotSupported("COPY is not for the shell", hint="Use psql, or a driver that copies.")
-                yield _outcome_of_result(result)
+                yield _outcome_of_result(result, shown_zone(self._session))
             finished = True
         except Exception:
             finished = True
@@ -108,20 +109,20 @@ def _outcome_of_reply(reply: Reply) -> Answer:
     return Answer(headings, map(texts, reply.rows), reply.tag, reply.notices)
 
 
-def _outcome_of_result(result: Result) -> Answer:
+def _outcome_of_result(result: Result, zone: Zone) -> Answer:
     from headrace.sql.types import pg_type
 
     if result.columns is None:
         return Answer(None, iter(()), result.tag, result.notices)
     headings = [Heading(c.name, pg_type(c.type).oid in _RIGHT_ALIGNED_OIDS) for c in result.columns]
-    return Answer(headings, _text_rows(result), result.tag, result.notices)
+    return Answer(headings, _text_rows(result, zone), result.tag, result.notices)
 
 
-def _text_rows(result: Result) -> Iterator[list[str | None]]:
+def _text_rows(result: Result, zone: Zone) -> Iterator[list[str | None]]:
     from headrace.sql.types import render_text
 
     columns = result.columns or []
     for batch in result.batches:
-        rendered = [render_text(batch.column(i), column.type) for i, column in enumerate(columns)]
+        rendered = [render_text(batch.column(i), column.type, zone) for i, column in enumerate(columns)]
         for row in zip(*rendered, strict=True):
             yield texts(row)

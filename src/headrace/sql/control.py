@@ -10,6 +10,7 @@ from headrace.sql import grants
 from headrace.sql import statements as st
 from headrace.sql.cursor import Cursor
 from headrace.sql.ddl import KINDS
+from headrace.sql.intervals import zone_of_interval
 from headrace.sql.starts import starts
 
 _LISTS = {
@@ -141,14 +142,26 @@ def set_variable(cursor: Cursor) -> st.Statement:
         if role is not None:
             return role
     if cursor.match("TIME", "ZONE"):
-        name = "timezone"
+        name, value = "timezone", _zone_value(cursor)
     else:
         name = setting_name(cursor)
         if not cursor.match("TO"):
             cursor.expect("=")
-    value = _setting_value(cursor)
+        value = _setting_value(cursor)
     cursor.expect_end()
     return st.SetVariable(name, value, local)
+
+
+def _zone_value(cursor: Cursor) -> str | None:
+    """Read what stands behind `SET TIME ZONE`."""
+    if cursor.match("LOCAL"):
+        return None
+    if not cursor.match("INTERVAL"):
+        return _setting_value(cursor)
+    text = cursor.string()
+    if cursor.match("HOUR") and cursor.match("TO"):
+        cursor.expect("MINUTE")
+    return zone_of_interval(text).name
 
 
 def _setting_value(cursor: Cursor) -> str | None:

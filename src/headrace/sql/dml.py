@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from headrace.common.zones import UTC, Zone
 from headrace.errors import NotSupported, SyntaxFault, UndefinedColumn
 from headrace.sql.binder.changes import Change
 from headrace.sql.datatypes import spark_type
@@ -59,24 +60,26 @@ class Rows:
         """The expressions of each row; None stands for `DEFAULT`."""
         return [[None if _is_default(cell) else cell.copy() for cell in _cells(row)] for row in self._tree.expressions]
 
-    def literals(self, column_types: Sequence[str]) -> list[list[object]] | None:
+    def literals(self, column_types: Sequence[str], zone: Zone) -> list[list[object]] | None:
         """See `Insert.literal_rows`."""
         rows: list[list[object]] = []
         try:
             for row in self._tree.expressions:
                 cells = _cells(row)
                 _check_width(len(cells), len(column_types))
-                rows.append([_stored(cell, kind) for cell, kind in zip(cells, column_types)])
+                rows.append([_stored(cell, kind, zone) for cell, kind in zip(cells, column_types)])
         except _NotLiteral:
             return None
         return rows
 
     def query(
-        self, column_types: Sequence[str], defaults: Sequence[str | None] | None = None, names: Sequence[str] = ()
+        self, column_types: Sequence[str], defaults: Sequence[str | None] | None = None, names: Sequence[str] = (),
+        zone: Zone = UTC,
     ) -> Query:  # fmt: skip
         """The rows as a query with columns `column1`, ...; each value is cast to its column's type.
 
-        `defaults` are the SQL texts that take the place of `DEFAULT`, `names` those of the columns.
+        `defaults` are the SQL texts that take the place of `DEFAULT`, declared in a time zone, `names` those of the
+        columns.
         """
         selects: list[exp.Expr] = []
         for row in self._tree.expressions:
@@ -90,7 +93,7 @@ class Rows:
         if not names:
             return Query(tree, self.text)
         texts = tuple((n, text) for n, text in zip(names, defaults or ()) if text is not None)
-        change = Change("values", self.text, tuple(names), tuple(column_types), texts)
+        change = Change("values", self.text, tuple(names), tuple(column_types), texts, zone)
         return Query(tree, self.text, self._offset, change=change)
 
     def _cell(self, cell: exp.Expr, at: int, defaults: Sequence[str | None] | None) -> exp.Expr:
@@ -116,27 +119,27 @@ def _is_default(node: exp.Expr) -> bool:
     return isinstance(node, exp.Var) and node.name.upper() == "DEFAULT"
 
 
-def _stored(node: exp.Expr, kind: str) -> object:
+def _stored(node: exp.Expr, kind: str, zone: Zone) -> object:
     if _is_default(node):
         return DEFAULT
-    return literal_value(node, kind)
+    return literal_value(node, kind, zone)
 
 
-def literal_value(node: exp.Expr, kind: str) -> Any:
-    """The value of a literal expression as a column of Spark type `kind` stores it.
+def literal_value(node: exp.Expr, kind: str, zone: Zone) -> Any:
+    """The value of a literal expression as a column of Spark type `kind` stores it, in a time zone.
 
     Raises a `DataError` or `DatatypeMismatch` where the value does not fit, `_NotLiteral` where it is no literal.
     """
     text = _unknown_text(node)
     if text is not None:
-        return parse_text(text, kind)
-    return assign(_value(node), kind)
+        return parse_text(text, kind, zone)
+    return assign(_value(node, zone), kind, zone)
 
 
-def literal_of(expression: Expression, kind: str) -> tuple[bool, Any]:
-    """Whether an expression is a literal, and its value as Spark type `kind`."""
+def literal_of(expression: Expression, kind: str, zone: Zone) -> tuple[bool, Any]:
+    """Whether an expression is a literal, and its value as Spark type `kind` in a time zone."""
     try:
-        return True, literal_value(expression.tree, kind)
+        return True, literal_value(expression.tree, kind, zone)
     except _NotLiteral:
         return False, None
 
@@ -152,10 +155,10 @@ def _unknown_text(node: exp.Expr) -> str | None:
     return None
 
 
-def _value(node: exp.Expr) -> Any:
+def _value(node: exp.Expr, zone: Zone) -> Any:
     """The value of a literal by its own type: int, Decimal, str, bool, None, list, tuple, bytes, date, datetime."""
     if isinstance(node, exp.Paren):
-        return _value(node.this)
+        return _value(node.this, zone)
     if isinstance(node, exp.Null):
         return None
     if isinstance(node, exp.Boolean):
@@ -163,32 +166,32 @@ def _value(node: exp.Expr) -> Any:
     if isinstance(node, exp.Literal) and not node.is_string:
         return int(node.this) if node.is_int else Decimal(node.this)
     if isinstance(node, exp.Neg):
-        inner = _value(node.this)
+        inner = _value(node.this, zone)
         if isinstance(inner, (int, float, Decimal)) and not isinstance(inner, bool):
             return -inner
         raise _NotLiteral
     if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
-        return _cast_value(node)
+        return _cast_value(node, zone)
     if isinstance(node, exp.Array):
-        return [_element(item) for item in node.expressions]
+        return [_element(item, zone) for item in node.expressions]
     if isinstance(node, exp.Anonymous) and node.name.lower() == "row":
-        return tuple(_element(item) for item in node.expressions)
+        return tuple(_element(item, zone) for item in node.expressions)
     text = _unknown_text(node)
     if text is None:
         raise _NotLiteral
     return text
 
 
-def _element(node: exp.Expr) -> Any:
+def _element(node: exp.Expr, zone: Zone) -> Any:
     text = _unknown_text(node)
-    return Untyped(text) if text is not None else _value(node)
+    return Untyped(text) if text is not None else _value(node, zone)
 
 
-def _cast_value(node: exp.Cast) -> Any:
+def _cast_value(node: exp.Cast, zone: Zone) -> Any:
     if node.to.this == exp.DType.INTERVAL:
         raise _NotLiteral
     kind = spark_type(node.to)
-    value = literal_value(node.this, kind)
+    value = literal_value(node.this, kind, zone)
     sizes = node.to.expressions
     if kind == "string" and isinstance(value, str) and sizes and sizes[0].name.isdigit():
         return value[: int(sizes[0].name)]
@@ -224,9 +227,9 @@ class Returning:
         """The list as a query over the table."""
         return self._query
 
-    def to_spark(self, rename: Rename, schema: Schema | None = None) -> str:
+    def to_spark(self, rename: Rename, schema: Schema, zone: Zone) -> str:
         """A `SELECT` of the list over the changed rows, which `rename` names in place of the table."""
-        return self._query.to_spark(rename, schema)
+        return self._query.to_spark(rename, schema, zone=zone)
 
 
 def _target(table: TableName, alias: str | None) -> exp.Table:
@@ -261,10 +264,13 @@ def _tokens(text: str) -> tuple[str, list[Any]]:
     return text, list(tokenize(text))
 
 
-def update_query(statement: Update, columns: Sequence[str], defaults: Mapping[str, str] | None = None) -> Query:
+def update_query(
+    statement: Update, columns: Sequence[str], defaults: Mapping[str, str] | None = None, zone: Zone = UTC
+) -> Query:
     """The rows an `UPDATE` changes: the old columns, then `__new_<column>` for each assignment.
 
-    `columns` are the table's; `defaults` are the SQL texts for `SET c = DEFAULT`. Raises `UndefinedColumn`.
+    `columns` are the table's; `defaults` are the SQL texts for `SET c = DEFAULT`, declared in a zone.
+    Raises `UndefinedColumn`.
     """
     extra: list[exp.Expr] = []
     for assignment in statement.assignments:
@@ -277,7 +283,7 @@ def update_query(statement: Update, columns: Sequence[str], defaults: Mapping[st
             value = parse_expression_tokens(text, tokenize(text)) if text else exp.Null()
         extra.append(exp.alias_(value, exp.to_identifier(f"__new_{assignment.column}", quoted=True)))
     texts = tuple(sorted((defaults or {}).items()))
-    change = Change("update", statement.parsed, tuple(columns), defaults=texts)
+    change = Change("update", statement.parsed, tuple(columns), defaults=texts, zone=zone)
     return _changed_rows(statement, columns, extra, change)
 
 

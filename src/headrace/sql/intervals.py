@@ -1,4 +1,4 @@
-"""Interval literals: PostgreSQL's spellings to months, days and microseconds, and to Spark's spelling.
+"""Interval literals: PostgreSQL's spellings to months, days and microseconds, to Spark's spelling, and to zones.
 
 What is accepted is what PostgreSQL 15 accepts with the default styles: parts with units in any order, each unit once;
 `[+-]hours:minutes[:seconds]`; years-months; and ISO 8601 with designators or in its alternative form.
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from headrace.errors import InvalidDatetime
+from headrace.common.zones import Zone, zone_at
+from headrace.errors import InvalidDatetime, InvalidParameter
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 _MICROS: Final = {"microsecond": 1, "millisecond": 1000, "second": _SECOND, "minute": _MINUTE, "hour": _HOUR}
@@ -33,6 +34,8 @@ _UNITS: Final = {
 _SIGNIFICANT: Final = 10
 """So many letters of a word count."""
 _MOST_PARTS: Final = 25
+_LONGEST: Final = 255
+"""Characters of a text; PostgreSQL has room for about as many."""
 _CLOCK: Final = frozenset(("hour", "minute", "second", "millisecond", "microsecond"))
 _SUBSECONDS: Final = frozenset(("second", "millisecond", "microsecond"))
 _DAYS_OF_MONTH: Final = 30
@@ -124,6 +127,8 @@ def parse_interval(text: str) -> tuple[int, int, int]:
     Raises `InvalidDatetime`: no interval (22007), a part out of its range (22015), all of it out of range (22008).
     """
     try:
+        if len(text) > _LONGEST:
+            raise _Wrong
         try:
             return _words(text)
         except _Wrong:
@@ -341,3 +346,14 @@ def spark_interval(text: str) -> str:
     hours, minute = divmod(minutes, 60)
     day, hour = divmod(hours, 24)
     return f"INTERVAL '{sign}{day} {hour:02d}:{minute:02d}:{second:02d}.{fraction:06d}' DAY TO SECOND"
+
+
+def zone_of_interval(text: str) -> Zone:
+    """The zone that is an interval ahead of UTC. Raises `InvalidParameter`, `InvalidDatetime`."""
+    months, days, micros = parse_interval(text)
+    if months or days or micros % 1_000_000:
+        raise InvalidParameter(f'interval time zone "{text}" must not include months or days')
+    try:
+        return zone_at(micros // 1_000_000)
+    except ValueError:
+        raise InvalidParameter(f'time zone "{text}" out of range') from None

@@ -9,6 +9,7 @@ from functools import cached_property
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError
 from headrace.sql.binder.changes import Change
 from headrace.sql.binder.way import bound_text
@@ -83,16 +84,16 @@ class Query:
 
     def to_spark(
         self, rename: Rename, schema: Schema | None = None, routines: Mapping[str, Routine] | None = None,
-        *, typed: bool = True,
+        *, typed: bool = True, zone: Zone = UTC,
     ) -> str:  # fmt: skip
-        """Its Spark SQL text, every relation replaced by `rename`'s text.
+        """Its Spark SQL text, every relation replaced by `rename`'s text, bound in a time zone.
 
         With `schema` (the columns of the relations it reads and their Spark types) the binder makes it, if `typed`
         allows it, and refuses what it does not know. The older translation is left what reads PostgreSQL's catalog,
         and what was defined before there was a binder.
         """
         if typed and schema is not None and self.offset is not None:
-            return self.bound(rename, schema, tuple((routines or {}).values()))
+            return self.bound(rename, schema, tuple((routines or {}).values()), zone)
         if self.refused is not None:
             raise self.refused
         tree = self._tree.copy()
@@ -106,15 +107,16 @@ class Query:
         change = replace(self.change, types=tuple(types))
         return Query(self._tree, self.text, self.offset, self.refused, change, self.session)
 
-    def world(self, routines: Sequence[Routine] = ()) -> World:
-        """What the query may name beside relations."""
-        return World(tuple(routines), self.session) if routines or self.session else NOTHING
+    def world(self, routines: Sequence[Routine] = (), zone: Zone = UTC) -> World:
+        """What the query may name beside relations, and the time zone that it is bound in."""
+        found = World(tuple(routines), self.session, zone)
+        return NOTHING if found == NOTHING else found
 
-    def bound(self, rename: Rename, schema: Schema, routines: Sequence[Routine] = ()) -> str:
+    def bound(self, rename: Rename, schema: Schema, routines: Sequence[Routine] = (), zone: Zone = UTC) -> str:
         """Spark's text by the binder, for a query that is what its text says."""
         try:
             text = self.text if self.change is None else self.change.text
-            return bound_text(text, schema, self.world(routines), rename, self.change)
+            return bound_text(text, schema, self.world(routines, zone), rename, self.change)
         except HeadraceError as error:
             if error.position is not None:
                 offset = self.offset or 0

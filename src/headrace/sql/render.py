@@ -22,6 +22,7 @@ from headrace.common.span import text_of as span_text
 from headrace.common.time_of_day import FIELD as TIME_FIELD
 from headrace.common.time_of_day import SPARK_TYPE as TIME
 from headrace.common.time_of_day import text_of as time_text
+from headrace.common.zones import UTC, Zone, offset_text
 
 UNCONSTRAINED_NUMERIC = "decimal(38,10)"
 """The Spark type of `numeric` without precision; its values are written without trailing zeros."""
@@ -29,16 +30,23 @@ UNCONSTRAINED_NUMERIC = "decimal(38,10)"
 _ARRAY_SPECIAL = set('{},"\\ \t\n\r\v\f')
 _RECORD_SPECIAL = set('(),"\\ \t\n\r\v\f')
 _EPOCH = dt.datetime(1970, 1, 1)
+_UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_QUARTER_US = 900_000_000
 
 
-def render_text(array: pa.Array, type: str) -> list[bytes | None]:
-    """Each value of a column of Spark type `type` as PostgreSQL writes it in text format; None for NULL."""
+def render_text(array: pa.Array, type: str, zone: Zone = UTC) -> list[bytes | None]:
+    """Each value of a column of Spark type `type` as PostgreSQL writes it in text format; None for NULL.
+
+    Moments are shown as the clocks of a zone show them.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
+    if type == "timestamp":
+        return list(_timestamptz_text(array, zone).cast(pa.binary()).to_pylist())
     fast = _FAST.get(type)
     if fast is not None:
         return list(fast(array).cast(pa.binary()).to_pylist())
-    render = _renderer(type)
+    render = renderer(type, zone)
     return [None if value is None else render(value).encode() for value in array.to_pylist()]
 
 
@@ -47,8 +55,37 @@ def _timestamp_text(array: pa.Array) -> pa.Array:
     return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
 
 
-def _timestamptz_text(array: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(_timestamp_text(array), pa.scalar("+00"), "")
+def _timestamptz_text(array: pa.Array, zone: Zone) -> pa.Array:
+    if zone.is_utc:
+        return pc.binary_join_element_wise(_timestamp_text(array), pa.scalar("+00"), "")
+    micros = array.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    offsets = _offsets(micros, zone)
+    local = pc.add(micros, pc.multiply(offsets, 1_000_000)).cast(pa.timestamp("us"))
+    named = pc.dictionary_encode(offsets)
+    texts = pa.array([offset_text(o) for o in named.dictionary.to_pylist()], pa.string())
+    return pc.binary_join_element_wise(_timestamp_text(local), texts.take(named.indices), "")
+
+
+def _offsets(micros: pa.Array, zone: Zone) -> pa.Array:
+    """Seconds that clocks are ahead of UTC: those of each quarter of an hour, which are looked up once.
+
+    Where clocks change within one, as they did in former times, each moment is looked up.
+    """
+    if zone.fixed_s is not None:
+        return pc.add(pc.multiply(micros, 0), zone.fixed_s)
+    found: dict[int, int | None] = {}
+    offsets = [None if value is None else _offset(found, value, zone) for value in micros.to_pylist()]
+    return pa.array(offsets, pa.int64())
+
+
+def _offset(found: dict[int, int | None], micros: int, zone: Zone) -> int:
+    quarter = micros // _QUARTER_US
+    if quarter not in found:
+        first, last = (zone.offset_s(_UTC_EPOCH + dt.timedelta(microseconds=at))
+                       for at in (quarter * _QUARTER_US, (quarter + 1) * _QUARTER_US - 1))  # fmt: skip
+        found[quarter] = first if first == last else None
+    offset = found[quarter]
+    return zone.offset_s(_UTC_EPOCH + dt.timedelta(microseconds=micros)) if offset is None else offset
 
 
 def _as_string(array: pa.Array) -> pa.Array:
@@ -63,7 +100,6 @@ _FAST: dict[str, Callable[[pa.Array], pa.Array]] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "date", "string"), _as_string),
     "boolean": lambda array: pc.if_else(array, "t", "f"),
     "timestamp_ntz": _timestamp_text,
-    "timestamp": _timestamptz_text,
     JSONB: _jsonb_text,
 }
 
@@ -103,13 +139,11 @@ def numeric_text(value: Decimal, type: str) -> str:
     return "0" if text == "-0" else text
 
 
-def timestamp_text(value: dt.datetime) -> str:
-    """A timestamp; the fraction has no trailing zeros, and a zoned one is given in UTC."""
-    zoned = value.tzinfo is not None
-    if zoned:
-        value = value.astimezone(dt.UTC).replace(tzinfo=None)
-    text = value.isoformat(sep=" ", timespec="microseconds").rstrip("0").rstrip(".")
-    return text + "+00" if zoned else text
+def timestamp_text(value: dt.datetime, zone: Zone = UTC) -> str:
+    """A timestamp; the fraction has no trailing zeros, and a moment is shown as the clocks of a zone show it."""
+    if value.tzinfo is not None:
+        return zone.text(value)
+    return value.isoformat(sep=" ", timespec="microseconds").rstrip("0").rstrip(".")
 
 
 def interval_text(value: dt.timedelta) -> str:
@@ -127,19 +161,21 @@ def interval_text(value: dt.timedelta) -> str:
     return f"{label} {text}" if clock else label
 
 
-def _renderer(type: str) -> Callable[[Any], str]:
+def renderer(type: str, zone: Zone) -> Callable[[Any], str]:
     """The function that writes one non-NULL value of `type`."""
+    if type == "timestamp":
+        return lambda value: timestamp_text(value, zone)
     if type in ("float", "double"):
         single = type == "float"
         return lambda value: float_text(value, single)
     if type.startswith("decimal"):
         return lambda value: numeric_text(value, type)
     if type.startswith("array<"):
-        return _array_renderer(type[len("array<") : -1])
+        return _array_renderer(type[len("array<") : -1], zone)
     if type.startswith("struct<") and type not in _SCALAR:
         inner = type[len("struct<") : -1]
         kinds = [tuple(split_top_level(part.strip(), ":")) for part in split_top_level(inner)] if inner else []
-        fields = [(name.strip("`"), _renderer(kind.strip())) for name, kind in kinds]
+        fields = [(name.strip("`"), renderer(kind.strip(), zone)) for name, kind in kinds]
         return lambda value: _record_text([None if value[n] is None else r(value[n]) for n, r in fields])
     if type.startswith("map<"):
         return _map_text
@@ -154,7 +190,6 @@ _SCALAR: dict[str, Callable[[Any], str]] = {
     "boolean": lambda value: "t" if value else "f",
     "binary": lambda value: "\\x" + value.hex(),
     "date": lambda value: value.isoformat(),
-    "timestamp": timestamp_text,
     "timestamp_ntz": timestamp_text,
     JSONB: lambda value: str(value[JSONB_TEXT]),
     TIME: lambda value: time_text(value[TIME_FIELD]),
@@ -162,8 +197,8 @@ _SCALAR: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _array_renderer(element_type: str) -> Callable[[Any], str]:
-    render, nested = _renderer(element_type), element_type.startswith("array<")
+def _array_renderer(element_type: str, zone: Zone) -> Callable[[Any], str]:
+    render, nested = renderer(element_type, zone), element_type.startswith("array<")
 
     def array_text(values: list[Any]) -> str:
         parts = ["NULL" if v is None else render(v) if nested else _array_element(render(v)) for v in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -99,14 +99,14 @@ def _option(cursor: Cursor) -> tuple[str, Any] | None:
     return "password", None if cursor.match("NULL") else cursor.string()
 
 
-def _moment(text: str) -> int | None:
+def _moment(text: str) -> datetime | None:
+    """A time; without an offset it is one of the session's zone."""
     if text == "infinity":
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidDatetime(f'invalid input syntax for type timestamp with time zone: "{text}"') from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _shown(name: str, options: dict[str, Any]) -> str:

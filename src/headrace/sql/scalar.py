@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from sqlglot import exp
 
+from headrace.common.zones import Zone
 from headrace.errors import HeadraceError, NumericOutOfRange
 from headrace.sql.datatypes import spark_type
 from headrace.sql.types import pg_type_text
@@ -58,11 +59,16 @@ class Scope:
     """The columns and parameters that expressions may name; parameters whose type is open get it from their context."""
 
     def __init__(
-        self, columns: Mapping[str, tuple[int, str]], types: list[str | None], qualifiers: Sequence[str] = ()
+        self, columns: Mapping[str, tuple[int, str]], types: list[str | None], zone: Zone,
+        qualifiers: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`columns` are positions in the row and types by name, `qualifiers` the names of the one relation."""
+        """`columns` are positions in the row and types by name, `qualifiers` the names of the one relation.
+
+        Literals are read in the time zone.
+        """
         self._columns = columns
         self._qualifiers = ("", *qualifiers)
+        self._zone = zone
         self.types = types
 
     def compile(self, node: exp.Expr) -> Scalar:
@@ -204,7 +210,7 @@ class Scope:
                 raise NotScalar
             self.types[found.parameter] = kind
             return Scalar(kind, found.run, None, None, True)
-        value = None if found.text is None else parse_text(found.text, kind)
+        value = None if found.text is None else parse_text(found.text, kind, self._zone)
         return Scalar(kind, lambda *_: value, None, None, True)
 
 
@@ -225,9 +231,12 @@ def stored(found: Scalar, kind: str) -> Run:
     raise NotScalar
 
 
-def values_of(texts: Sequence[str | None], types: Sequence[str | None]) -> list[Any]:
-    """Parameters as values of their types. Raises `InvalidText` and other `DataError`s for text that is none."""
-    return [None if text is None else parse_text(text, kind or "string") for text, kind in zip(texts, types)]
+def values_of(texts: Sequence[str | None], types: Sequence[str | None], zone: Zone) -> list[Any]:
+    """Parameters as values of their types, moments read in a time zone.
+
+    Raises `InvalidText` and other `DataError`s for text that is none.
+    """
+    return [None if text is None else parse_text(text, kind or "string", zone) for text, kind in zip(texts, types)]
 
 
 def _literal(node: exp.Expr) -> Scalar | None:

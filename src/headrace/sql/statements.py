@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
+    from headrace.common.zones import Zone
     from headrace.sql.copying import CopyFormat
     from headrace.sql.dml import Assignment, Returning, Rows
     from headrace.sql.query import Expression, Query
@@ -384,12 +385,12 @@ class Insert(Statement, writes=True, preparable=True):
     returning: Returning | None = None
     on_conflict: str | None = None
 
-    def literal_rows(self, column_types: Sequence[str]) -> list[list[object]] | None:
+    def literal_rows(self, column_types: Sequence[str], zone: Zone) -> list[list[object]] | None:
         """The rows as Python values that fit Arrow arrays of the Spark types given, or None if one is no literal.
 
         `DEFAULT` appears as `headrace.sql.dml.DEFAULT`. Raises a `DataError` for a value its column cannot hold.
         """
-        return self.rows.literals(column_types) if self.rows is not None else None
+        return self.rows.literals(column_types, zone) if self.rows is not None else None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.common.columns import arrow_type
+from headrace.common.zones import UTC, Zone
 from headrace.errors import HeadraceError
 from headrace.sql.values import parse_text
 
@@ -34,12 +35,12 @@ class BadValue(Exception):
         self.error = error
 
 
-def column_of(texts: Sequence[str | None], type: str) -> pa.Array:
-    """The values of Spark type `type` that texts spell. Raises `BadValue`."""
+def column_of(texts: Sequence[str | None], type: str, zone: Zone = UTC) -> pa.Array:
+    """The values of Spark type `type` that texts spell, moments read in a zone. Raises `BadValue`."""
     if type == "string":
         return pa.array(texts, pa.string())
-    plain = _quickly(texts, type)
-    return _one_by_one(texts, type) if plain is None else plain
+    plain = _quickly(texts, type) if zone.is_utc or type != "timestamp" else None
+    return _one_by_one(texts, type, zone) if plain is None else plain
 
 
 def _quickly(texts: Sequence[str | None], type: str) -> pa.Array | None:
@@ -69,11 +70,11 @@ def _decimal_pattern(type: str) -> str:
     return rf"^-?[0-9]{{1,{max(precision - scale, 1)}}}{fraction}$"
 
 
-def _one_by_one(texts: Sequence[str | None], type: str) -> pa.Array:
+def _one_by_one(texts: Sequence[str | None], type: str, zone: Zone) -> pa.Array:
     values = []
     for row, text in enumerate(texts):
         try:
-            values.append(None if text is None else parse_text(text, type))
+            values.append(None if text is None else parse_text(text, type, zone))
         except HeadraceError as error:
             raise BadValue(row, error) from None
     return pa.array(values, arrow_type(type))

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.common import span, time_of_day
 from headrace.common.columns import split_top_level
 from headrace.common.jsonb import document
+from headrace.common.zones import UTC, Zone
 from headrace.errors import DatatypeMismatch, HeadraceError, InvalidDatetime, InvalidText, NumericOutOfRange
 from headrace.sql.intervals import parse_interval
 from headrace.sql.types import pg_type_text
@@ -36,8 +37,8 @@ def _invalid(text: str, type: str) -> InvalidText:
     return InvalidText(f'invalid input syntax for type {pg_type_text(type)}: "{text}"')
 
 
-def parse_text(text: str, type: str) -> Any:
-    """The value of Spark type `type` that `text` spells.
+def parse_text(text: str, type: str, zone: Zone = UTC) -> Any:
+    """The value of Spark type `type` that `text` spells; a moment without an offset is one of the zone.
 
     Raises `InvalidText`, `InvalidDatetime` or `NumericOutOfRange`.
     """
@@ -46,7 +47,9 @@ def parse_text(text: str, type: str) -> Any:
     if type.startswith("decimal"):
         return _decimal(text, type)
     if type.startswith("array<"):
-        return _array(text, type)
+        return _array(text, type, zone)
+    if type == "timestamp":
+        return _timestamp(text, type, zone)
     if type == document.SPARK_TYPE:
         return _jsonb(text, type)
     if type == time_of_day.SPARK_TYPE:
@@ -178,23 +181,25 @@ def _offset(zone: str | None) -> dt.timedelta | None:
     return -size if zone[0] == "-" else size
 
 
-def _timestamp(text: str, type: str) -> dt.datetime:
+def _timestamp(text: str, type: str, zone: Zone) -> dt.datetime:
     moment, offset = _moment(text, type)
+    if offset is None and text.strip().lower() == "epoch":
+        offset = dt.timedelta(0)
     try:
-        return (moment - (offset or dt.timedelta(0))).replace(tzinfo=dt.UTC)
+        return zone.moment(moment) if offset is None else (moment - offset).replace(tzinfo=dt.UTC)
     except OverflowError:
         raise InvalidDatetime(f'date/time field value out of range: "{text}"') from None
 
 
-def _array(text: str, type: str) -> list[Any]:
+def _array(text: str, type: str, zone: Zone) -> list[Any]:
     body = text.strip(_SPACE)
-    items, at = _array_items(body, 0, type, type[len("array<") : -1])
+    items, at = _array_items(body, 0, type, type[len("array<") : -1], zone)
     if at != len(body):
         raise InvalidText(f'malformed array literal: "{text}"')
     return items
 
 
-def _array_items(text: str, at: int, type: str, element: str) -> tuple[list[Any], int]:
+def _array_items(text: str, at: int, type: str, element: str, zone: Zone) -> tuple[list[Any], int]:
     """The elements of the array literal that opens at `at`, and the offset after its closing brace."""
     malformed = InvalidText(f'malformed array literal: "{text}"')
     if text[at : at + 1] != "{":
@@ -208,13 +213,13 @@ def _array_items(text: str, at: int, type: str, element: str) -> tuple[list[Any]
     while True:
         if element.startswith("array<") and text[at:].lstrip(_SPACE).startswith("{"):
             at += len(text[at:]) - len(text[at:].lstrip(_SPACE))
-            value, at = _array_items(text, at, type, element[len("array<") : -1])
+            value, at = _array_items(text, at, type, element[len("array<") : -1], zone)
         else:
             match = token.match(text, at)
             if not match or (match[1] is None and not match[2].strip(_SPACE)):
                 raise malformed
             raw = re.sub(r"\\(.)", r"\1", match[1]) if match[1] is not None else match[2].strip(_SPACE)
-            value = None if match[1] is None and raw.upper() == "NULL" else parse_text(raw, element)
+            value = None if match[1] is None and raw.upper() == "NULL" else parse_text(raw, element, zone)
             at = match.end()
         items.append(value)
         if text[at : at + 1] == "}":
@@ -231,44 +236,43 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "binary": _binary,
     "date": lambda text, type: _moment(text, type)[0].date(),
     "timestamp_ntz": lambda text, type: _moment(text, type)[0],
-    "timestamp": _timestamp,
 }
 
 
-def assign(value: Any, type: str) -> Any:
-    """Store an already typed value in a column of Spark type `type`, as PostgreSQL's assignment casts do.
+def assign(value: Any, type: str, zone: Zone = UTC) -> Any:
+    """Store an already typed value in a column of Spark type `type`, as PostgreSQL's assignment casts do in a zone.
 
     Raises `DatatypeMismatch` where there is no such cast, `NumericOutOfRange` where the value does not fit.
     """
     if value is None:
         return None
     try:
-        return _assign(value, type)
+        return _assign(value, type, zone)
     except HeadraceError:
         raise
     except (ValueError, TypeError, ArithmeticError):
         raise DatatypeMismatch(f"{value!r} cannot be stored as {pg_type_text(type)}") from None
 
 
-def _assign(value: Any, type: str) -> Any:
+def _assign(value: Any, type: str, zone: Zone) -> Any:
     if isinstance(value, Untyped):
-        return parse_text(str(value), type)
+        return parse_text(str(value), type, zone)
     if isinstance(value, list) and type.startswith("array<"):
-        return [assign(item, type[len("array<") : -1]) for item in value]
+        return [assign(item, type[len("array<") : -1], zone) for item in value]
     if isinstance(value, dict) and type in (document.SPARK_TYPE, span.SPARK_TYPE, time_of_day.SPARK_TYPE):
         return value
     if isinstance(value, tuple) and type.startswith("struct<"):
         kinds = [tuple(split_top_level(p.strip(), ":")) for p in split_top_level(type[len("struct<") : -1])]
-        return {name.strip("`"): assign(v, kind) for v, (name, kind) in zip(value, kinds, strict=True)}
+        return {name.strip("`"): assign(v, kind, zone) for v, (name, kind) in zip(value, kinds, strict=True)}
     if type == "string" and not isinstance(value, (list, tuple, bytes)):
-        return to_text(value)
+        return to_text(value, zone)
     if isinstance(value, bool):
         if type != "boolean":
             raise DatatypeMismatch(f"a boolean cannot be stored as {pg_type_text(type)}")
         return value
     if isinstance(value, (int, float, Decimal)):
         return _assign_number(value, type)
-    return _assign_moment(value, type)
+    return _assign_moment(value, type, zone)
 
 
 def _assign_number(value: int | float | Decimal, type: str) -> Any:
@@ -283,20 +287,27 @@ def _assign_number(value: int | float | Decimal, type: str) -> Any:
     raise DatatypeMismatch(f"a number cannot be stored as {pg_type_text(type)}")
 
 
-def _assign_moment(value: Any, type: str) -> Any:
+def _assign_moment(value: Any, type: str, zone: Zone) -> Any:
     if isinstance(value, bytes) and type == "binary":
         return value
     if isinstance(value, dt.date) and type in ("date", "timestamp", "timestamp_ntz"):
         moment = value if isinstance(value, dt.datetime) else dt.datetime(value.year, value.month, value.day)
         if type == "timestamp":
-            return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-        moment = moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo else moment
+            return moment if moment.tzinfo else zone.moment(moment)
+        moment = zone.local(moment) if moment.tzinfo else moment
         return moment.date() if type == "date" else moment
     raise DatatypeMismatch(f"{value!r} cannot be stored as {pg_type_text(type)}")
 
 
-def to_text(value: Any) -> str:
-    """A scalar as a cast to text writes it."""
+def to_array_text(values: list[Any], type: str) -> str:
+    """An array of moments as a literal that means the same in any zone."""
+    from headrace.sql.render import renderer
+
+    return renderer(type, UTC)(values)
+
+
+def to_text(value: Any, zone: Zone = UTC) -> str:
+    """A scalar as a cast to text writes it in a zone."""
     from headrace.sql.render import float_text, timestamp_text
 
     if isinstance(value, dict) and document.TEXT in value:
@@ -310,5 +321,5 @@ def to_text(value: Any) -> str:
     if isinstance(value, float):
         return float_text(value)
     if isinstance(value, dt.datetime):
-        return timestamp_text(value)
+        return timestamp_text(value, zone)
     return format(value, "f") if isinstance(value, Decimal) else str(value)

@@ -4,6 +4,7 @@ import java.math.BigDecimal;
 import java.sql.*;
 import java.time.LocalDateTime;
 import java.time.OffsetDateTime;
+import java.util.TimeZone;
 
 public class Client {
     interface Step { Object run() throws Exception; }
@@ -189,10 +190,42 @@ public class Client {
         c.close();
     }
 
+    /** The driver asks for the zone of its machine, and takes times in it. */
+    static void zones(String port, String id, String shown, String wanted) throws Exception {
+        TimeZone before = TimeZone.getDefault();
+        TimeZone.setDefault(TimeZone.getTimeZone(id));
+        try {
+            Connection c = connect(port, "");
+            Statement s = c.createStatement();
+            step(id, shown + " " + wanted, () -> {
+                s.execute("DROP TABLE IF EXISTS jz");
+                s.execute("CREATE TABLE jz (id int PRIMARY KEY, tz timestamptz, ts timestamp)");
+                PreparedStatement p = c.prepareStatement("INSERT INTO jz VALUES (1, ?, ?)");
+                p.setTimestamp(1, Timestamp.valueOf("2024-07-01 14:00:00"));
+                p.setTimestamp(2, Timestamp.valueOf("2024-07-01 14:00:00"));
+                p.executeUpdate();
+                ResultSet r = s.executeQuery("SHOW timezone");
+                r.next();
+                String found = r.getString(1);
+                r = s.executeQuery("SELECT tz, tz::text, ts, tz = '2024-07-01 14:00' FROM jz");
+                r.next();
+                found += " " + r.getTimestamp(1) + " " + r.getString(2) + " " + r.getTimestamp(3) + " " + r.getString(4);
+                return found + " " + r.getObject(1, OffsetDateTime.class).toInstant();
+            });
+            c.close();
+        } finally {
+            TimeZone.setDefault(before);
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         queries(arguments[0], "");
         queries(arguments[0], "?preferQueryMode=simple");
         queries(arguments[0], "?reWriteBatchedInserts=true&prepareThreshold=1");
         metadata(arguments[0]);
+        zones(arguments[0], "Europe/Berlin", "Europe/Berlin",
+            "2024-07-01 14:00:00.0 2024-07-01 14:00:00+02 2024-07-01 14:00:00.0 t 2024-07-01T12:00:00Z");
+        zones(arguments[0], "GMT+02:00", "GMT-02:00",
+            "2024-07-01 14:00:00.0 2024-07-01 14:00:00+02 2024-07-01 14:00:00.0 t 2024-07-01T12:00:00Z");
     }
 }

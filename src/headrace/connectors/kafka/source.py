@@ -14,7 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.common.columns import Column
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, Source, range_tasks
+from headrace.connectors.base import (
+    Admission,
+    Binding,
+    Offsets,
+    ReadBatch,
+    ReadTask,
+    Source,
+    common_options,
+    range_tasks,
+)
 from headrace.connectors.declared import needed_module
 from headrace.connectors.kafka.avro import columns_of, row_of_change
 from headrace.connectors.kafka.options import (
@@ -70,7 +79,7 @@ class KafkaSource(Source):
         plain = {name: value for name, value in options.items() if not name.startswith("include.")}
         values = SOURCE.read(plain, COMMON_OPTIONS)
         self._reader = OptionReader(options)
-        self._max_rows = self._reader.integer("max_rows_per_epoch", 1)
+        self._on_error, self._max_rows = common_options(self._reader)
         self._topic: str = values["topic"]
         self._mode: str = values["scan.startup.mode"]
         self._at_ms: int | None = values["scan.startup.timestamp.millis"]
@@ -82,7 +91,6 @@ class KafkaSource(Source):
         self._config = properties(SOURCE, options)
         check_encode(options, values["encode"])
         self._shape = Shape.of(self._topic, values["format"], values["encode"], columns, options)
-        self._on_error = self._reader.on_error()
         self._by_key = {"include.operation", "include.position"} <= set(options)  # as a table by key asks for them
         self._admin: Any = None
 

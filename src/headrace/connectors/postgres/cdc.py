@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.common.identifiers import quoted_name
-from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, RowError, Source
+from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, ReadTask, RowError, Source, common_options
 from headrace.connectors.declared import needed_module
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import Parsed, apply_policy, sample
@@ -83,8 +83,7 @@ class PostgresCdcSource(Source):
         self._server = cdc_server(values)
         self._schema_name, self._table = values["schema.name"], values["table.name"]
         self._slot, self._publication = values["slot.name"], values["publication.name"]
-        reader = OptionReader(options)
-        self._on_error, self._max_rows = reader.on_error(), reader.integer("max_rows_per_epoch", 1)
+        self._on_error, self._max_rows = common_options(OptionReader(options))
         self._beside = {options.get("include.operation"), options.get("include.position")}
         self._operation = options.get("include.operation")
         self._own = [c for c in self.columns if c.name not in self._beside]

@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.epoch import epoch_ms, from_unix_ms
+from headrace.common.zones import Zone
 from headrace.errors import InvalidParameter, NotSupported
 from headrace.session.names import Bound
 from headrace.sql.dml import literal_of
@@ -43,7 +44,7 @@ def as_of_epoch(bound: Bound, now_ms: int) -> int | None:
     tree = parse_expression(text).tree
     if isinstance(tree, exp.Literal) and not tree.is_string and Decimal(tree.name) >= LEAST_EPOCH:
         return int(Decimal(tree.name))
-    moment = _moment(tree, datetime.fromtimestamp(now_ms / 1000, UTC))
+    moment = _moment(tree, datetime.fromtimestamp(now_ms / 1000, UTC), bound.zone)
     if moment is None:
         raise NotSupported(f"FOR SYSTEM_TIME AS OF {text}", hint=_FORMS)
     return from_unix_ms(_unix_ms(moment) + 1) - 1
@@ -83,7 +84,7 @@ def _is_proctime(tree: exp.Expr) -> bool:
     return isinstance(tree, exp.Anonymous) and tree.name.lower() == "proctime"
 
 
-def _moment(tree: exp.Expr, now: datetime) -> datetime | None:
+def _moment(tree: exp.Expr, now: datetime, zone: Zone) -> datetime | None:
     while isinstance(tree, exp.Paren):
         tree = tree.this
     if isinstance(tree, (exp.CurrentTimestamp, exp.Localtimestamp)):
@@ -91,22 +92,26 @@ def _moment(tree: exp.Expr, now: datetime) -> datetime | None:
     if isinstance(tree, exp.Literal) and not tree.is_string:
         return datetime.fromtimestamp(float(tree.name), UTC)
     if isinstance(tree, (exp.Add, exp.Sub)) and isinstance(tree.expression, (exp.Interval, exp.Literal)):
-        start = _moment(tree.this, now)
+        start = _moment(tree.this, now, zone)
         inner = tree.expression
         words = interval_words(inner) if isinstance(inner, exp.Interval) else inner.name
-        return None if start is None else _moved(start, words, 1 if isinstance(tree, exp.Add) else -1)
-    known, value = literal_of(Expression(tree, ""), "timestamp")
+        return None if start is None else _moved(start, words, 1 if isinstance(tree, exp.Add) else -1, zone)
+    known, value = literal_of(Expression(tree, ""), "timestamp", zone)
     if not known or not isinstance(value, datetime):
         return None
-    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return value if value.tzinfo is not None else zone.moment(value)
 
 
-def _moved(moment: datetime, words: str, sign: int) -> datetime:
+def _moved(moment: datetime, words: str, sign: int, zone: Zone) -> datetime:
+    """Months and days by the calendar of the zone."""
     months, days, micros = (sign * part for part in parse_interval(words))
     try:
-        year, month = divmod(moment.year * 12 + moment.month - 1 + months, 12)
-        day = min(moment.day, monthrange(year, month + 1)[1])
-        return moment.replace(year=year, month=month + 1, day=day) + timedelta(days=days, microseconds=micros)
+        if months or days:
+            local = zone.local(moment)
+            year, month = divmod(local.year * 12 + local.month - 1 + months, 12)
+            day = min(local.day, monthrange(year, month + 1)[1])
+            moment = zone.moment(local.replace(year=year, month=month + 1, day=day) + timedelta(days=days))
+        return moment + timedelta(microseconds=micros)
     except (ValueError, OverflowError):
         raise InvalidParameter(f"interval out of range: {words}", sqlstate="22008") from None
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from headrace.common.columns import Column
-from headrace.errors import DatatypeMismatch
+from headrace.common.zones import Zone
+from headrace.errors import DatatypeMismatch, NotSupported
 from headrace.session.result import ResultColumn
+from headrace.sql.binder import zones
+from headrace.sql.binder.tree import fill
 
+_ZONED: Final = re.compile(r"\btimestamp\b")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
-def assigned(found: Sequence[ResultColumn], text: str, targets: Sequence[Column]) -> str:
-    """Spark SQL around a query that casts its columns to those of a table, as an assignment does."""
+def assigned(found: Sequence[ResultColumn], text: str, targets: Sequence[Column], zone: Zone) -> str:
+    """Spark SQL around a query that casts its columns to those of a table, as an assignment does in a time zone."""
     names = ", ".join(f"`c{i}`" for i in range(len(found)))
-    items = [f"{assignment(f'`c{i}`', c.type, t)} AS `c{i}`" for i, (c, t) in enumerate(zip(found, targets))]
+    items = [f"{assignment(f'`c{i}`', c.type, t, zone)} AS `c{i}`" for i, (c, t) in enumerate(zip(found, targets))]
     return f"SELECT {', '.join(items)} FROM ({text}) AS __rows({names})"
 
 
-def assignment(expression: str, source: str, target: Column) -> str:
+def assignment(expression: str, source: str, target: Column, zone: Zone) -> str:
     """Spark SQL that stores a value of one type in a column of another; raises `DatatypeMismatch`."""
     if source == target.type:
         return expression
@@ -32,4 +38,25 @@ def assignment(expression: str, source: str, target: Column) -> str:
         expression = f"RINT({expression})"
     elif scalar and target.type in _WHOLE and source.startswith("decimal"):
         expression = f"ROUND({expression})"
+    if not zone.is_utc and _ZONED.search(f"{source} {target.type}"):
+        expression = _in_zone(expression, source, target, zone)
     return f"CAST({expression} AS {target.type})"
+
+
+def _in_zone(expression: str, source: str, target: Column, zone: Zone) -> str:
+    """Between moments and what the clocks of a zone show."""
+    kinds = source, target.type
+    if kinds in (("timestamp", "timestamp_ntz"), ("timestamp", "date")):
+        return fill(zones.local_form(zone), (expression,))
+    if kinds == ("timestamp", "string"):
+        return fill(zones.text_form(zone), (expression,))
+    if kinds in (("timestamp_ntz", "timestamp"), ("date", "timestamp")):
+        return fill(zones.moment_form(zone), (f"CAST({expression} AS TIMESTAMP_NTZ)",))
+    if kinds == ("string", "timestamp"):
+        return fill(zones.read_form(zone), (expression,))
+    if source == "void":
+        return expression
+    raise NotSupported(
+        f'a value of type {source} for the column "{target.name}" in another time zone than UTC',
+        hint="Cast the expression.",
+    )

@@ -104,6 +104,7 @@ class _Sink:
         self._record = record
         self.format = statement.format
         self.relation = record.name
+        self.zone = session.zone
         self.columns = [ResultColumn(c.name, c.type) for c in targets]
         given = {c.name for c in targets}
         self.required = frozenset(c.name for c in record.columns if c.name in given and is_required(record, c))

@@ -183,6 +183,6 @@ def _check_absolute(place: str, options: Mapping[str, str]) -> None:
 
 
 HANDLERS: Final = (
-    Handler(st.CopyFromFiles, copy_from_files, script=InScript.OPENS),
-    Handler(st.CopyToFiles, copy_to_files),
+    Handler(st.CopyFromFiles, copy_from_files, script=InScript.OPENS, audited=True),
+    Handler(st.CopyToFiles, copy_to_files, audited=True),
 )

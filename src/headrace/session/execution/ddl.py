@@ -22,6 +22,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
 from headrace.common.jsonb.document import SPARK_TYPE as JSONB
 from headrace.common.span import SPARK_TYPE as SPAN
+from headrace.common.zones import Zone
 from headrace.connectors import sinks
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import GROUP, PARALLELISM
@@ -430,6 +431,17 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
     return Result("CREATE SCHEMA")
 
 
+def _in_zone(content: Content, zone: Zone) -> Content:
+    """The content with the zone in which its query or its defaults are meant for ever; UTC is not written down."""
+    if zone.is_plain:
+        return content
+    if isinstance(content, (MaterializedViewContent, SinkContent)):
+        return replace(content, time_zone=zone.name)
+    if isinstance(content, TableContent) and content.defaults:
+        return replace(content, time_zone=zone.name)
+    return content
+
+
 def new_record(
     session: Session, content: Content, name: TableName, columns: Sequence[Column], definition: str,
     primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int],
@@ -437,8 +449,9 @@ def new_record(
     """The record of an object that the session creates now, and owns."""
     schema = name.schema or session.names().schema
     now = session.database.now_ms()
+    content = replace(_in_zone(content, session.zone), pipeline=session.pipeline)
     made = ObjectRecord(
-        0, replace(content, pipeline=session.pipeline), schema, name.name, tuple(columns), definition,
+        0, content, schema, name.name, tuple(columns), definition,
         tuple(primary_key), options, tuple(depends_on), now,
     )  # fmt: skip
     return owned(session, made)

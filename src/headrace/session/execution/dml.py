@@ -20,6 +20,7 @@ from headrace.coordinator.writes.requests import WriteResult
 from headrace.coordinator.writes.requests import Written as Runs
 from headrace.errors import HeadraceError, NotSupported, SyntaxFault
 from headrace.plan.catalyst.running import stream
+from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.handler import Columns, Handler, InScript, Server, Types
@@ -119,12 +120,14 @@ def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Colum
         width = statement.rows.width
         if statement.columns and width < len(targets):
             raise SyntaxFault("INSERT has more target columns than expressions")
-        literal = statement.literal_rows(types)
+        literal = statement.literal_rows(types, session.zone)
         if literal is not None:
             return _from_literals(session, record, targets, literal)
         defaults = [record.content_as(TableContent).defaults.get(c.name) for c in targets]
         names = [c.name for c in targets]
-        return _from_query(session, record, targets[:width], statement.rows.query(types, defaults, names))
+        return _from_query(
+            session, record, targets[:width], statement.rows.query(types, defaults, names, declared_zone(record))
+        )
     if statement.query is not None:
         return _from_query(session, record, targets, statement.query, bool(statement.columns))
     return _from_literals(session, record, [], [[]])
@@ -150,12 +153,14 @@ def default_value(session: Session, record: ObjectRecord, column: Column) -> obj
     text = record.content_as(TableContent).defaults.get(column.name)
     if text is None:
         return None
-    known, value = constant_value(text, column.type)
+    zone = declared_zone(record)
+    known, value = constant_value(text, column.type, zone)
     if known:
         return value
     query = session.localized(parse_query(f"SELECT {text}"))
-    bound = Bound(query, session.names())
-    table = rows_of(session, AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column])))
+    bound = Bound(query, replace(session.names(), zone=zone))
+    wanted = AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column], zone))
+    table = rows_of(session, wanted)
     return table.column(0)[0].as_py()
 
 
@@ -166,7 +171,7 @@ def _from_query(
 
     def wrap(found: list[ResultColumn], text: str) -> str:
         _check_width(len(found), len(targets), exact)
-        return assigned(found, text, targets)
+        return assigned(found, text, targets, bound.zone)
 
     computed = rows_of(session, AssignedQuery(bound, targets, wrap, exact=exact))
     at = {c.name: i for i, c in enumerate(targets[: computed.num_columns])}
@@ -189,7 +194,7 @@ def update(session: Session, statement: st.Update) -> Result:
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
-    query = update_query(statement, names, record.content_as(TableContent).defaults)
+    query = update_query(statement, names, record.content_as(TableContent).defaults, declared_zone(record))
     assigned = [a.column for a in statement.assignments]
     targets = [*record.columns, *(by_name[n] for n in assigned)]
 
@@ -277,7 +282,7 @@ def _bound(session: Session, record: ObjectRecord, query: Query, joined: bool) -
 
 
 def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> AssignedQuery:
-    return AssignedQuery(bound, targets, lambda columns, text: assigned(columns, text, targets), key)
+    return AssignedQuery(bound, targets, lambda columns, text: assigned(columns, text, targets, bound.zone), key)
 
 
 def _affected(
@@ -337,7 +342,7 @@ def returning(
         spark = engine.session_for(None)
         frame = spark.createDataFrame(rows)
         with engine.views({record.id: frame}) as labels:
-            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema))
+            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, session.zone))
         return Result(tag, columns_of(found), iter(list(stream(found))))
 
 
@@ -349,7 +354,9 @@ def returning_columns(session: Session, wanted: Returning, record: ObjectRecord,
         return [ResultColumn(label, types[column]) for column, label in plain]
     schema = {name: {c.name: c.type for c in record.columns}}
     with session.jobs.running(wanted.text):
-        return session.database.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema))
+        return session.database.engine.analyze(
+            wanted.to_spark(lambda _: null_relation(record.columns), schema, session.zone)
+        )
 
 
 def describe_returned(session: Session, statement: RowChange, types: Types) -> Columns:
@@ -370,7 +377,7 @@ def _infer_inserted(session: Session, statement: st.Insert, types: list[str | No
     queries: list[Query] = []
     if statement.rows is not None:
         texts = [defaults.get(c.name) for c in targets]
-        queries.append(statement.rows.query(kinds, texts, [c.name for c in targets]))
+        queries.append(statement.rows.query(kinds, texts, [c.name for c in targets], declared_zone(record)))
     elif statement.query is not None:
         queries.append(statement.query.stored_as(kinds))
     _infer(session, queries, statement.returning, types)
@@ -379,7 +386,8 @@ def _infer_inserted(session: Session, statement: st.Insert, types: list[str | No
 def _infer_updated(session: Session, statement: st.Update, types: list[str | None]) -> None:
     with suppress(HeadraceError):  # comes up when it is run
         record = target_table(session, statement)
-        query = update_query(statement, [c.name for c in record.columns], record.content_as(TableContent).defaults)
+        names, defaults = [c.name for c in record.columns], record.content_as(TableContent).defaults
+        query = update_query(statement, names, defaults, declared_zone(record))
         _infer(session, [query], statement.returning, types)
 
 

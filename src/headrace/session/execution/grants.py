@@ -383,5 +383,10 @@ HANDLERS: Final = (
     Handler(st.AlterDefaultPrivileges, alter_default_privileges),
     Handler(st.ReassignOwned, reassign_owned),
     Handler(st.DropOwned, drop_owned),
-    Handler(st.SetRole, set_role, outside=lambda statement: "SET SESSION AUTHORIZATION" if statement.session else None),
+    Handler(
+        st.SetRole,
+        set_role,
+        outside=lambda statement: "SET SESSION AUTHORIZATION" if statement.session else None,
+        audited=True,
+    ),
 )

@@ -59,6 +59,7 @@ class InScript(Enum):
     COMMITS = "commits"
     """Takes effect at once and cannot be taken back, so what came before is committed first."""
     ENDS = "ends"
+    """Ends it."""
 
 
 def never(statement: st.Statement) -> bool:
@@ -113,11 +114,18 @@ class Handler(Generic[S]):
     """Whether it is run in a transaction that has failed."""
     outside: Callable[[S], str | None] = anywhere
     """What it is called if it must not stand in a transaction."""
+    audited: bool = False
+    """Whether the audit log has it though it defines nothing."""
 
     @cached_property
     def server(self) -> Server:
         """The server that it needs."""
         return self.asks or (Server.READY if self.kind.writes else Server.ANY)
+
+    @cached_property
+    def is_audited(self) -> bool:
+        """Whether the audit log has it: what it does concerns others than whoever runs it."""
+        return self.audited or (self.kind.writes and self.in_script is InScript.COMMITS)
 
     @cached_property
     def in_script(self) -> InScript:

@@ -129,4 +129,4 @@ def rows_text(session: Session, statement: st.CreateSink, bound: Bound, target: 
                 f'the sink\'s query leaves out the column "{column.name}" of "{label(target)}", which is not null'
             )
     items = [f"{places.get(c.name, f'CAST(NULL AS {c.type})')} AS {quoted(c.name)}" for c in ordered]
-    return f"SELECT {', '.join(items)} FROM ({assigned(found, text, columns)}) AS __rows"
+    return f"SELECT {', '.join(items)} FROM ({assigned(found, text, columns, bound.zone)}) AS __rows"

@@ -204,7 +204,7 @@ def _planned(session: Session, wanted: AssignedQuery, table: ObjectRecord | None
     text = wanted.bound.spark(lambda target: leaf_name(target.id) if isinstance(target, ObjectRecord) else "")
     if len(text) > _TEXT_CHARS_AT_MOST:
         return None
-    kind = wanted.exact, wanted.weighted
+    kind = wanted.exact, wanted.weighted, wanted.bound.zone
     key = (text, tuple(wanted.targets), kind, None if table is None else (table.id, table.columns))
     plans = session.database.kernels
     known, plan = plans.kept(key)

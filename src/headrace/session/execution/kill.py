@@ -27,4 +27,4 @@ def kill(session: Session, statement: st.Kill) -> Result:
     return Result("KILL")
 
 
-HANDLERS: Final = (Handler(st.Kill, kill),)
+HANDLERS: Final = (Handler(st.Kill, kill, audited=True),)

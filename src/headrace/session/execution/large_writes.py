@@ -58,7 +58,7 @@ def insert_large(
     """INSERT of a query's rows; `defaults` are the values of the columns that are not among the targets."""
 
     def wrap(found: list[ResultColumn], text: str) -> str:
-        return f"SELECT 1 AS __w, __rows.* FROM ({assigned(found, text, targets)}) AS __rows"
+        return f"SELECT 1 AS __w, __rows.* FROM ({assigned(found, text, targets, bound.zone)}) AS __rows"
 
     keyed = bool(record.primary_key)
     names = tuple(c.name for c in targets)
@@ -120,7 +120,7 @@ def delete_large(
     """DELETE: the rows that a query finds are taken back."""
 
     def wrap(found: list[ResultColumn], text: str) -> str:
-        rows = _once(record, assigned(found, text, record.columns), joined)
+        rows = _once(record, assigned(found, text, record.columns, bound.zone), joined)
         return f"SELECT -1 AS __w, __rows.* FROM ({rows}) AS __rows"
 
     convert = _convert(transaction, record, tuple(c.name for c in record.columns), {})
@@ -139,7 +139,7 @@ def update_large(
     new_at = {c.name: i for i, c in enumerate(targets)}  # of a column that is assigned, the later place
 
     def wrap(found: list[ResultColumn], text: str) -> str:
-        rows = _once(record, assigned(found, text, targets), joined)
+        rows = _once(record, assigned(found, text, targets, bound.zone), joined)
         old = ", ".join(f"{_text(n)}, `c{i}`" for i, n in enumerate(names))
         new = ", ".join(f"{_text(n)}, `c{new_at[n]}`" for n in names)
         pair = f"array(named_struct('__w', -1, {old}), named_struct('__w', 1, {new}))"

@@ -39,6 +39,6 @@ def promote(session: Session, statement: st.Promote) -> Result:
 HANDLERS: Final = (
     Handler(st.Flush, flush, asks=Server.READY, script=InScript.COMMITS),
     Handler(st.Wait, wait, asks=Server.READY, script=InScript.COMMITS),
-    Handler(st.Promote, promote, having(_PROMOTED), script=InScript.COMMITS),
+    Handler(st.Promote, promote, having(_PROMOTED), script=InScript.COMMITS, audited=True),
     Handler(st.Recover, not_yet, script=InScript.COMMITS),
 )

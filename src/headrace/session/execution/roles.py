@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.scram import Verifier
+from headrace.common.zones import Zone
 from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
@@ -41,7 +43,7 @@ def create_role(session: Session, statement: st.CreateRole) -> Result:
     options = dict(statement.options)
     groups = options.pop("in_roles", ())
     members_of = {granted_role(session, name): False for name in groups}
-    role = replace(_changed(Role(statement.name), options), member_of=members_of)
+    role = replace(_changed(Role(statement.name), options, session.zone), member_of=members_of)
     _create(session, role)
     if not rights.superuser:
         _let_in(session, rights.role_id, statement.name)
@@ -77,7 +79,7 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
         raise UndefinedObject(f'role "{name}" does not exist')
     _check_alteration(session, name, record, statement)
     if record is None and statement.target is None:  # it is there without having been made
-        _create(session, _changed(Role(ROOT), statement.options))
+        _create(session, _changed(Role(ROOT), statement.options, session.zone))
         return Result("ALTER ROLE")
     if statement.target is not None:
         if name in (ROOT, session.user, session.role):
@@ -89,7 +91,7 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
     assert record is not None
 
     def altered(found: ObjectRecord) -> ObjectRecord:
-        role = _changed(Role.of(found), statement.options)
+        role = _changed(Role.of(found), statement.options, session.zone)
         return replace(found, name=statement.target or found.name, content=role.content)
 
     session.database.coordinator.alter_objects([record.id], altered, "was changed")
@@ -145,7 +147,11 @@ def _create(session: Session, role: Role) -> None:
     session.database.coordinator.create_relation(record)
 
 
-def _changed(role: Role, options: Mapping[str, Any]) -> Role:
+def _changed(role: Role, options: Mapping[str, Any], zone: Zone) -> Role:
+    ends = options.get("valid_until_ms")
+    if isinstance(ends, datetime):
+        moment = ends if ends.tzinfo else zone.moment(ends)
+        options = {**options, "valid_until_ms": int(moment.timestamp() * 1000)}
     if options.get("password") is None:
         return replace(role, **options)
     return replace(role, **{**options, "password": _verifier(options["password"])})

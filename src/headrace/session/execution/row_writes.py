@@ -16,11 +16,13 @@ from sqlglot import exp
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
+from headrace.common.zones import UTC, Zone
 from headrace.coordinator.watermarks import declared
 from headrace.coordinator.writes.layout import Key, Row, RowLayout
 from headrace.coordinator.writes.requests import RowWrite
 from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, change_row, insert_rows
 from headrace.errors import DataError
+from headrace.session.defined import declared_zone
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_row, ignores, letters_of, plain_items, target_columns, target_table
 from headrace.session.result import Ready, Result, ResultColumn
@@ -52,10 +54,12 @@ class RowPlan:
     ignore: bool = False
     returned: tuple[tuple[str, str], ...] | None = None
     """(column, name in the result) of a RETURNING list."""
+    zone: Zone = UTC
+    """The time zone in which texts are read."""
 
     def holds(self, session: Session) -> bool:
-        """Whether the statement still means this table, as it was when it was planned, and may write to it."""
-        if session.names(checked=False).find(self.name) is not self.record:
+        """Whether the statement still means this table in this zone, as when it was planned, and may write to it."""
+        if session.zone != self.zone or session.names(checked=False).find(self.name) is not self.record:
             return False
         rights, record = session.rights, self.record
         return rights.superuser or (
@@ -84,7 +88,7 @@ class RowPlan:
 
 def run_plan(session: Session, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
     """Run it with the text of its parameters. Raises `DataError`s for values that do not fit."""
-    operation = plan.make(values_of(texts, plan.types))
+    operation = plan.make(values_of(texts, plan.types, session.zone))
     transaction = session.transaction
     if transaction is not None:
         return plan.result(transaction.work.run(operation).affected)
@@ -120,7 +124,7 @@ def start_plan(
     session: Session, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]
 ) -> Result | StartedWrite:  # fmt: skip
     """The same as `run_plan` without waiting for the commit."""
-    operation = plan.make(values_of(texts, plan.types))
+    operation = plan.make(values_of(texts, plan.types, session.zone))
     if session.transaction is not None:
         return plan.result(session.transaction.work.run(operation).affected)
     request = RowWrite(operation)
@@ -147,24 +151,24 @@ def plan_rows(session: Session, statement: RowChange, types: Sequence[str | None
     try:
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
-            make = _insert(record, layout, statement, open_types, ignore)
+            make = _insert(record, layout, statement, Scope({}, open_types, session.zone), ignore)
         elif record.content_as(TableContent).append_only:
             return None
         else:
-            ignore, make = False, _change(record, layout, statement, open_types)
+            ignore, make = False, _change(record, layout, statement, open_types, session.zone)
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
     letters = letters_of(statement)
-    return RowPlan(statement.table, record, statement.words, letters, make, tuple(open_types), ignore, returned)
+    words, types_found = statement.words, tuple(open_types)
+    return RowPlan(statement.table, record, words, letters, make, types_found, ignore, returned, session.zone)
 
 
 def _insert(
-    record: ObjectRecord, layout: RowLayout, statement: st.Insert, types: list[str | None], ignore: bool
+    record: ObjectRecord, layout: RowLayout, statement: st.Insert, scope: Scope, ignore: bool
 ) -> Callable[[Values], RowOperation]:  # fmt: skip
     if statement.rows is None:
         raise NotScalar
     columns = target_columns(record, statement.columns)
-    scope = Scope({}, types)
     rows = [_cells(record, columns, cells, scope, bool(statement.columns)) for cells in statement.rows.cells()]
 
     def make(parameters: Values) -> RowOperation:
@@ -199,19 +203,20 @@ def _cells(
 
 def _default(record: ObjectRecord, name: str, kind: str) -> Run:
     text = record.content_as(TableContent).defaults.get(name)
-    known, value = (True, None) if text is None else constant_value(text, kind)
+    known, value = (True, None) if text is None else constant_value(text, kind, declared_zone(record))
     if not known:
         raise NotScalar
     return lambda *_: value
 
 
 def _change(
-    record: ObjectRecord, layout: RowLayout, statement: st.Update | st.Delete, types: list[str | None]
+    record: ObjectRecord, layout: RowLayout, statement: st.Update | st.Delete, types: list[str | None],
+    zone: Zone,
 ) -> Callable[[Values], RowOperation]:  # fmt: skip
     if statement.sources is not None or statement.where is None or not layout.key_at:
         raise NotScalar
     at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
-    scope = Scope(at, types, (statement.alias or statement.table.name,))
+    scope = Scope(at, types, zone, (statement.alias or statement.table.name,))
     equal, rest = _keyed(statement.where.tree, record, scope)
     matches = [scope.compile_condition(part) for part in rest]
     assigned = _assigned(record, statement, scope, at) if isinstance(statement, st.Update) else None
@@ -246,7 +251,7 @@ def key_wanted(session: Session, record: ObjectRecord, statement: st.Update | st
     if statement.sources is not None or statement.where is None or not layout.keyed:
         return None
     at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
-    scope = Scope(at, [], (statement.alias or statement.table.name,))
+    scope = Scope(at, [], session.zone, (statement.alias or statement.table.name,))
     try:
         equal, _ = _keyed(statement.where.tree, record, scope)
         key = tuple([run((), ()) for run in equal])

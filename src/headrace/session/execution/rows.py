@@ -35,4 +35,4 @@ def rows_result(tag: str, heads: Heads, rows: Rows) -> Result:
 def having(heads: Heads) -> Callable[[Session, st.Statement, Types], Columns]:
     """The description of a kind of statement whose results all have these heads."""
     columns = result_columns(heads)
-    return lambda session, statement, types: columns
+    return lambda session, statement, types: list(columns)

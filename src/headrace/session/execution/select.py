@@ -147,7 +147,7 @@ def _result(
 
 def _select_otherwise(session: Session, query: Query) -> Result:
     query = session.localized(query)
-    constant = constant_row(query)
+    constant = constant_row(query, session.zone)
     if constant is not None:
         columns, row = constant
         return Result("SELECT", columns, iter([row]))
@@ -226,7 +226,7 @@ def describe_query(session: Session, query: Query) -> list[ResultColumn]:
     if planned is not None:
         return planned.plan.columns
     query = session.localized(query)
-    constant = constant_row(query)
+    constant = constant_row(query, session.zone)
     if constant is not None:
         return constant[0]
     bound = Bound(query, session.names())

@@ -26,6 +26,7 @@ from headrace.config import describe_settings
 from headrace.coordinator.automatic import is_automatic
 from headrace.coordinator.watermarks import declared, time_column
 from headrace.errors import NotSupported
+from headrace.session.defined import definition_of
 from headrace.session.execution import connections, routines
 from headrace.session.execution.handler import Columns, Handler, Types
 from headrace.session.execution.rows import Heads, Rows, having, result_columns, rows_result
@@ -95,7 +96,7 @@ def _parameters(session: Session, statement: st.Show) -> Rows:
 def _create(session: Session, statement: st.Show) -> Rows:
     assert statement.name is not None
     record = session.names().get(statement.name)
-    return [[label(record), record.definition]]
+    return [[label(record), definition_of(record)]]
 
 
 def _schemas(session: Session, statement: st.Show) -> Rows:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.common.columns import arrow_type
+from headrace.common.zones import Zone
 from headrace.errors import HeadraceError
 from headrace.session.result import ResultColumn
 from headrace.sql.datatypes import spark_type
@@ -17,8 +18,8 @@ from headrace.sql.parser import parse_expression
 from headrace.sql.query import Expression, Query
 
 
-def constant_row(query: Query) -> tuple[list[ResultColumn], pa.RecordBatch] | None:
-    """The one row of a query that is nothing but literals; None if it is more."""
+def constant_row(query: Query, zone: Zone) -> tuple[list[ResultColumn], pa.RecordBatch] | None:
+    """The one row of a query that is nothing but literals, read in a time zone; None if it is more."""
     tree = query.tree
     if query.refused is not None or not isinstance(tree, exp.Select) or set(_used(tree)) != {"expressions"}:
         return None
@@ -28,7 +29,7 @@ def constant_row(query: Query) -> tuple[list[ResultColumn], pa.RecordBatch] | No
         kind = _literal_type(expression)
         if kind is None:
             return None
-        known, value = literal_of(Expression(expression.copy(), ""), kind)
+        known, value = literal_of(Expression(expression.copy(), ""), kind, zone)
         if not known:
             return None
         columns.append(ResultColumn(item.alias_or_name, kind))
@@ -67,9 +68,9 @@ def _used(tree: exp.Expr) -> list[str]:
     return [key for key, value in tree.args.items() if value not in (None, [], False, ())]
 
 
-def constant_value(text: str, kind: str) -> tuple[bool, Any]:
-    """Whether a default is a literal, and its value as Spark type `kind`."""
+def constant_value(text: str, kind: str, zone: Zone) -> tuple[bool, Any]:
+    """Whether a default is a literal, and its value as Spark type `kind` in the zone in which it was declared."""
     try:
-        return literal_of(parse_expression(text), kind)
+        return literal_of(parse_expression(text), kind, zone)
     except HeadraceError:
         return False, None

@@ -20,19 +20,20 @@ _SAVEPOINT_TAGS = {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBA
 
 def begin(session: Session, statement: st.Begin) -> Result:
     """BEGIN. The transaction of a script becomes the client's own."""
-    if session.transaction is not None:
-        if not session.transaction.script:
-            return Result("BEGIN", notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
-        session.transaction.script = False
+    transaction = session.transaction
+    if transaction is not None and not transaction.script:
+        return Result("BEGIN", notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
+    if session.on_standby and statement.read_only is False:
+        raise _cannot_write()
+    if transaction is not None:
+        transaction.script = False
         if statement.read_only is not None:
-            session.transaction.read_only = statement.read_only
+            transaction.read_only = statement.read_only
         return Result("BEGIN")
     read_only = statement.read_only
     if read_only is None:
         read_only = session.variables.is_on("default_transaction_read_only")
     if session.on_standby:
-        if statement.read_only is False:
-            raise _cannot_write()
         # For as long as it lasts: what was written since its snapshot is not known, should the server take over.
         read_only = True
     session.transaction = opened(session, read_only=read_only)

@@ -186,7 +186,8 @@ class Graph:
         for function in sorted(query.functions() & set(self._pipeline.definitions)):
             self._note(node, function)
         names = self._session.names()
-        bound = Bound(self._session.localized(query), _Overlay(names.catalog, names.search_path, nodes=self.nodes))
+        overlay = _Overlay(names.catalog, names.search_path, zone=names.zone, nodes=self.nodes)
+        bound = Bound(self._session.localized(query), overlay)
         node.columns = tuple(Column(c.name, c.type) for c in describe(self._session, bound))
         node.sql = text.strip()
         return " ".join(text.split())

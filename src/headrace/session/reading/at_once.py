@@ -36,7 +36,7 @@ def read_at_once(session: Session, planned: PlannedRead, texts: Sequence[str | N
     plan = planned.plan
     if sum(len(text) for text in texts if text is not None) > _CHARS_AT_MOST:
         return None
-    values = values_of(texts, plan.types) if texts else ()
+    values = values_of(texts, plan.types, session.zone) if texts else ()
     if plan.record is None:
         return Result("SELECT", plan.columns, constant_rows(plan, values))
     wanted = plan.wanted(values)

@@ -55,7 +55,7 @@ def plan_read(session: Session, query: Query, types: Sequence[str | None] = ()) 
     if bound.functions or len(targets) > 1 or not (record is None or _is_stored(record)):
         return None
     try:
-        tree, found = bound_query(localized.text, bound.schema(), localized.world(), types)
+        tree, found = bound_query(localized.text, bound.schema(), localized.world(zone=bound.zone), types)
         plan = read_plan(tree, found, record if isinstance(record, ObjectRecord) else None)
     except (NoTwin, NotBound, HeadraceError):
         return None  # an error is told by the ordinary way, in its words

@@ -17,6 +17,7 @@ from headrace.catalog.contents import (
     TableContent,
     ViewContent,
 )
+from headrace.session.defined import definition_of
 from headrace.session.system.headrace import moment
 from headrace.session.system.postgres import OWNER, defaults_of, display_type, namespaces, owner_oid, relations
 from headrace.session.system.relations import Rows, define
@@ -79,8 +80,8 @@ def _of_kind(kind: type[Content]) -> object:
     def rows(session: Session) -> Rows:
         schemas = namespaces(session)
         return [
-            {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "definition": o.definition,
-             "created_at": moment(o.created_ms)}
+            {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200),
+             "definition": definition_of(o), "created_at": moment(o.created_ms)}
             for o in relations(session)
             if isinstance(o.content, kind)
         ]  # fmt: skip
@@ -92,7 +93,7 @@ def _rw_relations(session: Session) -> Rows:
     schemas = namespaces(session)
     for o in relations(session):
         yield {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "owner": owner_oid(o),
-               "definition": o.definition, "relation_type": o.kind.replace("_", " "),
+               "definition": definition_of(o), "relation_type": o.kind.replace("_", " "),
                "created_at": moment(o.created_ms)}  # fmt: skip
 
 

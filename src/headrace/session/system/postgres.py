@@ -19,6 +19,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
+from headrace.session.defined import definition_of
 from headrace.session.parts import is_part
 from headrace.session.rights import acl_items, role_name
 from headrace.session.roles import all_roles
@@ -268,7 +269,7 @@ def _indexes(session: Session) -> Rows:
 def _of_kind(kind: type[Content], prefix: str) -> object:
     def rows(session: Session) -> Rows:
         return [
-            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": o.definition,
+            {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o),
              f"{prefix}owner": role_name(session.database.catalog.state, o.owner)}
             for o in relations(session)
             if isinstance(o.content, kind)

@@ -52,6 +52,7 @@ typenames.py    names of types as statements write them
 own.py          types that Spark has not: what computes with and compares them
 spans.py        intervals
 clock.py        times of the day
+zones.py        moments and what the clocks of the session's time zone show
 floats.py       floats whose overflow is an error
 
 What it knows:

@@ -11,6 +11,7 @@ from postgast import pg_query_pb2 as pb
 
 from headrace.errors import NotSupported, UndefinedTable
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.coerce import coerce, common_type
 from headrace.sql.binder.expressions import Expressions
 from headrace.sql.binder.first_rows import first_of_each, with_ties
@@ -361,11 +362,12 @@ def bind_query(parsed: Parsed, known: Known) -> Query:
 
 @contextmanager
 def reporting(binder: Binder, parsed: Parsed) -> Iterator[None]:
-    """Errors inside the block come out as the user sees them."""
+    """What the block binds is bound in the session's zone, and its errors come out as the user sees them."""
     for what, location in parsed.refused:
         raise NotBound(what, location)
     try:
-        yield
+        with zones.within(binder.world.zone):
+            yield
     except Located as found:
         at = found.location
         raise found.error(binder.position(at) if at is not None and at >= 0 else None) from None

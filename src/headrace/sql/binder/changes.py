@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.common.zones import UTC, Zone
 from headrace.errors import DatatypeMismatch, HeadraceError
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.bind import Binder, Known, reporting
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.expressions import Expressions
@@ -42,6 +44,8 @@ class Change:
     """Spark's types of the columns that rows of values, and parameters among what is inserted, are stored in."""
     defaults: tuple[tuple[str, str], ...] = ()
     """What `DEFAULT` stands for, by column."""
+    zone: Zone = UTC
+    """The zone in which these were declared."""
 
 
 def bind_change(parsed: Parsed, known: Known, change: Change) -> Query:
@@ -114,7 +118,7 @@ class _Rows:
     def _cell(self, node: Any, at: int) -> Expr:
         name, kind = self._change.columns[at], self._kinds[at]
         if kind_of(node) == "SetToDefault":
-            return default_of(self._binder, dict(self._change.defaults).get(name), kind, name)
+            return default_of(self._binder, dict(self._change.defaults).get(name), kind, name, self._change.zone)
         return stored(self._at, self._at.bind(node), kind, name, node)
 
     def _united(self, rows: list[Select]) -> Query:
@@ -131,8 +135,8 @@ def _kind(spark: str) -> Type:
     return t.of_spark(spark) or Type("?", spark, "?")
 
 
-def default_of(binder: Binder, text: str | None, kind: Type, name: str) -> Expr:
-    """What DEFAULT stands for: the expression that a column was declared with."""
+def default_of(binder: Binder, text: str | None, kind: Type, name: str, zone: Zone) -> Expr:
+    """What DEFAULT stands for: the expression that a column was declared with, in the zone of who did."""
     if text is None:
         return Constant(kind, None)
     found = parse_statement(f"SELECT {text}").tree
@@ -141,7 +145,8 @@ def default_of(binder: Binder, text: str | None, kind: Type, name: str) -> Expr:
     node = inner(inner(found).target_list[0]).val
     at = Expressions(binder, Scope(), "DEFAULT expressions")
     try:
-        return stored(at, at.bind(node), kind, name, node)
+        with zones.within(zone):
+            return stored(at, at.bind(node), kind, name, node)
     except HeadraceError as error:
         error.position = None  # it is one in another text
         raise
@@ -201,7 +206,8 @@ class _Changed:
                 refuse("SET (columns) = a query", part)
             node = inner(part.source).args[part.colno - 1]
         if kind_of(node) == "SetToDefault":
-            return default_of(self._binder, dict(self._change.defaults).get(item.name), kind, item.name)
+            text = dict(self._change.defaults).get(item.name)
+            return default_of(self._binder, text, kind, item.name, self._change.zone)
         at = Expressions(self._binder, self._scope, "UPDATE")
         return stored(at, at.bind(node), kind, item.name, node)
 

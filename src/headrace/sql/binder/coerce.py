@@ -10,7 +10,7 @@ from headrace.common import time_of_day
 from headrace.common.jsonb import document
 from headrace.common.span import text_of as interval_text
 from headrace.errors import DatatypeMismatch, HeadraceError, StatementError
-from headrace.sql.binder import clock, spans
+from headrace.sql.binder import clock, spans, zones
 from headrace.sql.binder import types as t
 from headrace.sql.binder.floats import checked
 from headrace.sql.binder.own import calls_kernel, kernel
@@ -18,7 +18,7 @@ from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr, Nested, Parameter, fill, walk
 from headrace.sql.binder.types import Context, Type
 from headrace.sql.intervals import parse_interval
-from headrace.sql.values import parse_text, to_text
+from headrace.sql.values import parse_text, to_array_text, to_text
 
 
 def _float_text(kind: str, least: int, most: int) -> str:
@@ -103,7 +103,9 @@ def literal(text: str | None, target: Type) -> Constant:
     if target == t.NUMERIC:
         parse_text(text, "decimal(38,10)")
         return Constant(_fitting(text), text.strip())
-    value = parse_text(text, target.spark)
+    value = parse_text(text, target.spark, zones.current())
+    if target.element is not None and target.element.name == "timestamptz":
+        return Constant(target, to_array_text(value, target.spark))
     if target.is_array or isinstance(value, bytes):
         return Constant(target, text)
     return Constant(target, to_text(value))
@@ -133,8 +135,14 @@ def _sized(expr: Expr, target: Type) -> Expr:
 
 
 def plain(expr: Expr, target: Type) -> Expr:
-    """Spark's own cast."""
-    return Call(target, f"CAST({{0}} AS {target.spark.upper()})", (expr,))
+    """Spark's own cast, between moments and local times by the session's zone."""
+    if not zones.current().is_utc:
+        if expr.type.name == "timestamptz" and target.name in ("timestamp", "date"):
+            local = zones.local(expr)
+            return local if target.name == "timestamp" else zones.spark_cast(local, target)
+        if target.name == "timestamptz" and expr.type.name in ("timestamp", "date"):
+            return zones.moment(expr if expr.type.name == "timestamp" else zones.spark_cast(expr, t.TIMESTAMP))
+    return zones.spark_cast(expr, target)
 
 
 def _converted(expr: Expr, target: Type) -> Expr:
@@ -178,14 +186,14 @@ def _elements(expr: Expr, target: Type) -> Expr:
     element = _converted(Call(expr.type.element, "`__i`", ()), target.element)
     if calls_kernel(element):
         raise NotBound(f"a cast of arrays to {target}")
-    return Call(t.array_of(element.type), f"TRANSFORM({{0}}, `__i` -> {_form_of(element)})", (expr,))
+    return Call(t.array_of(element.type), f"TRANSFORM({{0}}, `__i` -> {form_of(element)})", (expr,))
 
 
-def _form_of(expr: Expr) -> str:
+def form_of(expr: Expr) -> str:
     """Spark's text of an expression that has no columns in it."""
     if not isinstance(expr, Call):
         raise NotBound("this cast of an array")
-    return fill(expr.form, tuple(_form_of(a) for a in expr.arguments))
+    return fill(expr.form, tuple(form_of(a) for a in expr.arguments))
 
 
 def _of_document(expr: Expr, target: Type) -> Expr:
@@ -202,7 +210,7 @@ def _of_day(expr: Expr, target: Type) -> Expr:
     forms = {"timestamp": clock.OF_TIMESTAMP, "timestamptz": clock.OF_TIMESTAMP, "interval": clock.OF_INTERVAL}
     if target.name == "interval":
         return Call(t.INTERVAL, clock.TO_INTERVAL, (expr,))
-    return Call(target, forms.get(source.name, clock.OF_TEXT), (expr,))
+    return Call(target, forms.get(source.name, clock.OF_TEXT), (zones.clocks(expr),))
 
 
 def _read(expr: Expr, target: Type) -> Expr:
@@ -213,7 +221,9 @@ def _read(expr: Expr, target: Type) -> Expr:
         return kernel(target, "read", (expr,))
     if target.name in t.FLOATS:
         return Call(target, _FLOAT_READ.replace("{kind}", target.spark).replace("{name}", str(target)), (expr,))
-    if target.name in (*t.INTEGERS, "numeric", "date", "timestamp", "timestamptz"):
+    if target.name == "timestamptz":
+        return Call(target, zones.read_form(zones.current()), (expr,))
+    if target.name in (*t.INTEGERS, "numeric", "date", "timestamp"):
         return Call(target, f"CAST(TRIM({{0}}) AS {target.spark.upper()})", (expr,))
     if target.name == "bytea":
         return Call(target, _BYTES_READ, (expr,))
@@ -273,7 +283,7 @@ def _text_form(source: Type) -> str:
     if source.name in t.FLOATS:
         return _FLOAT_TEXTS[source.name]
     if source.name == "timestamptz":
-        return "concat(CAST({0} AS STRING), '+00')"
+        return zones.text_form(zones.current())
     if source.name == "bytea":
         return "concat('\\\\x', lower(hex({0})))"
     if source.element is not None:

@@ -16,6 +16,7 @@ from headrace.sql.binder.scope import Wrong
 from headrace.sql.binder.spans import let
 from headrace.sql.binder.sublinks import query_in_expression
 from headrace.sql.binder.tree import Call, Constant, Expr, conjunction
+from headrace.sql.binder.types import Type
 
 if TYPE_CHECKING:
     from headrace.sql.binder.expressions import Expressions
@@ -59,14 +60,20 @@ def distinct(at: Expressions, message: Any) -> Expr:
 
 
 def nullif(at: Expressions, message: Any) -> Expr:
-    """`NULLIF`: the first value as it is compared, so `nullif(1, 2.5)` is numeric."""
+    """`NULLIF`: the first value, of the type in which it is compared, so `nullif(1, 2.5)` is numeric."""
     left, right = at.bind(message.lexpr), at.bind(message.rexpr)
     compared = at.operate("=", left, right, message)
-    if isinstance(compared, Call) and len(compared.arguments) == 2:
-        left = compared.arguments[0]
-    if left.type.name == "unknown":
-        left = coerce(left, t.TEXT, "implicit")
+    left = coerce(left, _compared_as(left.type, right.type), "implicit")
     return Call(left.type, "CASE WHEN {1} THEN NULL ELSE {0} END", (left, compared))
+
+
+def _compared_as(left: Type, right: Type) -> Type:
+    """The type of a first operand of `=`: another one where no operator of PostgreSQL's takes the two as they are."""
+    if left.name == "unknown":
+        return t.TEXT if right.name == "unknown" else right
+    if left.name in t.INTEGERS and right.name == "numeric":
+        return t.decimal(*t.digits(left))
+    return t.FLOAT8 if left.name in (*t.INTEGERS, "numeric") and right.name in ("float4", "float8") else left
 
 
 def row_equals(at: Expressions, left: Any, right: Any, message: Any) -> Expr:

@@ -270,14 +270,14 @@ class Expressions:
 
     def _listed(self, message: Any, items: Sequence[Any]) -> list[Expr]:
         left = self.bind(message.lexpr)
-        values = self._of_one_type(left, [self.bind(item) for item in items])
+        values = [self.bind(item) for item in items]
         simple = all(not v.children() for v in values) and len(values) > 1
         if simple:
             unified = to_common((left, *values), "IN")
             if unified[0].type == left.type and left.type.name not in t.LOOSE:
                 holes = ", ".join(f"{{{i + 1}}}" for i in range(len(values)))
                 return [Call(t.BOOL, f"({{0}} IN ({holes}))", unified)]
-        return [self.operate("=", left, value, message) for value in values]
+        return [self.operate("=", left, value, message) for value in self._of_one_type(left, values)]
 
     def _of_one_type(self, left: Expr, values: list[Expr]) -> list[Expr]:
         """Of those without columns PostgreSQL makes an array where there are several and one type fits them all."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.coerce import coerce, common_digits, plain
 from headrace.sql.binder.reading import inner, refuse
 from headrace.sql.binder.scope import Wrong
@@ -72,9 +73,13 @@ def _measured(at: Expressions, definition: Any, order: Sequence[SortKey]) -> tup
             refuse("a window frame by a range of numbers of so many digits", definition)
         key = plain(value, t.decimal(precision + 1, scale))
     elif source.name in ("date", "timestamp", "timestamptz") and _in_months(at, definition):
+        if source.name == "timestamptz" and not zones.current().is_utc:
+            refuse("a window frame by a range of months in this time zone", definition)
         key = value if source.name == "timestamptz" else plain(value, t.TIMESTAMP)
     elif source.name in ("date", "timestamp", "timestamptz"):
-        micros = Call(t.INT8, "unix_micros({0})", (plain(value, t.TIMESTAMPTZ),))
+        if source.name == "timestamptz" and not zones.current().is_utc and _in_days(at, definition):
+            refuse("a window frame by a range of days in this time zone", definition)
+        micros = Call(t.INT8, "unix_micros({0})", (zones.spark_cast(value, t.TIMESTAMPTZ),))
         key = plain(micros, t.decimal(_RANGES, 0))
     else:
         refuse(f"a window frame by a range of {source}", definition)
@@ -84,10 +89,21 @@ def _measured(at: Expressions, definition: Any, order: Sequence[SortKey]) -> tup
 
 def _in_months(at: Expressions, definition: Any) -> bool:
     """Whether the bounds are whole months, which Spark adds to times as PostgreSQL does."""
+    spans = _spans(at, definition)
+    whole = all(months > 0 and not days and not rest for months, days, rest in spans)
+    return whole and len(spans) == len(_offset_nodes(definition))
+
+
+def _in_days(at: Expressions, definition: Any) -> bool:
+    """Whether a bound counts days, which are not all of one length."""
+    return any(days for _, days, _ in _spans(at, definition))
+
+
+def _spans(at: Expressions, definition: Any) -> list[tuple[int, int, int]]:
+    """Months, days and microseconds of the bounds that are literals."""
     found = [at.bind(node) for node in _offset_nodes(definition)]
     texts = [coerce(e, t.INTERVAL, "implicit") for e in found if isinstance(e, Constant) and e.text is not None]
-    spans = [parse_interval(e.text) for e in texts if isinstance(e, Constant) and e.text is not None]
-    return len(spans) == len(found) and all(months > 0 and not days and not rest for months, days, rest in spans)
+    return [parse_interval(e.text) for e in texts if isinstance(e, Constant) and e.text is not None]
 
 
 def _offset_nodes(definition: Any) -> list[Any]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.catalogue import documents
-from headrace.sql.binder.coerce import coerce
+from headrace.sql.binder.coerce import coerce, form_of
 from headrace.sql.binder.overloads import undefined
 from headrace.sql.binder.reading import refuse
 from headrace.sql.binder.resolve import Signature
@@ -149,9 +150,14 @@ def _moments(arguments: list[Expr], call: Any) -> Expr:
     if not isinstance(step, Constant) or step.text is None:
         refuse("a series by a step that is no literal", call)
     months, days, micros = parse_interval(step.text)
+    zoned = kind == t.TIMESTAMPTZ and not zones.current().is_utc
     size = days * 86_400_000_000 + micros
+    if zoned and (days > 0 > micros or micros > 0 > days):
+        refuse("a series by this step", call)
     if (months and size) or not (months or size):
         refuse("a series by this step", call)
+    if zoned and (months or days):
+        return _by_calendar(first, last, months, days, micros)
     by = spark_interval(step.text)
     array = t.array_of(kind)
     sign = "<=" if (months or size) > 0 else ">="
@@ -160,3 +166,17 @@ def _moments(arguments: list[Expr], call: Any) -> Expr:
         form = _BY_MONTHS.replace("{n}", str(abs(months))).replace("{sign}", sign).replace("{2}", by)
     guarded = f"CASE WHEN {{0}} {sign} {{1}} THEN {form} ELSE CAST(array() AS {array.spark}) END"
     return Call(array, guarded, (first, last))
+
+
+def _by_calendar(first: Expr, last: Expr, months: int, days: int, micros: int) -> Expr:
+    """A series of moments by months or days of the session's zone: each is made of the one before."""
+    following = form_of(zones.moved(Call(t.TIMESTAMPTZ, "element_at(`__a`, -1)", ()), months, days, micros))
+    sign = "<=" if (months or days) > 0 else ">="
+    least_us = (abs(months) * 27 * 24 + abs(days) * 20) * 3_600_000_000 + abs(micros)
+    count = f"CAST(abs(unix_micros({{1}}) - unix_micros({{0}})) div {least_us}L AS INT) + 2"
+    listed = f"aggregate(sequence(1, {count}), array({{0}}), (`__a`, `__n`) -> array_append(`__a`, {following}))"
+    array = t.array_of(t.TIMESTAMPTZ)
+    form = f"filter({listed}, `__s` -> `__s` {sign} {{1}})"
+    return Call(
+        array, f"CASE WHEN {{0}} {sign} {{1}} THEN {form} ELSE CAST(array() AS {array.spark}) END", (first, last)
+    )

@@ -7,8 +7,11 @@ from typing import Any, Final
 from postgast import pg_query_pb2 as pb
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
+from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.reading import refuse
 from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.types import Type
 from headrace.sql.binder.world import World
 
 SESSION_VALUES: Final = frozenset(
@@ -23,10 +26,8 @@ _CALLED: Final = {
 
 
 _TIMES: Final = {
-    pb.SVFOP_CURRENT_TIMESTAMP: (t.TIMESTAMPTZ, "current_timestamp()"),
-    pb.SVFOP_CURRENT_DATE: (t.DATE, "current_date()"),
-    pb.SVFOP_LOCALTIMESTAMP: (t.TIMESTAMP, "CAST(current_timestamp() AS TIMESTAMP_NTZ)"),
-}
+    pb.SVFOP_CURRENT_TIMESTAMP: t.TIMESTAMPTZ, pb.SVFOP_CURRENT_DATE: t.DATE, pb.SVFOP_LOCALTIMESTAMP: t.TIMESTAMP,
+}  # fmt: skip
 
 
 def value_function(world: World, message: Any) -> Expr:
@@ -36,8 +37,15 @@ def value_function(world: World, message: Any) -> Expr:
         return session_value(world, name, message)
     if message.op not in _TIMES or message.typmod not in (0, -1):
         refuse(f"this {name.upper().removesuffix('_N')}", message)
-    kind, form = _TIMES[message.op]
-    return Call(kind, form, ())
+    return now_as(_TIMES[message.op])
+
+
+def now_as(kind: Type) -> Expr:
+    """The time of the statement as a moment, or what clocks or the calendar show at it."""
+    if kind == t.DATE and zones.current().is_utc:
+        return Call(kind, "current_date()", ())
+    now = Call(t.TIMESTAMPTZ, "current_timestamp()", ())
+    return now if kind == t.TIMESTAMPTZ else plain(now, kind)
 
 
 def is_session_function(name: str, arguments: int) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.common.zones import UTC, Zone
+
 Form = Literal["scalar", "table", "aggregate"]
 
 
@@ -24,10 +26,11 @@ class Routine:
 
 @dataclass(frozen=True)
 class World:
-    """Functions by name, and values of the session by what asks for them, such as `current_user`."""
+    """Functions by name, values of the session by what asks for them, such as `current_user`, and its time zone."""
 
     routines: tuple[Routine, ...] = ()
     session: tuple[tuple[str, str | bool | int | tuple[str, ...]], ...] = ()
+    zone: Zone = UTC
 
     def routine(self, name: str) -> Routine | None:
         """The function of that name."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from headrace.errors import StatementError
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.catalogue.entries import Entry, Make, made
 from headrace.sql.binder.coerce import as_text, coerce
 from headrace.sql.binder.overloads import undefined
@@ -92,8 +93,8 @@ def spelled(value: Expr) -> tuple[str, Expr]:
     if letter == "j":
         return letter, as_text(value)
     if kind.name in ("timestamp", "timestamptz"):
-        zone = "+00:00" if kind.name == "timestamptz" else ""
-        return letter, Call(t.TEXT, f"concat(replace(CAST({{0}} AS STRING), ' ', 'T'), '{zone}')", (value,))
+        local = "concat(replace(CAST({0} AS STRING), ' ', 'T'), '')"
+        return letter, Call(t.TEXT, zones.iso_form(zones.current()) if kind.name == "timestamptz" else local, (value,))
     return letter, as_text(value)
 
 

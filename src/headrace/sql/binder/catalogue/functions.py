@@ -10,7 +10,15 @@ from headrace.errors import StatementError
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue import clock, documents, lists, numbers, patterns, spans, templates
 from headrace.sql.binder.catalogue.entries import Catalogue, Make, catalogue, entries, made
-from headrace.sql.binder.catalogue.times import EXTRACT, TIMES, date_part, date_trunc, timezone, zoned_trunc
+from headrace.sql.binder.catalogue.times import (
+    EXTRACT,
+    TIMES,
+    date_part,
+    date_trunc,
+    make_zoned,
+    timezone,
+    zoned_trunc,
+)
 from headrace.sql.binder.coerce import as_text, plain
 from headrace.sql.binder.floats import checked
 from headrace.sql.binder.reading import NotBound
@@ -294,7 +302,9 @@ def _build() -> Catalogue:
     found += entries("to_timestamp(float8) -> timestamptz : timestamp_seconds({0})")
     for kind in ("timestamp", "timestamptz"):
         found.append(made("date_trunc", f"text, {kind}", date_trunc, kind))
-        found.append(made("timezone", f"text, {kind}", timezone))
+        found += [made("timezone", f"{zone}, {kind}", timezone) for zone in ("text", "interval")]
+    parts = "int4, int4, int4, int4, int4, float8"
+    found += [made("make_timestamptz", f"{parts}{more}", make_zoned, "timestamptz") for more in ("", ", text")]
     found.append(made("date_trunc", "text, timestamptz, text", zoned_trunc, "timestamptz"))
     return catalogue(found)
 

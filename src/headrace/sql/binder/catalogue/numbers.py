@@ -151,15 +151,20 @@ _TOO_LARGE: Final = "raise_error('headrace.errors.NumericOutOfRange: value out o
 def quotient(arguments: Sequence[Expr]) -> Expr:
     """`div`: the whole number of times that one number is in the other."""
     left, right = map(_decimal, arguments)
-    (p1, s1), (_, s2) = t.digits(left.type), t.digits(right.type)
+    (p1, s1), (p2, s2) = t.digits(left.type), t.digits(right.type)
     whole = min(p1 - s1 + s2, t.DIGITS)
     kind = t.decimal(whole, 0)
     form = f"CAST(({{0}} div {{1}}) AS {kind.spark.upper()})"
-    if whole > _DIGITS_OF_BIGINT:
-        # Spark computes it as a bigint, and forgets what is beyond.
-        beyond = f"abs(CAST({{0}} AS DOUBLE) / CAST({{1}} AS DOUBLE)) >= {_NEARLY_BIGINT}"
-        form = f"CASE WHEN {beyond} THEN CAST({_TOO_LARGE} AS {kind.spark.upper()}) ELSE {form} END"
+    if whole > _DIGITS_OF_BIGINT:  # Spark computes it as a bigint, and forgets what is beyond
+        form = f"CASE WHEN {_beyond(p2)} THEN CAST({_TOO_LARGE} AS {kind.spark.upper()}) ELSE {form} END"
     return Call(kind, form, (left, right))
+
+
+def _beyond(digits: int) -> str:
+    """Whether a quotient is beyond a bigint: exact where the divisor has few digits, else close to the end of it."""
+    if digits <= t.DIGITS - _DIGITS_OF_BIGINT - 1:
+        return f"({{1}} <> 0 AND abs({{0}}) >= abs({{1}}) * {1 << 63}BD)"
+    return f"(abs(CAST({{0}} AS DOUBLE) / CAST({{1}} AS DOUBLE)) >= {_NEARLY_BIGINT})"
 
 
 def same(form: str) -> object:

@@ -38,8 +38,8 @@ def _short(text: Expr, pattern: Pattern) -> Expr:
     if pattern.most_characters is None:
         return text
     raised = f"CAST(raise_error('headrace.errors.DataError: [54001] {regular.TOO_LONG}') AS STRING)"
-    form = f"CASE WHEN char_length({{0}}) > {pattern.most_characters} THEN {raised} ELSE {{0}} END"
-    return Call(t.TEXT, form, (text,))
+    checked = f"CASE WHEN char_length(`__t`) > {pattern.most_characters} THEN {raised} ELSE `__t` END"
+    return Call(t.TEXT, f"transform(array({{0}}), `__t` -> {checked})[0]", (text,))
 
 
 def _literal(pattern: Expr) -> Pattern:

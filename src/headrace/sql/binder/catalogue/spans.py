@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from headrace.common.span import DAYS, MICROS, MONTHS
 from headrace.errors import StatementError
-from headrace.sql.binder import spans
+from headrace.sql.binder import spans, zones
 from headrace.sql.binder import types as t
 from headrace.sql.binder.catalogue.entries import Entry, Make, made
 from headrace.sql.binder.coerce import plain
+from headrace.sql.binder.session import now_as
 from headrace.sql.binder.spans import DAY, D, M, U, let, of_parts, struct
 from headrace.sql.binder.tree import Call, Constant, Expr
 from headrace.sql.intervals import parse_interval, spark_interval
@@ -24,11 +26,22 @@ def moved(symbol: str) -> Make:
             time, span = span, time
         if time.type.name == "date":
             time = plain(time, t.TIMESTAMP)
+        if time.type.name == "timestamptz" and not zones.current().is_utc:
+            return _in_zone(symbol, time, span)
         if isinstance(span, Constant) and span.text is not None:
             return Call(time.type, f"({{0}} {symbol} {spark_interval(span.text)})", (time,))
         return Call(time.type, f"({{0}} {symbol} {spans.AS_SPARK})", (time, span))
 
     return make
+
+
+def _in_zone(symbol: str, moment: Expr, span: Expr) -> Expr:
+    """Months and days by the calendar of the session's zone."""
+    if isinstance(span, Constant) and span.text is not None:
+        sign = -1 if symbol == "-" else 1
+        return zones.moved(moment, *(sign * part for part in parse_interval(span.text)))
+    parts = (f"({symbol} `__i`.s.{name})" for name in (MONTHS, DAYS, MICROS))
+    return Call(moment.type, zones.moved_form(*parts), (moment, span))
 
 
 def difference(arguments: Sequence[Expr]) -> Expr:
@@ -152,13 +165,13 @@ def _justify_interval() -> str:
     return let("__s", "{0}", let("__j", first, let("__k", second, let("__l", third, made_of))))
 
 
-def _age() -> str:
+def _age(later: str = "`__a`.x >= `__a`.y") -> str:
     """The years, months, days and time between two times: what is missing is taken of the month of the earlier one."""
     clock = "pmod(unix_micros(CAST({t} AS TIMESTAMP)), " + DAY + ")"
     months = "(CAST(EXTRACT(YEAR FROM {t}) AS INT) * 12 + CAST(EXTRACT(MONTH FROM {t}) AS INT))"
     first = (
-        "named_struct('h', greatest(`__a`.x, `__a`.y), 'l', least(`__a`.x, `__a`.y), "
-        "'g', CASE WHEN `__a`.x < `__a`.y THEN -1 ELSE 1 END)"
+        f"named_struct('h', CASE WHEN {later} THEN `__a`.x ELSE `__a`.y END, "
+        f"'l', CASE WHEN {later} THEN `__a`.y ELSE `__a`.x END, 'g', CASE WHEN {later} THEN 1 ELSE -1 END)"
     )
     day = "CAST(EXTRACT(DAY FROM {t}) AS INT)"
 
@@ -174,17 +187,23 @@ def _age() -> str:
         f"`__b`.g * (`__e`.d + CASE WHEN {short} THEN {length} ELSE 0 END)", "`__b`.g * `__e`.u",
     )  # fmt: skip
     whole = f"CASE WHEN `__a`.x IS NOT NULL AND `__a`.y IS NOT NULL THEN {let('__b', first, let('__c', second, let('__e', third, made_of)))} END"
-    return let("__a", "named_struct('x', {0}, 'y', {1})", whole)
+    return whole
 
 
 def _ages(arguments: Sequence[Expr]) -> Expr:
-    given = [a if a.type.name == "timestamp" else plain(a, t.TIMESTAMP) for a in arguments]
+    given = list(arguments)
     if len(given) == 1:
-        given.insert(0, Call(t.TIMESTAMP, "CAST(current_date() AS TIMESTAMP_NTZ)", ()))
-    return Call(t.INTERVAL, _AGE, tuple(given))
+        given.insert(0, plain(now_as(t.DATE), given[0].type))
+    if given[0].type.name == "timestamp" or zones.current().is_utc:
+        return Call(t.INTERVAL, _AGE, tuple(a if a.type.name == "timestamp" else plain(a, t.TIMESTAMP) for a in given))
+    return Call(t.INTERVAL, _AGE_IN_ZONE, (*map(zones.local, given), *given))
 
 
-_AGE: Final = _age()
+_AGE: Final = let("__a", "named_struct('x', {0}, 'y', {1})", _age())
+_AGE_IN_ZONE: Final = let(
+    "__a", "named_struct('x', {0}, 'y', {1}, 'p', {2}, 'q', {3})", _age("`__a`.p >= `__a`.q")
+)  # fmt: skip
+"""Where clocks are turned back the later moment may show the earlier time."""
 _PARTS: Final = ("int4",) * 6 + ("float8",)
 
 

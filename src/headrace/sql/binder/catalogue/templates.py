@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
@@ -40,16 +41,8 @@ _NUMBERS: Final = {
 }  # fmt: skip
 _NAMES: Final = {"MONTH": ("MMMM", 9), "MON": ("MMM", 0), "DAY": ("EEEE", 9), "DY": ("EEE", 0)}
 _HALVES: Final = {"AM": ("AM", "PM"), "PM": ("AM", "PM"), "A.M.": ("A.M.", "P.M."), "P.M.": ("A.M.", "P.M.")}
-_ZONES: Final = {
-    "TZ": "UTC",
-    "tz": "utc",
-    "OF": "+00",
-    "of": "+00",
-    "TZH": "+00",
-    "tzh": "+00",
-    "TZM": "00",
-    "tzm": "00",
-}
+_SIGNED: Final = "concat(CASE WHEN {0} < 0 THEN '-' ELSE '+' END, lpad(CAST(abs({0}) div 3600 AS STRING), {w}, '0'))"
+_MINUTES: Final = "lpad(CAST(abs({0}) div 60 % 60 AS STRING), 2, '0')"
 
 
 def _template(expr: Expr, function: str) -> str:
@@ -94,15 +87,41 @@ def parts(template: str) -> list[tuple[str, str, bool]]:
 def time_text(arguments: Sequence[Expr]) -> Expr:
     """`to_char(timestamp, template)`."""
     value = arguments[0]
-    found: list[Expr] = [value]
+    found: list[Expr] = [zones.clocks(value)]
     joined = ["''"]
     for word, text, filled in parts(_template(arguments[1], "to_char")):
-        if word:
+        if word.upper() in ("TZ", "OF", "TZH", "TZM"):
+            joined.append(f"{{{len(found)}}}")
+            found.append(_of_zone(word, filled, value))
+        elif word:
             joined.append(_piece(word, filled))
         else:
             joined.append(f"{{{len(found)}}}")
             found.append(Constant(t.TEXT, text))
     return Call(t.TEXT, f"CASE WHEN {{0}} IS NOT NULL THEN concat({', '.join(joined)}) END", tuple(found))
+
+
+def _of_zone(word: str, filled: bool, value: Expr) -> Expr:
+    """The sign or the offset of the session's zone; a time without zone has none of the one and zero of the other."""
+    zoned = value.type.name == "timestamptz"
+    if word.upper() == "TZ":
+        if not zoned:
+            return Constant(t.TEXT, "")
+        short = zones.short_form(zones.current())
+        return Call(t.TEXT, short if word.isupper() else f"lower({short})", (value,))
+    offset: Expr = zones.offset(value) if zoned else Constant(t.INT4, "0")
+    signed = _SIGNED.replace("{w}", "2")
+    if word.upper() == "TZM":
+        return Call(t.TEXT, _MINUTES, (offset,))
+    if word.upper() == "TZH":
+        return Call(t.TEXT, signed, (offset,))
+    hours = (
+        "greatest(2, length(CAST(abs({0}) div 3600 AS STRING)))"
+        if not filled
+        else "length(CAST(abs({0}) div 3600 AS STRING))"
+    )
+    minutes = f"CASE WHEN {{0}} % 3600 <> 0 THEN concat(':', {_MINUTES}) ELSE '' END"
+    return Call(t.TEXT, f"concat({_SIGNED.replace('{w}', hours)}, {minutes})", (offset,))
 
 
 def _piece(word: str, filled: bool) -> str:
@@ -120,8 +139,6 @@ def _piece(word: str, filled: bool) -> str:
     if upper in _HALVES:
         first, second = (h if word.isupper() else h.lower() for h in _HALVES[upper])
         return f"CASE WHEN EXTRACT(HOUR FROM {{0}}) < 12 THEN '{first}' ELSE '{second}' END"
-    if word in _ZONES:
-        raise NotBound("a time zone in a template")
     raise NotBound(f"{word} in a template")
 
 

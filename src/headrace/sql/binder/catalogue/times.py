@@ -2,63 +2,84 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.errors import StatementError
+from headrace.common.zones import Zone, offset_of, zone_at, zone_named
+from headrace.errors import InvalidParameter, StatementError
 from headrace.sql.binder import types as t
+from headrace.sql.binder import zones
 from headrace.sql.binder.catalogue import clock, spans
 from headrace.sql.binder.coerce import plain
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.tree import Call, Constant, Expr
+from headrace.sql.binder.types import Type
+from headrace.sql.intervals import zone_of_interval
 
 EXTRACT: Final = "extract"
+_MAKE: Final = "make_timestamp_ntz({0}, {1}, {2}, {3}, {4}, CAST({5} AS DECIMAL(16,6)))"
 TIMES: Final = """
 now() -> timestamptz : current_timestamp()
 transaction_timestamp() -> timestamptz : current_timestamp()
 statement_timestamp() -> timestamptz : current_timestamp()
-make_timestamp(int4, int4, int4, int4, int4, float8) -> timestamp : make_timestamp_ntz({0}, {1}, {2}, {3}, {4}, CAST({5} AS DECIMAL(16,6)))
+make_timestamp(int4, int4, int4, int4, int4, float8) -> timestamp : MAKE
 make_date(int4, int4, int4) -> date : make_date({0}, {1}, {2})
 proctime() -> timestamptz : current_timestamp()
 clock_timestamp() -> timestamptz : current_timestamp()
-"""
+""".replace("MAKE", _MAKE)
 _FIELDS: Final = {
     "year": "YEAR", "month": "MONTH", "day": "DAY", "hour": "HOUR", "minute": "MINUTE", "week": "WEEK", "quarter": "QUARTER",
     "doy": "DOY", "isodow": "DOW_ISO", "isoyear": "YEAROFWEEK", "dow": "DOW",
+}  # fmt: skip
+_OFFSETS: Final = {
+    "timezone": "CAST({0} AS INT)", "timezone_hour": "CAST({0} div 3600 AS INT)",
+    "timezone_minute": "CAST({0} % 3600 div 60 AS INT)",
 }  # fmt: skip
 _UNITS: Final = ("microseconds", "milliseconds", "second", "minute", "hour", "day", "week", "month", "quarter", "year")
 _CLOCK: Final = ("hour", "minute", "second", "millisecond", "milliseconds", "microsecond", "microseconds")
 
 
 def timezone(arguments: Sequence[Expr]) -> Expr:
-    """`AT TIME ZONE`: a zoned time as local time, and local time as a zoned one. The zone is a full name."""
+    """`AT TIME ZONE`: a zoned time as local time, and local time as a zoned one."""
     zone, time = _zone(arguments[0]), arguments[1]
-    if time.type.name == "timestamptz":
-        return Call(t.TIMESTAMP, "convert_timezone('UTC', {0}, {1})", (zone, plain(time, t.TIMESTAMP)))
-    return plain(Call(t.TIMESTAMP, "convert_timezone({0}, 'UTC', {1})", (zone, time)), t.TIMESTAMPTZ)
+    return zones.local(time, zone) if time.type.name == "timestamptz" else zones.moment(time, zone)
 
 
-_OFFSET: Final = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?", re.ASCII)
-
-
-def _zone(expr: Expr) -> Expr:
-    """A zone that Java knows by the same name. What is an offset counts westwards, as PostgreSQL has it."""
+def _zone(expr: Expr) -> Zone:
+    """The zone that a literal names: a full name, an offset as POSIX has it, or one as an interval."""
     if not isinstance(expr, Constant) or expr.text is None:
         raise NotBound("a time zone that is no literal")
-    offset = _OFFSET.fullmatch(expr.text)
-    if offset is not None and int(offset[2]) <= 14:
-        sign = "-" if offset[1] == "+" else "+"
-        return Constant(t.TEXT, f"{sign}{int(offset[2]):02d}:{offset[3] or '00'}")
-    if "/" in expr.text or expr.text.upper() in ("UTC", "GMT"):
-        return expr
-    raise NotBound("a time zone that is no full name")
+    if expr.type.name == "interval":
+        return zone_of_interval(expr.text)
+    if not ("/" in expr.text or expr.text.upper() in ("UTC", "GMT") or expr.text[:1] in ("+", "-", "<")):
+        raise NotBound("a time zone that is no full name")
+    try:
+        return zone_named(expr.text)
+    except ValueError:
+        raise InvalidParameter(f'time zone "{expr.text}" not recognized') from None
 
 
 def zoned_trunc(arguments: Sequence[Expr]) -> Expr:
     """`date_trunc` in a time zone."""
     unit, time, zone = arguments
-    return timezone([zone, date_trunc([unit, timezone([zone, time])])])
+    with zones.within(_zone(zone)):
+        return date_trunc([unit, time])
+
+
+def make_zoned(arguments: Sequence[Expr]) -> Expr:
+    """`make_timestamptz`: in the session's zone, or in another one, whose offset is one eastwards here."""
+    made = Call(t.TIMESTAMP, _MAKE, tuple(arguments[:6]))
+    if len(arguments) == 6:
+        return zones.moment(made)
+    text = arguments[6].text if isinstance(arguments[6], Constant) else None
+    if text is None:
+        raise NotBound("a time zone that is no literal")
+    try:
+        east = offset_of(text)
+        zone = zone_at(east) if east is not None else _zone(arguments[6])
+    except ValueError:
+        raise InvalidParameter(f'time zone "{text}" not recognized') from None
+    return zones.moment(made, zone)
 
 
 def _unit(expr: Expr) -> str:
@@ -80,9 +101,12 @@ def date_part(arguments: Sequence[Expr]) -> Expr:
         days = Call(t.INT4, "unix_date({0})", (value,))
         return Call(t.decimal(15, 0), "CAST(CAST({0} AS BIGINT) * 86400L AS DECIMAL(15,0))", (days,))
     if field == "epoch":
-        micros = Call(t.INT8, "unix_micros({0})", (plain(value, t.TIMESTAMPTZ),))
+        micros = Call(t.INT8, "unix_micros({0})", (zones.spark_cast(value, t.TIMESTAMPTZ),))
         form = "CAST(CAST({0} AS DECIMAL(20,0)) / CAST(1000000 AS DECIMAL(7,0)) AS DECIMAL(26,6))"
         return Call(t.decimal(26, 6), form, (micros,))
+    if field in _OFFSETS and value.type.name == "timestamptz":
+        return zones.spark_cast(Call(t.INT4, _OFFSETS[field], (zones.offset(value),)), t.decimal(10, 0))
+    value = zones.clocks(value)
     if field == "second":
         return Call(t.decimal(8, 6), "EXTRACT(SECOND FROM {0})", (value,))
     if field in ("millisecond", "milliseconds"):
@@ -92,10 +116,12 @@ def date_part(arguments: Sequence[Expr]) -> Expr:
     if field in ("microsecond", "microseconds"):
         form = "CAST(EXTRACT(SECOND FROM {0}) * CAST(1000000 AS DECIMAL(7,0)) AS DECIMAL(8,0))"
         return Call(t.decimal(8, 0), form, (value,))
-    return plain(Call(t.INT4, _field(field, value), (value,)), t.decimal(10, 0))
+    return plain(Call(t.INT4, _field(field, value.type), (value,)), t.decimal(10, 0))
 
 
-def _field(field: str, value: Expr) -> str:
+def _field(field: str, kind: Type) -> str:
+    if field in _OFFSETS:
+        raise StatementError(f'unit "{field}" not supported for type {kind}', sqlstate="0A000")
     if field == "dow":
         return "(EXTRACT(DOW FROM {0}) - 1)"
     if field in _FIELDS:
@@ -106,7 +132,7 @@ def _field(field: str, value: Expr) -> str:
     if field in ("century", "millennium"):
         size = 100 if field == "century" else 1000
         return f"CAST(({year} + {size - 1}) div {size} AS INT)"
-    raise StatementError(f'unit "{field}" not recognized for type {value.type}', sqlstate="22023")
+    raise StatementError(f'unit "{field}" not recognized for type {kind}', sqlstate="22023")
 
 
 _ERAS: Final = {
@@ -139,12 +165,26 @@ def date_trunc(arguments: Sequence[Expr]) -> Expr:
 
 def _truncated(unit: str, value: Expr) -> Expr:
     unit = _SPELLINGS.get(unit, unit)
+    unit = unit if unit in (*_UNITS, *_ERAS) or not unit.endswith("s") else unit[:-1]
+    if unit not in (*_UNITS, *_ERAS):
+        raise StatementError(f'unit "{unit}" not recognized for type {value.type}', sqlstate="22023")
+    if value.type.name == "timestamptz" and not zones.current().is_utc:
+        return _truncated_in_zone(unit, value)
     if unit in _ERAS:
         form = f"make_timestamp_ntz(CAST({_ERAS[unit]} AS INT), 1, 1, 0, 0, CAST(0 AS DECIMAL(16,6)))"
         made = Call(t.TIMESTAMP, form, (value,))
-        return made if value.type.name == "timestamp" else plain(made, value.type)
-    unit = unit if unit in _UNITS or not unit.endswith("s") else unit[:-1]
-    if unit not in _UNITS:
-        raise StatementError(f'unit "{unit}" not recognized for type {value.type}', sqlstate="22023")
-    word = unit[:-1].upper() if unit.endswith("s") else unit.upper()
-    return plain(Call(t.TIMESTAMPTZ, f"date_trunc('{word}', {{0}})", (value,)), value.type)
+        return made if value.type.name == "timestamp" else zones.spark_cast(made, value.type)
+    return zones.spark_cast(Call(t.TIMESTAMPTZ, f"date_trunc('{_word(unit)}', {{0}})", (value,)), value.type)
+
+
+def _word(unit: str) -> str:
+    return unit[:-1].upper() if unit.endswith("s") else unit.upper()
+
+
+def _truncated_in_zone(unit: str, value: Expr) -> Expr:
+    """Up to hours the offset stays what it is; of a day the first moment is looked for."""
+    local = zones.local(value)
+    if unit in _ERAS or unit in _UNITS[_UNITS.index("day") :]:
+        return zones.moment(_truncated(unit, local))
+    shown = "CAST({1} AS TIMESTAMP)"
+    return Call(t.TIMESTAMPTZ, f"({{0}} - ({shown} - date_trunc('{_word(unit)}', {shown})))", (value, local))
