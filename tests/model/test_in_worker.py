@@ -34,7 +34,7 @@ QUERIES = {
 
 def stages(engine: Engine, active: frozenset[int] | None = None) -> int:
     """How often the rows of an epoch enter a Python worker, with one task for each operator."""
-    plan = str(engine.runner.prepare(1, active)._plan.toString())
+    plan = engine.runner.prepare(1, active)._executed.text
     assert "Exchange" not in plan
     return plan.count("MapInArrow ")
 

@@ -46,9 +46,14 @@ class Physical:
         self._java = java
 
     @property
+    def text(self) -> str:
+        """As Spark writes it."""
+        return str(self._java.toString())
+
+    @property
     def shuffles(self) -> bool:
         """Whether rows go from some tasks to others."""
-        return "Exchange" in str(self._java.toString())
+        return "Exchange" in self.text
 
     def rows(self) -> Rows:
         """What it computes."""
