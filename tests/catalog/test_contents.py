@@ -158,9 +158,15 @@ def test_rights_of_a_role_are_stored_all_together_or_not() -> None:
 
 def test_a_role_of_a_session_has_all_that_is_stored_of_it() -> None:
     own = {f.name for f in fields(RoleContent)} - NOT_OF_THE_KIND
-    assert {f.name for f in fields(Role)} == {"name", *own}
+    assert {f.name for f in fields(Role)} == {"name", "kept", *own}
     made = RoleContent(can_login=False, member_of={7: True}, superuser=False)
     assert Role.of(ObjectRecord(1, made, "pg_authid", "r")).content == made
+
+
+def test_a_role_that_is_changed_keeps_what_a_newer_program_has_said_of_it() -> None:
+    newer = RoleContent.from_json({**RoleContent().to_json(), "fresh": 2})
+    changed = replace(Role.of(ObjectRecord(1, newer, "pg_authid", "r")), create_db=True).content
+    assert changed.create_db and changed.to_json()["fresh"] == 2
 
 
 def test_which_kinds_can_do_what() -> None:
