@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from headrace.catalog.contents import TableContent
 from headrace.common.columns import Column
 from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.inputs import SnapshotScan
@@ -59,7 +60,7 @@ def scan(tmp_path: Path) -> SnapshotScan:
 def answer(sql: str, scan: SnapshotScan) -> list[Any]:
     """The first column of a query over the rows as `t (a)`."""
     query, types = bound_query(sql, {TableName(None, "t"): {"a": "bigint"}}, NOTHING)
-    record: Any = SimpleNamespace(kind="table", primary_key=(), columns=(Column("a", "bigint"),))
+    record: Any = SimpleNamespace(content=TableContent(), primary_key=(), columns=(Column("a", "bigint"),))
     plan = read_plan(query, types, record)
     steps = plan.steps(())
     return [v for b in answered(plan, steps, scan.stored(0), steps.where) for v in b.column(0).to_pylist()]

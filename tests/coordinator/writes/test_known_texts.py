@@ -60,7 +60,7 @@ def sessions(tmp_path: Path) -> Iterator[list[Session]]:
     keeper = SimpleNamespace(session=None, explained=lambda error, spark: error)
     database: Any = SimpleNamespace(
         coordinator=db.c, catalog=db.catalog, settings=db.settings, keeper=keeper, spark=None, check=lambda: None,
-        forget=lambda session: None, now_ms=lambda: 0,
+        forget=lambda session: None, now_ms=lambda: 0, audit=None,
     )  # fmt: skip
     made = [Session(database), Session(database)]
     yield made

@@ -31,7 +31,7 @@ class Bank:
         keeper = SimpleNamespace(session=None, explained=lambda error, spark: error)
         database: Any = SimpleNamespace(
             coordinator=self.db.c, catalog=self.db.catalog, settings=self.db.settings, keeper=keeper, spark=None,
-            check=lambda: None, forget=lambda session: None, now_ms=lambda: 0,
+            check=lambda: None, forget=lambda session: None, now_ms=lambda: 0, audit=None,
         )  # fmt: skip
         columns = (Column("id", "int"), Column("v", "bigint"))
         self.account, self.entry = (

@@ -416,7 +416,7 @@ def test_the_client_is_told_of_late_rows_at_the_commit(db: Tables) -> None:
     db.c.write(t, timed((1, 100)))
     database: Any = SimpleNamespace(
         coordinator=db.c, catalog=db.catalog, settings=db.settings, keeper=SimpleNamespace(session=None), spark=None,
-        check=lambda: None, forget=lambda session: None, now_ms=lambda: 0,
+        check=lambda: None, forget=lambda session: None, now_ms=lambda: 0, audit=None,
     )  # fmt: skip
     session = Session(database)
     for quickly in (False, True):
