@@ -84,6 +84,8 @@ class HeadraceError(Exception):
         """What was being done: of COPY, the line and the column."""
         self.about: Mapping[str, str] = {}
         """What it is about: `schema`, `table`, `column`, `datatype` and `constraint`, as far as they are known."""
+        self.noted = False
+        """Whether the audit log has it."""
 
 
 class StatementError(HeadraceError):

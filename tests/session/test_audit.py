@@ -18,7 +18,7 @@ from headrace.config import Settings
 from headrace.errors import HeadraceError, InvalidParameter
 from headrace.server import ServerThread, run_server_in_thread
 from headrace.server.door import gate_of
-from headrace.session.audit import AuditLog
+from headrace.session.audit import AuditLog, masked
 from headrace.session.database import Database, connect
 from headrace.session.handlers import HANDLERS
 from headrace.sql import statements as st
@@ -96,6 +96,51 @@ def test_a_denied_query_and_another_role_are_noted(database: Database, log: Path
     found = [(line["command"], line.get("role"), line["sqlstate"]) for line in lines(log)]
     assert ("SELECT", "bert", "42501") in found and ("CREATE TABLE", None, "00000") in found
     assert [f for f in found if f[0] == "SET ROLE"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("CREATE SOURCE s (a int) WITH (x.sasl.password='geheim', y = 'it''s secret', z='b')",
+         "CREATE SOURCE s (a int) WITH (x.sasl.password='***', y = 'it''s secret', z='b')"),
+        ("COPY t FROM 's3://u:geheim@b/x' WITH (secret_key 'geheim')",
+         "COPY t FROM 's3://u:***@b/x' WITH (secret_key '***')"),
+        ("ALTER SYSTEM SET secret_keys TO 'geheim'", "ALTER SYSTEM SET secret_keys TO '***'"),
+        ("CREATE SINK x WITH (jdbc.url='postgresql://h/d?user=a&password=geheim')",
+         "CREATE SINK x WITH (jdbc.url='postgresql://h/d?user=a&password=***')"),
+        ('WITH ("aws.secret" $$geheim$$, s3.secret.key = E\'geheim\')',
+         'WITH ("aws.secret" \'***\', s3.secret.key = \'***\')'),
+        ("-- it's\nCREATE USER a PASSWORD 'geheim'", "-- it'***'"),
+        ("SELECT 'secret' /* it's */, 'plain'", "SELECT 'secret' /* it's */, 'plain'"),
+        ("x" * 20_000, "x" * 16_384 + "..."),
+    ],
+)  # fmt: skip
+def test_what_is_called_a_secret_is_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+def test_a_line_that_was_cut_short_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, write, room = AuditLog(tmp_path / "audit.jsonl", lambda: 0), os.write, [7]
+
+    def filling(file: int, data: bytes) -> int:
+        if not room:
+            raise OSError(28, "No space left on device")
+        return write(file, data[: room.pop()])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", filling)
+        log.note("one")
+    log.note("two")
+    log.close()
+    cut, whole = (tmp_path / "audit.jsonl").read_text().splitlines()
+    assert len(cut) == 7 and json.loads(whole)["event"] == "two" and json.loads(whole)["lost"] == 1
+
+
+def test_it_says_what_the_client_is_told(database: Database, log: Path) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        database.sql("CREATE MATERIALIZED VIEW v AS SELECT nothing FROM nowhere")
+    (line,) = (line for line in lines(log) if line["command"] == "CREATE MATERIALIZED VIEW")
+    assert (line["sqlstate"], line["message"]) == (caught.value.sqlstate, caught.value.message)
 
 
 def test_every_definition_is_noted() -> None:

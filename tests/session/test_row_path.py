@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.common.zones import UTC
 from headrace.errors import HeadraceError
 from headrace.session.database import Database
 from headrace.session.execution import dml, row_writes
@@ -79,7 +80,7 @@ def expressions(pick: random.Random, count: int) -> list[tuple[str, Any]]:
     while len(found) < count:
         make: Callable[[random.Random, int], str] = pick.choice([number, text, condition])
         sql = make(pick, 2)
-        scope = Scope({name: (i, kind) for i, (name, kind) in enumerate(COLUMNS.items())}, [])
+        scope = Scope({name: (i, kind) for i, (name, kind) in enumerate(COLUMNS.items())}, [], UTC)
         try:
             compiled = scope.compile(parse_query(f"SELECT {sql}").tree.expressions[0].unalias())
         except (NotScalar, HeadraceError):

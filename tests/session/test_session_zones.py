@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from clients import connect
@@ -15,6 +16,11 @@ from headrace.errors import HeadraceError
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.defined import declared_zone
+from headrace.session.variables import Variables
+from headrace.sql import statements as st
+from headrace.sql.parser import parse_one
+from headrace.sql.render import render_text
+from headrace.sql.values import assign, parse_text
 
 BERLIN = zone_named("Europe/Berlin")
 SUMMER = "2024-07-01 14:00:00+02"
@@ -258,3 +264,52 @@ def test_what_a_zone_cannot_have_is_refused_with_its_place(berlin: Any) -> None:
     with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
         berlin.execute("SELECT count(*) OVER (ORDER BY at RANGE '1 day' PRECEDING) FROM times")
     assert caught.value.diag.statement_position is not None
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Asia/Tokyo"])
+def test_the_ends_of_time_are_shown_in_any_zone(name: str) -> None:
+    """Rows that hold for ever have the last moment that there is; its clocks may show a year that Python has not."""
+    zone = zone_named(name)
+    ends = [dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC), dt.datetime(1, 1, 1, tzinfo=dt.UTC)]
+    shown = render_text(pa.array(ends, pa.timestamp("us", tz="UTC")), "timestamp", zone)
+    assert shown == [zone.text(moment).encode() for moment in ends]
+    beyond = pa.array([253_402_300_800_000_000 + 10**15], pa.timestamp("us", tz="UTC"))
+    assert render_text(beyond, "timestamp", zone)[0].startswith(b"10031-")
+
+
+def test_times_beyond_the_ends_are_out_of_range() -> None:
+    with pytest.raises(HeadraceError) as caught:
+        parse_text("0001-01-01 00:00:00", "timestamp", BERLIN)
+    assert caught.value.sqlstate == "22008"
+    with pytest.raises(HeadraceError) as caught:
+        assign(dt.datetime(9999, 12, 31, 23, 59, 59), "timestamp", zone_named("America/New_York"))
+    assert caught.value.sqlstate == "22008"
+
+
+@pytest.mark.parametrize(
+    ("sql", "zone"),
+    [("INTERVAL '2' HOUR", "<+02>-02"), ("INTERVAL '-30' HOUR TO MINUTE", "<-00:30>+00:30"), ("+2", "<+02>-02")],
+)
+def test_bare_numbers_have_the_unit_that_is_said(sql: str, zone: str) -> None:
+    statement = parse_one(f"SET TIME ZONE {sql}")
+    assert isinstance(statement, st.SetVariable)
+    variables = Variables()
+    variables.set(statement.name, statement.value)
+    assert variables.get("timezone") == zone
+
+
+def test_local_settings_end_with_their_transaction_alone() -> None:
+    variables = Variables(timezone="Europe/Berlin")
+    variables.set("timezone", "Asia/Tokyo")
+    variables.set("timezone", None, local=True)
+    assert variables.get("timezone") == "Europe/Berlin"
+    variables.end_transaction()
+    assert variables.get("timezone") == "Asia/Tokyo"
+    variables.set("timezone", "UTC", local=True)
+    variables.set("timezone", "America/New_York")
+    assert variables.get("timezone") == "America/New_York"
+
+
+def test_a_number_without_end_is_no_zone() -> None:
+    with pytest.raises(HeadraceError):
+        Variables().set("timezone", "9" * 400)

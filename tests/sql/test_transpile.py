@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rendering import SCHEMA, T, rename, rendered
 
+from headrace.common.zones import UTC
 from headrace.sql.dml import delete_query, update_query
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import Delete, Insert, TableName, Update
@@ -189,13 +190,15 @@ def test_update_and_delete(sql_spark: Any, ask: Any) -> None:
     delete = parse_one("DELETE FROM t WHERE b IS NULL RETURNING a, upper(s)")
     assert isinstance(delete, Delete) and delete.returning is not None
     assert rendered(sql_spark.sql(delete_query(delete, ["a"]).to_spark(rename, SCHEMA))) == [("3",)]
-    assert rendered(sql_spark.sql(delete.returning.to_spark(lambda _: "hr_t") + " WHERE a = 2")) == [("2", "TWO")]
+    assert rendered(sql_spark.sql(delete.returning.to_spark(lambda _: "hr_t", SCHEMA, UTC) + " WHERE a = 2")) == [
+        ("2", "TWO")
+    ]
 
 
 def test_insert_expressions(sql_spark: Any) -> None:
     insert = parse_one("INSERT INTO t VALUES (1 + 1, upper('x')), (DEFAULT, 'y')")
     assert isinstance(insert, Insert) and insert.rows is not None
-    assert insert.literal_rows(["int", "string"]) is None
+    assert insert.literal_rows(["int", "string"], UTC) is None
     query = insert.rows.query(["int", "string"], ["7", None])
     assert rendered(sql_spark.sql(query.to_spark(rename))) == [("2", "X"), ("7", "y")]
 

@@ -29,13 +29,16 @@ _POSIX: Final = re.compile(
     r"(?:<([+\-:A-Za-z0-9]{3,})>|([A-Za-z]{3,}))?([+-]?)(\d{1,2})(?::(\d{2})(?::(\d{2}))?)?", re.ASCII
 )
 _ISO: Final = re.compile(r"([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?", re.ASCII)
-_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(?:\d{1,6}\.?\d{0,20}|\.\d{1,20})", re.ASCII)
 _MOST_S: Final = 18 * 3600 - 1
 """Java takes no larger offset."""
 _PAST_S: Final = 946_684_800
 """Later differences are laws that one of the two has not heard of."""
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SECOND: Final = dt.timedelta(seconds=1)
+_NEARBY: Final = dt.timedelta(days=2)
+_CYCLE, _CYCLE_YEARS = dt.timedelta(days=146_097), 400
+"""Of the Gregorian calendar."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,12 @@ class Zone:
 
     def offset_s(self, moment: dt.datetime) -> int:
         """Seconds that its clocks are ahead of UTC at an aware moment."""
-        return self.fixed_s if self.fixed_s is not None else _seconds(moment.astimezone(self._rules))
+        if self.fixed_s is not None:
+            return self.fixed_s
+        try:
+            return _seconds(moment.astimezone(self._rules))
+        except OverflowError:  # its clocks show a year that Python has not; they go as they do nearby
+            return _seconds((moment + (_NEARBY if moment.year == 1 else -_NEARBY)).astimezone(self._rules))
 
     def local(self, moment: dt.datetime) -> dt.datetime:
         """What its clocks show at an aware moment. Raises `OverflowError` for a year that Python has not."""
@@ -91,8 +99,12 @@ class Zone:
     def text(self, moment: dt.datetime) -> str:
         """An aware moment as PostgreSQL writes it."""
         offset = self.offset_s(moment)
-        shown = moment.astimezone(dt.UTC).replace(tzinfo=None) + offset * _SECOND
-        return shown.isoformat(sep=" ", timespec="microseconds").rstrip("0").rstrip(".") + offset_text(offset)
+        utc = moment.astimezone(dt.UTC).replace(tzinfo=None)
+        # The calendar repeats itself after 400 years: those that Python has not are written by way of others.
+        shift = 1 if utc.year == 1 else -1 if utc.year == dt.MAXYEAR else 0
+        shown = utc + shift * _CYCLE + offset * _SECOND
+        year, rest = shown.isoformat(sep=" ", timespec="microseconds").rstrip("0").rstrip(".").split("-", 1)
+        return f"{int(year) - shift * _CYCLE_YEARS:04d}-{rest}{offset_text(offset)}"
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:

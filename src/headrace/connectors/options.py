@@ -41,10 +41,15 @@ def _refuse_secrets(options: Mapping[str, str], refused: Sequence[str]) -> None:
         )
 
 
+def is_confidential(name: str) -> bool:
+    """Whether an option is one whose value nobody is to read."""
+    return name.endswith(_CONFIDENTIAL) or name.rpartition(".")[2] == "password"
+
+
 def _refuse_open(names: Iterable[str]) -> None:
     """Raise `InvalidParameter` for a password among options whose values are written in the statement."""
     for name in names:
-        if name.endswith(_CONFIDENTIAL) or name.rpartition(".")[2] == "password":
+        if is_confidential(name):
             raise InvalidParameter(
                 f"option {name} has to be a secret: everybody can read a statement's text",
                 hint=f"CREATE SECRET s AS '...'; and then {name} = SECRET s",

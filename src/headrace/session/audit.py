@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from structlog import get_logger
 
+from headrace.connectors.options import is_confidential
 from headrace.errors import HeadraceError, InsufficientPrivilege, InvalidParameter
 from headrace.session.handlers import handler_of
 from headrace.sql import statements as st
+from headrace.sql.secrets import HIDDEN, may_hold_a_secret
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -30,6 +32,18 @@ _MODE: Final = 0o600
 _SUCCESS, _DEFECT = "00000", "XX000"
 _QUIET_S: Final = 60.0
 """How long nothing more is said of lines that cannot be written."""
+_LONGEST: Final = 16_384
+"""Characters of a statement."""
+_STRING: Final = r"(?:[EeBbXx]?'(?:[^']|'')*'|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)"
+_QUOTE: Final = re.compile(r"['$]")
+_NAMED: Final = re.compile(
+    rf"""--[^\n]*|/\*.*?\*/|(?P<said>(?P<name>"[^"]+"|[A-Za-z_][\w.\-]*)\s*(?:=|\bTO\b)?\s*)?(?P<value>{_STRING})""",
+    re.DOTALL | re.IGNORECASE,
+)  # fmt: skip
+"""A literal, with the name in front of it whose value it may be; or a comment, in which there is none."""
+_SAYS_SO: Final = re.compile(r"passw|pwd|secret|token|credential|private.?key|access.?key|jaas|signature")
+_IN_URL: Final = re.compile(r"(://[^/@:\s']*:)[^/@\s']*@")
+_IN_TEXT: Final = re.compile(r"""(\b\w*(?:password|passwd|pwd|secret|token)\w*\s*=\s*)[^\s&;,'")]+""", re.IGNORECASE)
 
 
 class AuditLog:
@@ -44,6 +58,8 @@ class AuditLog:
         self._lock = threading.Lock()
         self._file: int | None = None
         self._lost, self._told_s = 0, -_QUIET_S
+        self._cut = False
+        """Whether the last line has no end."""
         try:
             self._open()
         except OSError as error:
@@ -80,7 +96,7 @@ class AuditLog:
         if self._file is not None and not self._is_rotated():
             return
         self._drop()
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
 
     def _is_rotated(self) -> bool:
         assert self._file is not None
@@ -92,9 +108,11 @@ class AuditLog:
     def _write(self, line: bytes) -> None:
         """A line at once, so that processes that share the file do not mix theirs; one cut short is ended first."""
         assert self._file is not None
-        written = os.write(self._file, line)
-        while written < len(line):
-            written += os.write(self._file, line[written:])
+        left = b"\n" + line if self._cut else line
+        while left:
+            written = os.write(self._file, left)
+            left = left[written:]
+            self._cut = bool(left)
 
     def _drop(self) -> None:
         if self._file is not None:
@@ -109,35 +127,50 @@ class AuditLog:
             _log.error("the audit log cannot be written", file=str(self._path), lost=self._lost, reason=error.strerror)
 
 
-@contextmanager
-def audited(session: Session, statement: st.Statement) -> Iterator[None]:
-    """Note the statement that the block runs, and how it ended, if it is of a kind that is noted."""
-    if session.database.audit is None or not handler_of(statement).is_audited:
-        yield
+def note_done(session: Session, statement: st.Statement) -> None:
+    """Note a statement that has been run, if it is of a kind that is noted."""
+    if session.database.audit is not None and handler_of(statement).is_audited:
+        _note(session, statement.words, statement.text, _SUCCESS, None)
+
+
+def note_failed(session: Session, statement: st.Statement | None, text: str, error: Exception) -> None:
+    """Note, once, what a client is told of a statement of such a kind, and of any that is denied.
+
+    Without a `statement` only a `text` was to be prepared.
+    """
+    log = session.database.audit
+    if log is None or (isinstance(error, HeadraceError) and error.noted):
         return
-    try:
-        yield
-    except BaseException as error:
-        session.noted = error
-        known = (error.sqlstate, error.message) if isinstance(error, HeadraceError) else (_DEFECT, type(error).__name__)
-        _note(session, statement, *known)
-        raise
-    _note(session, statement, _SUCCESS, None)
+    of_kind = statement is not None and handler_of(statement).is_audited
+    if not of_kind and not isinstance(error, InsufficientPrivilege):
+        return
+    told = (_DEFECT, type(error).__name__)
+    if isinstance(error, HeadraceError):
+        error.noted, told = True, (error.sqlstate, error.message)
+    words = None if statement is None else statement.words
+    _note(session, words, text if statement is None else statement.text, *told)
 
 
-def note_denied(session: Session, statement: st.Statement | None, error: HeadraceError, cause: BaseException) -> None:
-    """Note a denied statement, once; None for one whose text was only prepared. `cause` is what `error` was made of."""
-    if isinstance(error, InsufficientPrivilege) and session.noted not in (error, cause):
-        session.noted = error
-        _note(session, statement, error.sqlstate, error.message)
-
-
-def _note(session: Session, statement: st.Statement | None, sqlstate: str, message: str | None) -> None:
+def _note(session: Session, words: str | None, text: str, sqlstate: str, message: str | None) -> None:
     log, role = session.database.audit, session.variables.role
-    if log is not None:
-        log.note(
-            "statement", user=session.authenticated, role=None if role == session.authenticated else role,
-            client=session.client or None, session=session.number, sqlstate=sqlstate, message=message,
-            command=None if statement is None else statement.words,
-            statement=None if statement is None else statement.text,
-        )  # fmt: skip
+    assert log is not None
+    log.note(
+        "statement", user=session.authenticated, role=None if role == session.authenticated else role,
+        client=session.client or None, session=session.number, command=words, sqlstate=sqlstate,
+        message=None if message is None else masked(message), statement=masked(text),
+    )  # fmt: skip
+
+
+def masked(text: str) -> str:
+    """A statement or a message without what nobody is to read: values of options that are called so, passwords of
+    URLs and of connection strings; a very long one is cut."""
+    if may_hold_a_secret(text) and (quoted := _QUOTE.search(text)):
+        text = text[: quoted.start()] + HIDDEN
+    text = _NAMED.sub(lambda m: m["said"] + HIDDEN if m["name"] and _is_secret(m["name"]) else m[0], text)
+    text = _IN_TEXT.sub(r"\1***", _IN_URL.sub(r"\1***@", text))
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+def _is_secret(name: str) -> bool:
+    plain = name.strip('"').lower()
+    return is_confidential(plain.replace("_", ".")) or is_confidential(plain) or _SAYS_SO.search(plain) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.catalog.contents import MaterializedViewContent, SinkContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.zones import UTC, Zone, zone_of_setting
+from headrace.errors import NotSupported
 
 
 def _name(record: ObjectRecord) -> str | None:
@@ -13,9 +14,15 @@ def _name(record: ObjectRecord) -> str | None:
 
 
 def declared_zone(record: ObjectRecord) -> Zone:
-    """The time zone in which an object was defined."""
+    """The time zone in which an object was defined. Raises `NotSupported` where that is unknown."""
     name = _name(record)
-    return UTC if name is None else zone_of_setting(name)
+    try:
+        return UTC if name is None else zone_of_setting(name)
+    except ValueError:
+        raise NotSupported(
+            f'"{record.name}" was defined in the time zone {name}, which this machine does not know',
+            hint="install the files of time zones (tzdata)",
+        ) from None
 
 
 def definition_of(record: ObjectRecord) -> str:

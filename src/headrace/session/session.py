@@ -26,7 +26,7 @@ from headrace.errors import (
 )
 from headrace.plan.failures import translate
 from headrace.session import idle, transactions
-from headrace.session.audit import audited, note_denied
+from headrace.session.audit import note_done, note_failed
 from headrace.session.engine import Jobs
 from headrace.session.execution import cursors
 from headrace.session.execution.cursors import OpenCursor
@@ -83,8 +83,6 @@ class Session:
         """The role that has connected, whatever it has become since."""
         self.client = ""
         """The address of the client that it is for; "" for the program itself."""
-        self.noted: BaseException | None = None
-        """The error that the audit log has last."""
         self._rights: Rights | None = None
         self._role_ids: dict[str, int] = {}
         """The ids that the roles had which the session has been."""
@@ -248,7 +246,7 @@ class Session:
 
     def prepare(self, sql: str, parameter_types: Sequence[str | None] = ()) -> PreparedStatement:
         """Parse one statement and find the types of its parameters and of its result."""
-        with self._request(), self._failing(), self._limited():
+        with self._request(), self._failing(text=sql), self._limited():
             self.check()
             self._require_open()
             prepared: PreparedStatement | None = self._texts.prepared(sql, parameter_types)
@@ -287,9 +285,10 @@ class Session:
         with self._request(), self._failing(statement):
             self.check()
             self._admit(statement)
-            with self._limited(), audited(self, statement):
+            with self._limited():
                 result = handler_of(statement).run(self, statement)
                 self.interrupts.durable |= statement.writes  # DDL stays done, too
+            note_done(self, statement)
             result.notices[:] = [n for n in result.notices if self.is_shown(n)]
             return result
 
@@ -439,16 +438,16 @@ class Session:
         self.database.check()
 
     @contextmanager
-    def _failing(self, statement: st.Statement | None = None) -> Iterator[None]:
+    def _failing(self, statement: st.Statement | None = None, text: str = "") -> Iterator[None]:
         """Errors inside the block are headrace's, say where in the statement, and fail the transaction."""
         spark = self.database.keeper.session
         try:
             yield
         except BaseException as error:
-            self._fail(error, statement, spark)
+            self._fail(error, statement, spark, text)
 
     def _fail(
-        self, error: BaseException, statement: st.Statement | None, spark: SparkSession | None = None
+        self, error: BaseException, statement: st.Statement | None, spark: SparkSession | None = None, text: str = ""
     ) -> NoReturn:  # fmt: skip
         """Raise an error as the session tells it, of what was run on a Spark session, if it was."""
         if self.transaction is not None:
@@ -463,7 +462,7 @@ class Session:
             found = QueryCanceled(reason)
         if statement is not None:
             found = located(found, statement)
-        note_denied(self, statement, found, error)
+        note_failed(self, statement, text, found)
         if found is error:
             raise error
         raise found from error

@@ -320,12 +320,15 @@ class Variables:
         """Set, or with None put back to the default. Names with a dot need not be known."""
         key = _settable(name)
         self.version += 1
-        if value is None:
+        if value is None and local:
+            self._local[key] = self._defaults.get(key, "")
+        elif value is None:
             self._values.pop(key, None)
             self._local.pop(key, None)
-            return
-        key, value = accepted(name, value)
-        (self._local if local else self._values)[key] = value
+        else:
+            key, value = accepted(name, value)
+            self._local.pop(key, None)
+            (self._local if local else self._values)[key] = value
 
     def end_transaction(self) -> None:
         """Forget what `SET LOCAL` has set."""

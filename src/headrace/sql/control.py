@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from typing import Final
 
 from sqlglot.tokenizer_core import TokenType
 
@@ -13,6 +15,8 @@ from headrace.sql.ddl import KINDS
 from headrace.sql.intervals import zone_of_interval
 from headrace.sql.starts import starts
 
+_BARE: Final = re.compile(r"\s*[+-]?\d+(?:\.\d+)?\s*", re.ASCII)
+"""A number without a unit."""
 _LISTS = {
     "TABLES": "tables", "SOURCES": "sources", "MATERIALIZED VIEWS": "materialized views", "VIEWS": "views",
     "CHECKPOINTS": "checkpoints", "PARAMETERS": "parameters", "PROGRESS": "progress",
@@ -157,11 +161,16 @@ def _zone_value(cursor: Cursor) -> str | None:
     if cursor.match("LOCAL"):
         return None
     if not cursor.match("INTERVAL"):
+        if cursor.is_symbol("+"):
+            cursor.expect("+")
         return _setting_value(cursor)
-    text = cursor.string()
-    if cursor.match("HOUR") and cursor.match("TO"):
-        cursor.expect("MINUTE")
-    return zone_of_interval(text).name
+    text, unit = cursor.string(), ""
+    if cursor.match("HOUR"):
+        unit = "hour"
+        if cursor.match("TO"):
+            cursor.expect("MINUTE")
+            unit = "minute"
+    return zone_of_interval(f"{text} {unit}" if _BARE.fullmatch(text) else text).name
 
 
 def _setting_value(cursor: Cursor) -> str | None:

@@ -32,6 +32,10 @@ _RECORD_SPECIAL = set('(),"\\ \t\n\r\v\f')
 _EPOCH = dt.datetime(1970, 1, 1)
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _QUARTER_US = 900_000_000
+_FIRST_US, _LAST_US = (
+    (moment.replace(tzinfo=dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+    for moment in (dt.datetime.min, dt.datetime.max)
+)
 
 
 def render_text(array: pa.Array, type: str, zone: Zone = UTC) -> list[bytes | None]:
@@ -81,11 +85,16 @@ def _offsets(micros: pa.Array, zone: Zone) -> pa.Array:
 def _offset(found: dict[int, int | None], micros: int, zone: Zone) -> int:
     quarter = micros // _QUARTER_US
     if quarter not in found:
-        first, last = (zone.offset_s(_UTC_EPOCH + dt.timedelta(microseconds=at))
+        first, last = (zone.offset_s(_moment(at))
                        for at in (quarter * _QUARTER_US, (quarter + 1) * _QUARTER_US - 1))  # fmt: skip
         found[quarter] = first if first == last else None
     offset = found[quarter]
-    return zone.offset_s(_UTC_EPOCH + dt.timedelta(microseconds=micros)) if offset is None else offset
+    return zone.offset_s(_moment(micros)) if offset is None else offset
+
+
+def _moment(micros: int) -> dt.datetime:
+    """The moment; the nearest one that Python has."""
+    return _UTC_EPOCH + dt.timedelta(microseconds=min(max(micros, _FIRST_US), _LAST_US))
 
 
 def _as_string(array: pa.Array) -> pa.Array:

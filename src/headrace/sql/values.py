@@ -166,7 +166,7 @@ def _moment(text: str, type: str) -> tuple[dt.datetime, dt.timedelta | None]:
     try:
         return dt.datetime(year, month, day, hour, minute, second) + extra, _offset(match[8] or match[9])
     except (ValueError, OverflowError):
-        raise InvalidDatetime(f'date/time field value out of range: "{text}"') from None
+        raise InvalidDatetime(f'date/time field value out of range: "{text}"', sqlstate="22008") from None
 
 
 def _offset(zone: str | None) -> dt.timedelta | None:
@@ -188,7 +188,7 @@ def _timestamp(text: str, type: str, zone: Zone) -> dt.datetime:
     try:
         return zone.moment(moment) if offset is None else (moment - offset).replace(tzinfo=dt.UTC)
     except OverflowError:
-        raise InvalidDatetime(f'date/time field value out of range: "{text}"') from None
+        raise InvalidDatetime(f'date/time field value out of range: "{text}"', sqlstate="22008") from None
 
 
 def _array(text: str, type: str, zone: Zone) -> list[Any]:
@@ -250,6 +250,8 @@ def assign(value: Any, type: str, zone: Zone = UTC) -> Any:
         return _assign(value, type, zone)
     except HeadraceError:
         raise
+    except OverflowError:
+        raise InvalidDatetime(f"date/time field value out of range: {value!r}", sqlstate="22008") from None
     except (ValueError, TypeError, ArithmeticError):
         raise DatatypeMismatch(f"{value!r} cannot be stored as {pg_type_text(type)}") from None
 

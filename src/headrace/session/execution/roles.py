@@ -14,6 +14,7 @@ from headrace.errors import (
     DependentObjectsExist,
     DuplicateObject,
     InsufficientPrivilege,
+    InvalidDatetime,
     InvalidParameter,
     TransactionError,
     UndefinedObject,
@@ -150,7 +151,10 @@ def _create(session: Session, role: Role) -> None:
 def _changed(role: Role, options: Mapping[str, Any], zone: Zone) -> Role:
     ends = options.get("valid_until_ms")
     if isinstance(ends, datetime):
-        moment = ends if ends.tzinfo else zone.moment(ends)
+        try:
+            moment = ends if ends.tzinfo else zone.moment(ends)
+        except OverflowError:
+            raise InvalidDatetime(f"date/time field value out of range: {ends}", sqlstate="22008") from None
         options = {**options, "valid_until_ms": int(moment.timestamp() * 1000)}
     if options.get("password") is None:
         return replace(role, **options)
