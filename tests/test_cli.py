@@ -31,6 +31,7 @@ class Coordinator:
 class FakeDatabase(Database):
     coordinator = Coordinator()
     has_passwords = False
+    audit = None
     mock_key = bytes(32)
     role = Role
     def session(self, parameters=None, *, user="root"):
