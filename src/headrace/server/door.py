@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from headrace.config import Settings
 from headrace.errors import InvalidParameter
@@ -11,8 +12,10 @@ from headrace.server.gate import Gate
 from headrace.server.guesses import Guesses
 from headrace.server.tls import Certificates
 from headrace.session.access import Rules, check_rules, is_loopback
-from headrace.session.audit import AuditLog
 from headrace.session.roles import Role
+
+if TYPE_CHECKING:
+    from headrace.session.audit import AuditLog
 
 _parse = lru_cache(maxsize=16)(Rules.parse)
 
