@@ -89,7 +89,7 @@ def main() -> None:
     clocks.around(driver, "run_steps", "step")
     clocks.around(runner.EpochRunner, "run", "run")
     clocks.around(Catalog, "transact", "commit")
-    clocks.around(runner._PhysicalPlan, "rdd", "clone")
+    clocks.around(runner._PhysicalPlan, "rows", "clone")
     clocks.around(Bridge, "count_rows", "job")
     rng = np.random.default_rng(1)
 
