@@ -271,7 +271,7 @@ class Expressions:
     def _listed(self, message: Any, items: Sequence[Any]) -> list[Expr]:
         left = self.bind(message.lexpr)
         values = [self.bind(item) for item in items]
-        simple = all(not v.children() for v in values) and len(values) > 1
+        simple = left.type.name != "unknown" and all(not v.children() for v in values) and len(values) > 1
         if simple:
             unified = to_common((left, *values), "IN")
             if unified[0].type == left.type and left.type.name not in t.LOOSE:
