@@ -433,11 +433,9 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
 
 def _in_zone(content: Content, zone: Zone) -> Content:
     """The content with the zone in which its query or its defaults are meant for ever; UTC is not written down."""
-    if zone.is_plain:
+    if zone.is_plain or (isinstance(content, TableContent) and not content.defaults):
         return content
-    if isinstance(content, (MaterializedViewContent, SinkContent)):
-        return replace(content, time_zone=zone.name)
-    if isinstance(content, TableContent) and content.defaults:
+    if isinstance(content, (MaterializedViewContent, SinkContent, TableContent)):
         return replace(content, time_zone=zone.name)
     return content
 
