@@ -56,6 +56,8 @@ from headrace.sql.statements import TableName
 from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from headrace.session.session import Session
 from headrace.session.execution.existing import taken
 from headrace.session.execution.owning import owned
@@ -334,7 +336,7 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 
 
 def create_planned(
-    session: Session, name: TableName, query: object, content: PlannedContent, definition: str,
+    session: Session, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
     options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
