@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors import base, sinks
+from headrace.connectors import base, datagen, nexmark, sinks
 from headrace.connectors.declared import Declared
 from headrace.connectors.files import folders, options
 from headrace.connectors.files import sink as file_sink
@@ -27,6 +27,8 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
         ("files", "options", file_sink.SINK),
         ("files", "copy options", folders.OPTIONS),
         ("http", "options", http.SINK),
+        ("datagen", "options", datagen.OPTIONS),
+        ("nexmark", "options", nexmark.OPTIONS),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
         ("README", "options of every sink", sinks.OPTIONS),
