@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -31,10 +32,12 @@ COMBINING = ("state/schema.py", "state/kernels/combine.py")
 WAYS = {*get_args(Combine), "sum"}
 
 
+for found_module in pkgutil.iter_modules(accumulators.__path__):
+    importlib.import_module(f"{accumulators.__name__}.{found_module.name}")
+
+
 def kinds(of: type[Accumulator] = Accumulator) -> Iterator[type[Accumulator]]:
     """The accumulators of headrace's own."""
-    for module in pkgutil.iter_modules(accumulators.__path__):
-        importlib.import_module(f"{accumulators.__name__}.{module.name}")
     for kind in of.__subclasses__():
         if kind.__module__.startswith(f"{accumulators.__name__}."):
             yield kind
@@ -76,16 +79,14 @@ def names_what_is_sent(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and name_of(node.value) == "Sent" and node.attr in Sent.__members__
 
 
-def found(text: str, wrong: Callable[[ast.AST], bool]) -> list[str]:
-    return [f"line {getattr(n, 'lineno', 0)}: {ast.unparse(n)}" for n in ast.walk(ast.parse(text)) if wrong(n)]
+@cache
+def modules() -> dict[str, list[ast.AST]]:
+    paths = sorted(SOURCE.rglob("*.py"))
+    return {path.relative_to(SOURCE).as_posix(): list(ast.walk(ast.parse(path.read_text()))) for path in paths}
 
 
-def outside(*homes: str) -> Iterator[tuple[str, str]]:
-    """The modules that are not in some places, and their texts."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        module = path.relative_to(SOURCE).as_posix()
-        if not (homes and module.startswith(homes)):
-            yield module, path.read_text()
+def found(nodes: Iterable[ast.AST], wrong: Callable[[ast.AST], bool]) -> list[str]:
+    return [f"line {getattr(n, 'lineno', 0)}: {ast.unparse(n)}" for n in nodes if wrong(n)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,8 @@ def outside(*homes: str) -> Iterator[tuple[str, str]]:
     ids=["accumulators", "sent", "combined"],
 )
 def test_nobody_asks_which_one_it_is(wrong: Callable[[ast.AST], bool], homes: tuple[str, ...]) -> None:
-    lines = [f"{module}, {line}" for module, text in outside(*homes) for line in found(text, wrong)]
+    outside = {module: nodes for module, nodes in modules().items() if not module.startswith(homes)}
+    lines = [f"{module}, {line}" for module, nodes in outside.items() for line in found(nodes, wrong)]
     assert not lines, "what depends on the accumulator is said by its class"
 
 
@@ -111,14 +113,16 @@ def test_nobody_asks_which_one_it_is(wrong: Callable[[ast.AST], bool], homes: tu
     ],
 )  # fmt: skip
 def test_the_rules_see_what_they_forbid(text: str) -> None:
-    assert found(text, brings_one) or found(text, compares_a_way) or found(text, names_what_is_sent)
+    nodes = list(ast.walk(ast.parse(text)))
+    assert found(nodes, brings_one) or found(nodes, compares_a_way) or found(nodes, names_what_is_sent)
 
 
 @pytest.mark.parametrize(
     "text", ["from headrace.state.accumulators import Accumulator", 'kind == "add"', 'merged["sum"]', "wire.sent"]
 )
 def test_the_rules_leave_alone_what_is_not_meant(text: str) -> None:
-    assert not any(found(text, wrong) for wrong in (brings_one, compares_a_way, names_what_is_sent))
+    nodes = list(ast.walk(ast.parse(text)))
+    assert not any(found(nodes, wrong) for wrong in (brings_one, compares_a_way, names_what_is_sent))
 
 
 @pytest.mark.parametrize("kind", CONCRETE, ids=lambda kind: kind.__name__)
@@ -129,7 +133,7 @@ def test_an_accumulator_stands_in_two_files(kind: type[Accumulator]) -> None:
         of_it = isinstance(node, ast.ImportFrom) and node.module == kind.__module__
         return isinstance(node, ast.ImportFrom) and of_it and kind.__name__ in [alias.name for alias in node.names]
 
-    assert [module for module, text in outside() if found(text, brings_it)] == [RULED]
+    assert [module for module, nodes in modules().items() if found(nodes, brings_it)] == [RULED]
     assert kind.__name__ not in accumulators.__all__
 
 

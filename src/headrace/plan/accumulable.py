@@ -5,6 +5,7 @@ What has no rule, or none for its argument's type, is group recompute.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -29,7 +30,7 @@ _BIGINT_DIGITS = 18
 """So many digits of a decimal fit 64 bits whatever they are."""
 
 
-class Rule:
+class Rule(ABC):
     """How the calls of a function accumulate. None means that only a recomputation is exact."""
 
     ignores_distinct: ClassVar[bool] = False
@@ -37,9 +38,9 @@ class Rule:
     counts_once: ClassVar[bool] = False
     """Whether `of_values` knows what to do with DISTINCT."""
 
+    @abstractmethod
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
         """Over all rows that pass the call's filter; `append_only` if none of them is ever taken back."""
-        raise NotImplementedError
 
     def of_values(
         self, b: Bridge, function: Expr, values: Sequence[Expr]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,7 @@ class Sum:
     weight: str = "__w"
     ordered: Ordered | None = None
 
-    @property
+    @cached_property
     def diffs(self) -> list[str]:
         """Names of its diff columns."""
         return [f.name for f, _ in self.accumulator.diffs(self.prefix)]
