@@ -109,6 +109,18 @@ def test_what_does_not_fit_writes_nothing(items: Database, tmp_path: Path) -> No
     assert caught.value.sqlstate == "58P01"
 
 
+@pytest.mark.parametrize("form", ["", "FORMAT json, "])
+def test_an_option_that_no_file_has_is_refused(items: Database, tmp_path: Path, form: str) -> None:
+    items.sql("CREATE TABLE IF NOT EXISTS mixed (id int)")
+    (tmp_path / "a.json").write_text('{"id": 900}\n')
+    with pytest.raises(HeadraceError, match="option header is for csv, not for json"):
+        items.sql(f"COPY mixed FROM '{tmp_path}' ({form}header true)")
+    (tmp_path / "b.csv").write_text("id\n901\n")
+    if not form:
+        items.sql(f"COPY mixed FROM '{tmp_path}' (header true)")
+        assert items.sql("SELECT * FROM mixed ORDER BY id").rows() == [(900,), (901,)]
+
+
 def test_a_query_that_fails_leaves_nothing(items: Database, tmp_path: Path, s3: S3Server, options: str) -> None:
     for at, more in ((str(tmp_path / "out"), ""), (f"s3://{s3.bucket}/failed", options)):
         with pytest.raises(HeadraceError, match="division by zero"):

@@ -19,6 +19,7 @@ from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.copy_out import Written, folder_at
 from headrace.connectors.declared import Declared
+from headrace.connectors.file_listing import format_of
 from headrace.connectors.file_options import SOURCE, delimiter_of
 from headrace.connectors.file_out import check_format
 from headrace.connectors.file_stores import local_path
@@ -68,12 +69,12 @@ def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
     _check_names(FROM, [*statement.options, *named])
     options = {"connector": "files", "path": statement.place, **_AS_IN_POSTGRES, **statement.options}
     check_secret_options(options, named)
-    if "format" in statement.options:
-        copy_out.check_of_format(statement.options["format"], statement.options)
     _check_absolute(statement.place, options)
     values = session.database.coordinator.secrets(named)
     read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
     offsets = _everything(session, open_source(options, read, values), statement.place)
+    formats = [format_of(path, statement.options.get("format")) for path in offsets]
+    copy_out.check_of_format({f for f in formats if f is not None}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
     given = {c.name for c in columns}
     defaults = {
@@ -119,7 +120,7 @@ def copy_to_files(session: Session, statement: st.CopyToFiles) -> Result:
     options = {"connector": "COPY", **statement.options}
     check_secrets(copy_out.OPTIONS.takes_secret, options, named)
     values = copy_out.OPTIONS.read(options)
-    copy_out.check_of_format(values["format"], statement.options)
+    copy_out.check_of_format([values["format"]], statement.options)
     _check_absolute(statement.place, statement.options)
     found = session.database.coordinator.secrets(named)
     return _written(session, statement, query, values, {} if found is None else dict(found()))
