@@ -1,4 +1,4 @@
-"""Combination of equal rows: each diff column in its own way (`Combine`), which nobody else asks for."""
+"""Combination of equal rows: each diff column in its own way. What these ways (`Combine`) are is known here alone."""
 
 from __future__ import annotations
 
