@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from headrace.connectors import copy_out
+from headrace.connectors.files import folders
 from headrace.errors import DuplicateObject, HeadraceError, InsufficientPrivilege
 from headrace.session.database import Database
 from headrace.session.session import Session
@@ -62,10 +62,10 @@ def test_there_and_back(items: Database, tmp_path: Path, s3: S3Server, options: 
     with pytest.raises(DuplicateObject, match="is not empty"):
         items.sql(f"COPY items TO '{at}' (FORMAT {form}{more})")
     if place == "directory":
-        found = json.loads((tmp_path / "out" / copy_out.MANIFEST).read_text())
+        found = json.loads((tmp_path / "out" / folders.MANIFEST).read_text())
         assert found["rows"] == 500 == sum(f["rows"] for f in found["files"])
         names = {f["name"]: f["bytes"] for f in found["files"]}
-        assert names == {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir() if p.name != copy_out.MANIFEST}
+        assert names == {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir() if p.name != folders.MANIFEST}
         assert [p.name for p in tmp_path.iterdir()] == ["out"], "nothing is left beside it"
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.file_out import COMPRESSIONS, FORMATS
-from headrace.connectors.file_stores import local_path
-from headrace.connectors.object_store import STORE, URL, Bucket, scheme_of
+from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
+from headrace.connectors.files.out import COMPRESSIONS, FORMATS
+from headrace.connectors.files.stores import local_path
 from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidParameter, SinkError
 from headrace.state.objects import is_full, sync_directory
 
