@@ -18,8 +18,8 @@ from headrace.errors import (
 )
 from headrace.plan import tree
 from headrace.plan.planner import Planner, Relation, ViewPlan
-from headrace.state import accumulators
-from headrace.state.schema import Combine
+from headrace.state.accumulators.accumulator import Layout
+from headrace.state.accumulators.doubles import DoubleSum
 
 TABLES = {
     "t": (("a", "int"), ("b", "string"), ("x", "double"), ("d", "decimal(10,2)"), ("l", "array<int>")),
@@ -147,16 +147,12 @@ def test_a_plan_is_told_from_one_that_keeps_sums_of_doubles_otherwise(
     """So a view whose state is of before is quarantined, and readable, instead of being fed what it does not know."""
     queries = ["SELECT a, sum(x) AS s FROM t GROUP BY a", "SELECT avg(x) AS m FROM t", "SELECT sum(a) AS s FROM t"]
     now = [planner.plan(query).fingerprint for query in queries]
-    layout = accumulators.state_diffs
+    layout = DoubleSum.layout
 
-    def before(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.Field, Combine]]:
-        found = layout(kind, argument, prefix)
-        halves: list[tuple[pa.Field, Combine]] = [
-            (pa.field(f"{prefix}_x{h}", pa.float64()), "add") for h in ("", "__lo")
-        ]
-        return [*found[:-1], *halves] if kind == "sum_float" else found
+    def before(own: DoubleSum) -> Layout:
+        return [*layout(own)[:-1], ("x", pa.float64(), "add"), ("x__lo", pa.float64(), "add")]
 
-    monkeypatch.setattr(accumulators, "state_diffs", before)
+    monkeypatch.setattr(DoubleSum, "layout", before)
     assert [planner.plan(query).fingerprint == known for query, known in zip(queries, now)] == [False, False, True]
 
 

@@ -6,6 +6,7 @@ build.py             the epoch's DataFrame, operator by operator
 flow.py              rows between operators, and the pieces that all operators are built from
 joins.py             plans of joins: the stage that joins, and those that count matches
 aggregates.py        plans of grouped aggregates
+wire.py              what rows send to accumulators, as Spark's expressions
 recompute.py         plans of group recompute
 sessions.py          the plan of session windows
 waiting.py           plans of operators whose rows wait for a time

@@ -20,6 +20,7 @@ joins.py       joins
 sharing.py     sides of joins that are looked up in a relation's own rows
 lookups.py     temporal joins
 aggregates.py  grouping
+accumulable.py which aggregate functions accumulate, and by which accumulator
 distinct.py    DISTINCT aggregates, hidden from Spark's own rewriting
 windows.py     window functions, and filters on a rank
 sessions.py    session windows, found by their structure

@@ -19,6 +19,7 @@ from headrace.common.shifts import Shift, describe
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.watermarks import Mark
+from headrace.state.accumulators import Accumulator
 from headrace.state.schema import Combine, TableSchema
 
 _EXPR_ID = re.compile(r"#(\d+)L?")
@@ -255,19 +256,13 @@ class Join(Operator):
 
 
 @dataclass
-class Accumulator:
-    """One accumulable aggregate: what each row adds, and how the sums read.
+class Accumulation:
+    """A call of an aggregate function whose value is accumulated, and by what."""
 
-    kind: count, sum_small (integers up to 32 bits), sum_wide (64-bit integers, decimals of up to 18 digits),
-    sum_decimal (longer decimals), sum_float, min, max; least, greatest (of values that may be taken back). `argument`
-    is NULL where the row does not count (a filter is folded in).
-    """
-
-    kind: str
+    accumulator: Accumulator
     argument: Expr | None
-    argument_type: pa.DataType
+    """NULL where a row does not count (a filter is folded in); None of what is over distinct values."""
     result: Attr
-    result_type: pa.DataType
     """What the operator hands to Spark: for sums the raw sum, which the result expressions then convert."""
     count: Attr | None = None
     """Where the number of counted rows is wanted too (averages)."""
@@ -279,7 +274,7 @@ class Accumulator:
     @property
     def in_order(self) -> bool:
         """Whether its values are kept in order."""
-        return self.kind in ("least", "greatest")
+        return self.accumulator.order is not None
 
 
 @dataclass
@@ -310,7 +305,7 @@ class Aggregate(Operator):
 
     groups: Sequence[Expr]
     group_attrs: list[Attr]
-    accumulators: list[Accumulator]
+    accumulators: list[Accumulation]
     results: Sequence[Named]
     text: str
     distincts: list[DistinctValues] = field(default_factory=list)
@@ -334,16 +329,14 @@ class Aggregate(Operator):
         return f"distinct values, then {groups}" if self.by_value else groups
 
     def tables(self) -> dict[str, TableSchema]:
-        from headrace.state.accumulators import state_diffs
-
         diffs = list(WEIGHT)
         for i, a in enumerate(self.accumulators):
-            diffs += state_diffs(a.kind, a.argument_type, f"a{i}")
+            diffs += a.accumulator.diffs(f"a{i}")
         key = tuple(pa.field(f"g{i}", attr_arrow(a)) for i, a in enumerate(self.group_attrs))
         tables = {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
         for i, a in enumerate(self.accumulators):
             if a.in_order:
-                tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.argument_type),), WEIGHT)
+                tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.accumulator.argument),), WEIGHT)
         for i, d in enumerate(self.distincts):
             values = tuple(pa.field(f"v{n}", t) for n, t in enumerate(d.types))
             weights: list[tuple[pa.Field, Combine]] = [(pa.field(name, pa.int64()), "add") for name in d.weights]
