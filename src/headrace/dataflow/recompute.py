@@ -18,6 +18,7 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType
 
 from headrace.dataflow import python
 from headrace.dataflow.flow import Builder, Flow, arrow, struct
+from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
@@ -28,7 +29,7 @@ from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
 from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window
 from headrace.plan.guards import row_parts
 from headrace.plan.python import AGGREGATE_CALL, APPLY
-from headrace.plan.tree import Input, Recompute, Rowwise
+from headrace.plan.recompute import Recompute
 from headrace.plan.types import spark_of
 from headrace.state.kernels.order_code import SortKey
 
@@ -88,13 +89,10 @@ def _reduce_at_leaf(plan: Builder, op: Recompute) -> None:
     ids = [e.id for e in wanted if isinstance(e, Attribute)]
     if len(ids) < len(wanted):
         return
-    while isinstance(child, Rowwise) and child.label == "Project":
-        sources = plan.renamed(child.expressions)
-        if sources is None:  # what is computed for a row may fail, and has to
-            return
+    while (sources := child.renamed()) is not None:  # what is computed for a row may fail, and has to
         ids = [sources[i] for i in ids]
         child = child.child
-    if not isinstance(child, Input):
+    if child.children or child.reading() is None:
         return
     places = {a.id: f"c{i}" for i, a in enumerate(child.output)}
     keys, ordering = ids[: len(op.keys)], ids[len(op.keys) :]
@@ -171,3 +169,6 @@ def _only_rows(b: Bridge, is_row: Expr, e: Expr) -> Expr | None:
         return None
     condition = is_row if e.filter is None else b.and_(is_row, e.filter)
     return b.call(e, e.function, distinct=e.is_distinct, condition=condition)
+
+
+LOWERINGS = (Lowering(Recompute, flow=recompute),)

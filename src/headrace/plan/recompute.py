@@ -1,30 +1,96 @@
-"""Operators that compute whole groups anew, or each row by itself."""
+"""Group recompute: Spark's own operator over the old and the new rows of every group that changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.plan.catalyst.expressions import Expr
-from headrace.plan.catalyst.nodes import Node
-from headrace.plan.tree import Attr, Operator, Recompute, Rowwise
+import pyarrow as pa
+
+from headrace.plan.catalyst.expressions import Attribute, Expr
+from headrace.plan.catalyst.nodes import Aggregate, Node
+from headrace.plan.marks import TIMES, Marks, Reader
+from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
 from headrace.plan.types import arrow_of
+from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
 
 
-def rowwise(
-    d: Derivation, node: Node, needed: set[int], derive_child: Callable[[Node, set[int]], Operator]
-) -> Operator:
-    """A node that keeps its child's columns, over the operator that the child becomes."""
-    child_node = node.child
-    below = {a.id for a in child_node.output}
-    wanted = (needed & below) | d.references(node.expressions)
-    # Generate names the columns it drops by position, so everything below it is kept.
-    child = derive_child(child_node, below if node.kind == "Generate" else wanted)
-    kept = [a for a in d.attrs(node.output) if a.id in needed]
-    return Rowwise(kept, child.append_only, [child], node, node.kind, node.detail)
+@dataclass
+class First:
+    """How much of each partition decides an operator's result: the first `need` rows, or the first `need` values."""
+
+    orders: Sequence[Expr]
+    """Sort orders of which the rows' order code is made; empty where the rows' hash is the order."""
+    need: int
+    by_value: bool = False
+    kept: bool = False
+    """The input only grows, so that no others are kept."""
+
+    def text(self) -> str:
+        """For people, and for the fingerprint; empty if all rows are kept, in the order of their hash."""
+        if not self.orders and not self.kept:
+            return ""
+        what = "values" if self.by_value else "rows"
+        order = f" by [{', '.join(o.text for o in self.orders)}]" if self.orders else ""
+        return f" {'keeps' if self.kept else 'from'} the first {self.need} {what}{order}"
+
+
+@dataclass
+class Recompute(Operator):
+    """Group recompute: Spark's own operator over the old and the new rows of every partition that changed.
+
+    With `first`, the state is kept in order, and only the first rows of a partition are read; over an input that only
+    grows, they are all that is kept.
+    """
+
+    node: Node
+    label: str
+    text: str
+    keys: Sequence[Expr]
+    key_types: list[pa.DataType]
+    values: list[Attr]
+    limit: tuple[Sequence[Expr], int, int | None] | None = None
+    """For a top-N: sort orders, offset, and limit."""
+    first: First | None = None
+    kind = "recompute"
+
+    def __post_init__(self) -> None:
+        if self.first is not None:
+            self.first = replace(self.first, kept=self.child.append_only)
+
+    def detail(self) -> str:
+        return f"{self.label} {self.text}{'' if self.first is None else self.first.text()}"
+
+    def distribution(self) -> str | None:
+        return ", ".join(k.text for k in self.keys) or "(one group)"
+
+    def tables(self) -> dict[str, TableSchema]:
+        return {
+            "rows": TableSchema(
+                key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
+                value=tuple(pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)),
+                diffs=WEIGHT,
+            )
+        }
+
+    def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
+        reader = Reader(below[0])
+        keys: Marks = {}
+        for i, key in enumerate(self.keys):
+            found = reader.mark(key)
+            if found is None:
+                continue
+            if key.type in TIMES and not self.expires:
+                self.expire("rows", f"k{i}", found)
+            if isinstance(key, Attribute):
+                keys[key.id] = found
+        if isinstance(self.node, Aggregate):
+            return Reader(keys).marks_of_all(self.node.results)
+        return {p: m for p, m in keys.items() if self.label == "Window" and p in {a.id for a in self.output}}
 
 
 def recompute(
