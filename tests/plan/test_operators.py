@@ -13,11 +13,12 @@ import headrace
 from headrace.dataflow import build
 from headrace.dataflow.lowering import Lowering, by_node
 from headrace.plan import tree
+from headrace.plan.recompute import Recompute
 from headrace.plan.rowwise import Rowwise
 from headrace.plan.tree import Operator
 
 SOURCE = Path(headrace.__file__).parent
-COMMON = (Operator, Rowwise)
+COMMON = (Operator, Rowwise, Recompute)
 """Classes that others are made of, and no node of a plan is."""
 
 
@@ -147,20 +148,22 @@ HOMES = {
 """All files of the program that know of an operator of one stage, or of two."""
 
 
+def stages_of(plan: Path) -> set[Path]:
+    """The modules of stages that the plan of an operator uses."""
+    nodes = [node for node in ast.walk(parsed(plan)) if isinstance(node, ast.ImportFrom)]
+    names = {name for node in nodes for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+    return {path for path in SOURCE.glob("dataflow/operators/*.py") if module_of(path) in names}
+
+
 @pytest.mark.parametrize("name", HOMES)
 def test_an_operator_stands_in_three_files(name: str) -> None:
     """Its node with its rule, its plan, and what runs of it in workers: docs/EXTENDING.md counts them."""
     found = {path for path in sources() if CLASSES[name] in known_by(path).values()}
     (plan,) = (path for path in found if path.parent.name == "dataflow")
-    stages = {node.module for node in ast.walk(parsed(plan)) if isinstance(node, ast.ImportFrom)}
-    in_workers = {path for path in sources() if module_of(path) in stages and path.parent.name == "operators"}
-    for stage in in_workers:  # no other plan uses it
-        assert [p for p in sources() if p.parent.name == "dataflow" and module_of(stage) in imports(p)] == [plan]
-    assert {path.relative_to(SOURCE).as_posix() for path in found | in_workers} == HOMES[name]
-
-
-def imports(path: Path) -> set[str | None]:
-    return {node.module for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)}
+    stages = stages_of(plan)
+    for other in SOURCE.glob("dataflow/*.py"):
+        assert other == plan or not stages & stages_of(other), f"{other.name} runs its stage, too"
+    assert {path.relative_to(SOURCE).as_posix() for path in found | stages} == HOMES[name]
 
 
 def test_an_operator_without_a_rule_of_its_own_has_no_marks_and_no_state() -> None:
@@ -176,3 +179,19 @@ def test_an_operator_without_a_rule_of_its_own_has_no_marks_and_no_state() -> No
     )
     assert op.marks([{1: None}], {}) == {} and op.marks_needed() == []  # type: ignore[dict-item]
     assert tree.readings(op) == [] and not op.by_clock
+
+
+def rows_of_the_map() -> list[str]:
+    """For each module its nodes, and what runs of them in workers."""
+    found = []
+    for module in build.OPERATORS:
+        path = Path(str(module.__file__))
+        nodes = ", ".join(sorted(f"`{lowering.node.__name__}`" for lowering in module.LOWERINGS))
+        stages = ", ".join(sorted(f"`{stage.name}`" for stage in stages_of(path)))
+        found.append(f"| `{path.name}` | {nodes} | {stages or 'none of its own'} |")
+    return found
+
+
+def test_the_documentation_has_a_map_of_operators() -> None:
+    text = (SOURCE.parents[1] / "docs" / "EXTENDING.md").read_text()
+    assert [row for row in rows_of_the_map() if row not in text] == []

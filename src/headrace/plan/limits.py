@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.plan import windows
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.catalyst.nodes import Filter, GlobalLimit, Node, Offset, Project, Sort
-from headrace.plan.recompute import Recompute
+from headrace.plan.recompute import TopN
 from headrace.plan.tree import Operator
 
 if TYPE_CHECKING:
@@ -70,4 +70,4 @@ def _top_n(
     output = [a for a in child.output if a.id in needed]
     text = f"rows {low + 1} to {'end' if high is None else high} order by [{', '.join(o.text for o in orders)}]"
     first = None if high is None else windows.first_rows(orders, high)
-    return Recompute(output, False, [child], node, "TopN", text, [], [], child.output, (orders, low, high), first)
+    return TopN(output, False, [child], node, text, [], [], child.output, first, orders, low, high)

@@ -19,16 +19,13 @@ from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.catalyst.kinds import PythonCall
 from headrace.plan.catalyst.nodes import Node, PythonGroups, PythonMap, PythonTable
-from headrace.plan.recompute import recompute
+from headrace.plan.recompute import Applied, recompute
 from headrace.plan.rowwise import Rowwise
 from headrace.plan.tree import Operator
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
 
-AGGREGATE_CALL = frozenset({"PythonUDAF"})
-APPLY = "Apply"
-"""Label of a group recompute by `applyInPandas` or `applyInArrow`."""
 _GROUPED = {
     PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF: "applyInPandas",
     PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF: "applyInArrow",
@@ -91,7 +88,7 @@ def derive_apply(d: Derivation, node: PythonGroups, needed: set[int]) -> Operato
         )
     keys = node.keys
     wanted = d.references([node.call, *keys])
-    return recompute(d, node, APPLY, keys, wanted, d.attrs(node.output))
+    return recompute(Applied, d, node, keys, wanted, d.attrs(node.output))
 
 
 def refuse_cogroup(d: Derivation, node: Node, needed: set[int]) -> Operator:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from headrace.plan.catalyst.expressions import Attribute, Expr
-from headrace.plan.catalyst.nodes import Aggregate, Node
+from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window
 from headrace.plan.marks import TIMES, Marks, Reader
 from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
 from headrace.plan.types import arrow_of
@@ -17,6 +17,8 @@ from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
+
+_PYTHON = frozenset({"PythonUDAF"})
 
 
 @dataclass
@@ -48,15 +50,14 @@ class Recompute(Operator):
     """
 
     node: Node
-    label: str
     text: str
     keys: Sequence[Expr]
     key_types: list[pa.DataType]
     values: list[Attr]
-    limit: tuple[Sequence[Expr], int, int | None] | None = None
-    """For a top-N: sort orders, offset, and limit."""
     first: First | None = None
     kind = "recompute"
+    label = ""
+    """What is computed, for EXPLAIN and the fingerprint."""
 
     def __post_init__(self) -> None:
         if self.first is not None:
@@ -77,6 +78,15 @@ class Recompute(Operator):
             )
         }
 
+    @property
+    def never_empty(self) -> bool:
+        """Whether it puts out a row even of no rows."""
+        return False
+
+    def computed(self) -> list[Expr]:
+        """The expressions of which parts may be computed of a row by itself."""
+        return list(self.node.expressions)
+
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         reader = Reader(below[0])
         keys: Marks = {}
@@ -88,17 +98,73 @@ class Recompute(Operator):
                 self.expire("rows", f"k{i}", found)
             if isinstance(key, Attribute):
                 keys[key.id] = found
-        if isinstance(self.node, Aggregate):
-            return Reader(keys).marks_of_all(self.node.results)
-        return {p: m for p, m in keys.items() if self.label == "Window" and p in {a.id for a in self.output}}
+        return self.marks_of_keys(keys)
+
+    def marks_of_keys(self, keys: Marks) -> Marks:
+        """What becomes of the marks of partition keys."""
+        return {}
+
+
+@dataclass
+class Regrouped(Recompute):
+    """Aggregates that are no sums."""
+
+    node: Aggregate
+    label = "Aggregate"
+
+    @property
+    def never_empty(self) -> bool:
+        """Not so for Python's aggregates: for those over nothing Spark gives no row."""
+        return not self.keys and not any(e.has(_PYTHON) for e in self.node.expressions)
+
+    def marks_of_keys(self, keys: Marks) -> Marks:
+        return Reader(keys).marks_of_all(self.node.results)
+
+
+@dataclass
+class Windowed(Recompute):
+    """Window functions."""
+
+    node: Window
+    label = "Window"
+
+    def marks_of_keys(self, keys: Marks) -> Marks:
+        return {place: mark for place, mark in keys.items() if place in {a.id for a in self.output}}
+
+
+@dataclass
+class Applied(Recompute):
+    """A Python function of whole groups: `applyInPandas`, `applyInArrow`."""
+
+    node: PythonGroups
+    label = "Apply"
+
+    def computed(self) -> list[Expr]:
+        return []
+
+
+@dataclass
+class TopN(Recompute):
+    """The rows between two positions of an order, from exclusive, to inclusive; all rows are one group."""
+
+    orders: Sequence[Expr] = ()
+    low: int = 0
+    high: int | None = None
+    label = "TopN"
+
+    def computed(self) -> list[Expr]:
+        return [*super().computed(), *self.orders]
+
+
+R = TypeVar("R", bound=Recompute)
 
 
 def recompute(
-    d: Derivation, node: Node, label: str, keys: Sequence[Expr], child_needed: set[int], output: list[Attr]
-) -> Recompute:
+    made: type[R], d: Derivation, node: Node, keys: Sequence[Expr], child_needed: set[int], output: list[Attr]
+) -> R:
     """Group recompute of a unary node by the given partition keys."""
     b = d.bridge
     child = d.derive(node.child, child_needed | d.references(keys))
     normal = [b.normalized(k) for k in keys]
     types = [arrow_of(k) for k in normal]
-    return Recompute(output, False, [child], node, label, node.detail, normal, types, child.output)
+    return made(output, False, [child], node, node.detail, normal, types, child.output)

@@ -82,7 +82,7 @@ class Session(Operator):
         }
 
     def is_idle(self, active: frozenset[int] | None) -> bool:
-        return False  # the watermark may pass the end of a session
+        return False  # a join above it is planned as if it had changed
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         """Rows of a session change with one that is less than the gap before its end: later than the mark.

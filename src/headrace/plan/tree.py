@@ -2,6 +2,9 @@
 
 The tree is what `EXPLAIN` prints and what the fingerprint is taken of. Handles of Catalyst expressions ride along for
 the builder of the epoch job; they are no part of a node's identity.
+
+`Operator` is all that others know of an operator. The class of each one stands beside the rule that makes it of
+Catalyst's plan, in a module of this package, and nothing asks which class an operator is of.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.plan.catalyst.expressions import Attribute, Expr, Literal
 from headrace.plan.catalyst.kinds import WindowCall
 from headrace.plan.catalyst.nodes import Filter, Node, Window
-from headrace.plan.recompute import First, recompute
+from headrace.plan.recompute import First, Windowed, recompute
 from headrace.plan.rowwise import derive_selection
 from headrace.plan.tree import Operator
 from headrace.plan.types import arrow_of
@@ -42,7 +42,7 @@ def derive_window(d: Derivation, node: Node, needed: set[int], first: First | No
     below = {a.id for a in node.child.output}
     child_needed = (needed & below) | (d.references(node.expressions) & below)
     output = [a for a in d.attrs(node.output) if a.id in child_needed or a.id not in below]
-    made = recompute(d, node, "Window", node.partition, child_needed, output)
+    made = recompute(Windowed, d, node, node.partition, child_needed, output)
     return replace(made, first=first)
 
 
