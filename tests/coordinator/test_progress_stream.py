@@ -243,7 +243,9 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     runner.error = None
     db.c.alter_job(v, paused=False, options={"checkpoint_interval_ms": "60000"})
     # Both, and to the end: whatever still ends later would wake the view.
-    db.until(lambda: all(db.status(i).frontier >= db.c.current_epoch() and not db.core.jobs[i].busy for i in (v, w)))
+    db.until(
+        lambda: all(db.status(i).frontier >= db.c.current_epoch() and not db.core.graph.jobs[i].busy for i in (v, w))
+    )
     assert db.status(v).status == "running"
     db.insert(t, 2)
     db.until(lambda: waits(db, v).startswith("its checkpoint_interval_ms, "))

@@ -156,7 +156,7 @@ class World(Graph[RelationState, SimJob]):
     """What is durable, what is in memory, and the model that both are checked against."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda: min(self.under_way) - 1 if self.under_way else self.newest)
         self.state = CatalogState()
         self.rows: dict[str, list[tuple[int, int, int]]] = {}
         """Path of a run -> (row, epoch, weight)."""
@@ -175,11 +175,6 @@ class World(Graph[RelationState, SimJob]):
         self.known: dict[tuple[int, int], Rows] = {}
 
     # ---- time
-
-    @property
-    def complete(self) -> int:
-        """The newest complete epoch."""
-        return min(self.under_way) - 1 if self.under_way else self.newest
 
     def begin(self) -> int:
         """A new epoch, under way."""

@@ -79,7 +79,7 @@ class _Ranges:
     def _open(self, source_id: int) -> Source:
         source = self._job.sources.get(source_id)
         if source is None:
-            source = self._job.sources[source_id] = self._core.vault.open(self._core.relation(source_id).record)
+            source = self._job.sources[source_id] = self._core.vault.open(self._core.graph.relation(source_id).record)
         return source
 
     def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
@@ -97,14 +97,14 @@ def work_of(core: Core, epoch: GroupEpoch[Job], part: Part[Job]) -> Work | None:
     """What a part of an epoch does next; None if nothing is left. Raises `LogLost`, and the errors of sources."""
     job, limit_rows = part.job, step_rows(core, part)
     ranges, state = _Ranges(core, job), core.catalog.state
-    sources = source_rests(core, state, epoch, part, ranges, limit_rows, most_tasks(core, job.options))
+    sources = source_rests(core.graph, state, epoch, part, ranges, limit_rows, most_tasks(core, job.options))
     with core.catalog.reading() as state:
-        return next_work(core, state, epoch, part, sources, limit_rows)
+        return next_work(core.graph, state, epoch, part, sources, limit_rows)
 
 
 def reach_target(core: Core, job: Job) -> None:
     """Look whether a sink's target can be written to. Raises `SinkError`, and what is wrong with its options."""
-    record = core.relation(job.id).record
+    record = core.graph.relation(job.id).record
     secrets = core.vault.values(record.secrets)
     with hiding([*secrets.values()]):
         open_sink({**record.options, **secrets}, record.columns).reach()
@@ -149,19 +149,19 @@ def params_of(
     tables = {
         i: TableInput(work.inputs[i].refs, work.inputs[i].keys) if i in work.inputs else TableInput(())
         for i in job.upstreams
-        if not core.relation(i).external
+        if not core.graph.relation(i).external
     }
     own = {
         name: StateInput(
             table,
             (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(state, job.id, table)),
             # Of the epoch from which it starts: that may be ahead of what the catalog knows.
-            mark_at(core, state, job.event_time.expiry.get(name), part.committed),
+            mark_at(core.graph, state, job.event_time.expiry.get(name), part.committed),
         )
         for name, table in job.tables.items()
     }
     # Before the last step rows may come that are below it.
-    closed_us = mark_at(core, state, job.event_time.closes, epoch.target) if work.step.last else None
+    closed_us = mark_at(core.graph, state, job.event_time.closes, epoch.target) if work.step.last else None
     looked_up = frozenset[int]() if job.plan is None else job.plan.lookups | job.plan.arrangements
     params = EpochParams(
         attempt=attempt,
@@ -176,19 +176,19 @@ def params_of(
         budget_bytes=core.budget_bytes(),
         progress=core.progress.address,
         tables=tables,
-        lookups={i: lookup_refs(core, state, epoch, part, i) for i in looked_up},
+        lookups={i: lookup_refs(core.graph, state, epoch, part, i) for i in looked_up},
         taken={i: until for i, until in work.taken.items() if i in looked_up},
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
         closed_us=closed_us,
         delivery=f"{state.config.get(DATABASE_KEY, 0):x}-{job.id}" if job.delivers else "",
-        sink_secrets=core.vault.values(core.relation(job.id).record.secrets),
+        sink_secrets=core.vault.values(core.graph.relation(job.id).record.secrets),
     )
     return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
 
 
 def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
-    relation = core.relation(source_id)
+    relation = core.graph.relation(source_id)
     secrets = core.vault.values(relation.record.secrets)
     columns = tuple((c.name, c.type) for c in relation.columns)
     read = tuple(part.task for part in tasks)

@@ -169,7 +169,7 @@ class Committer:
             commit = plan_bound(part)
             self._transact([now], commit, [])
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
         fault_point("sink.bind.after")
 
     def store(self, now: EpochInFlight) -> None:
@@ -183,7 +183,7 @@ class Committer:
             self._transact([now], commit, [])
             note_stored(now.epoch)
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
                 self._count(now)
                 for job in now.lane:
                     job.trouble = job.trouble.retry(0.0)
@@ -203,18 +203,18 @@ class Committer:
                 if any(now.outdated for now in due):
                     raise EpochAbandoned
                 epochs = [now.epoch for now in due]
-                commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
+                commit = plan_final(core.graph, state, last.lane, epochs, core.clock.now_ms(), within_ms)
             self._transact(due, commit, self._events(due), transact)
             # At once: who is told that it is committed finds it counted, and nothing held for it any more.
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
                 for now in due:
                     self._note(now)
                     now.holds.close()
                     self._end(now)
                 core.changed.advanced()
         for job_id in commit.late:
-            self._say_late(core.jobs.get(job_id), last.epoch.target)
+            self._say_late(core.graph.jobs.get(job_id), last.epoch.target)
 
     def _note(self, now: EpochInFlight) -> None:
         """Keep in memory, for decisions and for people, that an epoch is committed. The caller holds the lock."""
@@ -242,7 +242,7 @@ class Committer:
             if due[0].outdated:
                 raise EpochAbandoned
 
-        record = core.relation(part.job.id).record
+        record = core.graph.relation(part.job.id).record
         with core.catalog.reading() as state:
             runs = handed_runs(state, part)
             pin = core.pins.pin((), 0)
@@ -300,7 +300,7 @@ class Committer:
     def _note_times(self, result: EpochResult) -> None:
         """The next binding of a source raises its watermark by what has been read of it."""
         for source_id, newest_us in result.newest_us.items():
-            source = self._core.relations.get(source_id)
+            source = self._core.graph.relations.get(source_id)
             if source is not None:
                 source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
 

@@ -56,9 +56,9 @@ def releasable(core: Core, relation: Relation, record: StateTableRecord, without
     """
     kept = max(core.settings.retention_ms, kept_ms(core.catalog.image, relation.id))
     retention = from_unix_ms(max(core.clock.now_ms() - kept, 0))
-    readers = core.log_readers(relation.id, without)
+    readers = core.graph.log_readers(relation.id, without)
     # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
-    newest = min(record.committed_epoch, core.complete)
+    newest = min(record.committed_epoch, core.graph.complete)
     return safe_epoch(relation.safe, newest, retention, core.pins.epochs(relation.id), readers)
 
 
@@ -68,8 +68,8 @@ def oldest_needed(core: Core, relation: Relation, without: Collection[int] = ())
     The caller holds the lock.
     """
     retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
-    readers = core.binding_readers(relation.id, without)
-    return min([retention, core.complete, *core.pins.epochs(relation.id), *readers])
+    readers = core.graph.binding_readers(relation.id, without)
+    return min([retention, core.graph.complete, *core.pins.epochs(relation.id), *readers])
 
 
 class Compactor:
@@ -171,7 +171,7 @@ class Compactor:
         """The epoch up to which a table's history may be merged now; reads below it are refused from here on."""
         core = self._core
         with core.lock:
-            relation = core.relations.get(record.job_id)
+            relation = core.graph.relations.get(record.job_id)
             if relation is None or relation.state_table != record.id:
                 return record.committed_epoch
             return self.raise_relation(relation, record)
@@ -266,7 +266,7 @@ class Compactor:
         core = self._core
         found: list[list[Edit]] = []
         with core.catalog.reading() as state, core.lock:
-            for relation in core.relations.values():
+            for relation in core.graph.relations.values():
                 low = oldest_needed(core, relation)
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:

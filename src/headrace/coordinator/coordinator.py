@@ -253,7 +253,7 @@ class Coordinator:
         self._step("reads", self._reads.recover)
         if self._progress is not None:
             self._progress.start(self._core.guard.forever)
-        for job in list(core.jobs.values()):
+        for job in list(core.graph.jobs.values()):
             core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
         if core.suspended is None:
             self._plan_views()
@@ -299,7 +299,7 @@ class Coordinator:
         try:
             with self._life.ddl:
                 with core.catalog.reading() as state, core.changed:
-                    mirror(core, state)
+                    mirror(core.graph, state)
                     core.mirrored = None
                     core.epochs.lead(state)
                 self._lead(writable)
@@ -440,7 +440,7 @@ class Coordinator:
             else:
                 self._life.plan()
             self._resume()
-        took = f"{len(core.jobs)} views were planned in {core.clock.monotonic_s() - since_s:.1f} s"
+        took = f"{len(core.graph.jobs)} views were planned in {core.clock.monotonic_s() - since_s:.1f} s"
         if not first:
             self._say("spark_restarted", f"Spark runs again; {took}")
             return
@@ -476,7 +476,7 @@ class Coordinator:
             before, core.settings = core.settings, settings
             now_s, most_s = core.clock.monotonic_s(), settings.group_retry_max_ms / 1000
             paced = any(getattr(before, name) != getattr(settings, name) for name in _PACES)
-            for job in core.jobs.values():
+            for job in core.graph.jobs.values():
                 job.trouble = job.trouble.retry(min(job.trouble.retry_at_s, now_s + most_s))
                 if paced:
                     job.not_before_s = job.commit_after_s = 0.0
@@ -663,7 +663,7 @@ class Coordinator:
             job = self._job(job_id)
 
             def settled() -> bool:
-                return bool(job.created or job.error or core.stopping or job_id not in core.jobs)
+                return bool(job.created or job.error or core.stopping or job_id not in core.graph.jobs)
 
             done = core.changed.wait_until(settled, timeout_s, check)
             if job.created:
@@ -700,7 +700,7 @@ class Coordinator:
             self._ticker.forget(i)
             self._writer.forget(i)
         with self._core.lock:
-            groups = {j.group for j in self._core.jobs.values()}
+            groups = {j.group for j in self._core.graph.jobs.values()}
         self._core.history.forget(set(ids), groups)
 
     def alter_job(self, job_id: int, *, paused: bool | None = None, options: Mapping[str, str] | None = None) -> None:
@@ -759,8 +759,10 @@ class Coordinator:
         """The tables among relations, and those that the views among them are made of."""
         core = self._core
         with core.lock:
-            found = {i for job in core.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(relation_ids)
-            return {i for i in found if i in core.relations and core.relations[i].writable}
+            found = {i for job in core.graph.jobs_above(relation_ids) for i in (job.id, *job.upstreams)} | set(
+                relation_ids
+            )
+            return {i for i in found if i in core.graph.relations and core.graph.relations[i].writable}
 
     def snapshot(
         self,
@@ -811,7 +813,7 @@ class Coordinator:
         """Keep what there is readable at an epoch, for reads that follow; what is returned lets go of it."""
         core = self._core
         with core.lock:
-            pin = core.pins.pin(core.relations, epoch)
+            pin = core.pins.pin(core.graph.relations, epoch)
         return lambda: core.pins.unpin(pin)
 
     def _bind_unread(self, relation_ids: Sequence[int], options: ReadOptions) -> None:
@@ -824,7 +826,7 @@ class Coordinator:
         until_s = core.clock.monotonic_s() + limit_s
         while True:
             with core.lock:
-                fresh = [r for r in map(core.relation, relation_ids) if r.external and not r.bound]
+                fresh = [r for r in map(core.graph.relation, relation_ids) if r.external and not r.bound]
             if not fresh:
                 return
             self.wait_ready(options.check or (lambda: None))
@@ -862,9 +864,9 @@ class Coordinator:
         self.wait_planned(check or (lambda: None))
         epoch = self.tick()
         with core.changed:
-            out = core.jobs_below(j.id for j in core.jobs.values() if j.status == "creating")
-            out |= core.held_up(j.id for j in core.jobs.values() if j.status in ("paused", "quarantined"))
-            jobs = [j for j in core.jobs.values() if j.id not in out]
+            out = core.graph.jobs_below(j.id for j in core.graph.jobs.values() if j.status == "creating")
+            out |= core.graph.held_up(j.id for j in core.graph.jobs.values() if j.status in ("paused", "quarantined"))
+            jobs = [j for j in core.graph.jobs.values() if j.id not in out]
             before = {j.id: j.trouble.failed_total for j in jobs}
             stale = {j.id for j in jobs if j.busy}
             for job in jobs:
@@ -875,8 +877,8 @@ class Coordinator:
             def waiting() -> list[Job]:
                 # Not the frontier: a view whose input has taken in several epochs at once will not change before the
                 # last of them, and has none of their rows.
-                known, here = Known(), [j for j in jobs if j.id in core.jobs and j.status == "created"]
-                return [j for j in here if (newest(core.exact(j.id, known)) or 0) < epoch]
+                known, here = Known(), [j for j in jobs if j.id in core.graph.jobs and j.status == "created"]
+                return [j for j in here if (newest(core.graph.exact(j.id, known)) or 0) < epoch]
 
             def failed(left: list[Job]) -> list[Job]:
                 return [j for j in left if j.trouble.failed_total > before[j.id] and j.error is not None]
@@ -888,7 +890,7 @@ class Coordinator:
                     before[job.id], job.trouble = job.trouble.failed_total, job.trouble.retry(0.0)
                     core.changed.notify_all()
                 # A failing job holds up only its group and those built on it; all others are waited for.
-                return core.stopping or {j.id for j in left} <= core.held_up(j.id for j in failed(left))
+                return core.stopping or {j.id for j in left} <= core.graph.held_up(j.id for j in failed(left))
 
             core.changed.wait_until(settled, timeout_s, check)
             left = waiting()
@@ -931,7 +933,7 @@ class Coordinator:
         """All jobs of materialized views and sinks, by id."""
         core = self._core
         with core.lock:
-            return [self._status(job) for _, job in sorted(core.jobs.items())]
+            return [self._status(job) for _, job in sorted(core.graph.jobs.items())]
 
     def barriers(self) -> list[Barrier]:
         """The epochs under way or stuck, and what each waits for."""
@@ -964,24 +966,24 @@ class Coordinator:
     def source_errors(self) -> dict[int, tuple[HeadraceError, int]]:
         """Sources that cannot be bound at present: the error, and since when, Unix milliseconds."""
         with self._core.lock:
-            relations = self._core.relations.values()
+            relations = self._core.graph.relations.values()
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
 
     def _status(self, job: Job) -> JobStatus:
         core, m, reading = self._core, job.metrics, job.reading
-        frontier, attempt = core.job_frontier(job), core.progress.of(job.attempt)
+        frontier, attempt = core.graph.job_frontier(job), core.progress.of(job.attempt)
         now_s = core.clock.monotonic_s()
         retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
-        held = next((j for j in core.lane_of(job) if j.error is not None and j is not job), None)
+        held = next((j for j in core.graph.lane_of(job) if j.error is not None and j is not job), None)
         return JobStatus(
             id=job.id,
             name=job.name,
-            kind=self._core.relation(job.id).record.kind,
+            kind=self._core.graph.relation(job.id).record.kind,
             group=job.group,
             status=job.shown_status,
             committed_epoch=job.committed,
             frontier=frontier,
-            lag_ms=lag_ms(core.clock.now_ms(), newest(core.exact(job.id)) or 0),
+            lag_ms=lag_ms(core.clock.now_ms(), newest(core.graph.exact(job.id)) or 0),
             rows_in=m.rows_in,
             rows_out=m.rows_out,
             epochs=m.epochs,
@@ -1003,7 +1005,7 @@ class Coordinator:
         )
 
     def _job(self, job_id: int) -> Job:
-        job = self._core.jobs.get(job_id)
+        job = self._core.graph.jobs.get(job_id)
         if job is None:
             raise UndefinedObject(f"there is no job {job_id}")
         return job

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -263,7 +263,7 @@ def _no_tables(
     raise NotImplementedError("nobody writes to tables here")
 
 
-class Core(Graph[Relation, Job]):
+class Core:
     """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark.
 
     `committing` is held over a commit of jobs from its first look at the catalog to the change of what is in memory, so
@@ -283,7 +283,6 @@ class Core(Graph[Relation, Job]):
         *,
         following: bool = False,
     ) -> None:
-        super().__init__()
         self.settings = settings
         self.catalog = catalog
         self.clock = clock
@@ -296,6 +295,8 @@ class Core(Graph[Relation, Job]):
         self.vault = Vault(catalog, settings)
         self.raising = threading.Lock()
         self.epochs = EpochClock(catalog, clock, self.changed, following=following)
+        self.graph: Graph[Relation, Job] = Graph(lambda: self.epochs.complete)
+        """`lock` guards it, and all that is in it."""
         self.mirrored: CatalogState | None = None
         """On a standby: the content that relations and jobs, and the newest complete epoch, are those of. The catalog's
         own may be a moment newer, with history gone that was there."""
@@ -323,14 +324,9 @@ class Core(Graph[Relation, Job]):
         self.failed = threading.Event()
         self._attempts = itertools.count(1)
 
-    @property
-    def complete(self) -> int:
-        """The newest complete epoch."""
-        return self.epochs.complete
-
     def is_planned(self) -> bool:
         """Whether all views have been planned in the Spark that runs, or nobody plans them any more. Under the lock."""
-        return self.stopping or (self.suspended is None and not any(job.starting for job in self.jobs.values()))
+        return self.stopping or (self.suspended is None and not any(job.starting for job in self.graph.jobs.values()))
 
     def budget_bytes(self) -> int:
         """The memory budget, as configured now."""
@@ -344,22 +340,11 @@ class Core(Graph[Relation, Job]):
         All of them, and only at the newest epoch that was asked for: so one stop serves all reads that wait, and a
         view that is slow is not made to stop more than once on its way.
         """
-        for job in self.jobs.values():
+        for job in self.graph.jobs.values():
             if job.read_stop < epoch:
                 job.stops.discard(job.read_stop)
                 job.stops.add(epoch)
                 job.read_stop = epoch
-
-    def jobs_above(self, relation_ids: Iterable[int]) -> list[Job]:
-        """The jobs of these relations and of all that they are built on, those below first."""
-        found: dict[int, Job] = {}
-        left = list(relation_ids)
-        while left:
-            job = self.jobs.get(left.pop())
-            if job is not None and job.id not in found:
-                found[job.id] = job
-                left += job.upstreams
-        return sorted(found.values(), key=lambda j: -j.id)
 
     # ---- attempts, failures
 

@@ -122,8 +122,8 @@ class Driver:
     def lane(self) -> list[Job]:
         """The jobs that step together now. The caller holds the lock."""
         if self._alone is None:
-            return self._core.lane(self._group)
-        job = self._core.jobs.get(self._alone)
+            return self._core.graph.lane(self._group)
+        job = self._core.graph.jobs.get(self._alone)
         return [] if job is None or job.joined or job.stopping or job.group != self._group else [job]
 
     def _give_up(self) -> bool:
@@ -170,7 +170,7 @@ class Driver:
 
     def _idle(self, lane: list[Job]) -> bool:
         """Whether it goes on waiting, though epochs have become complete. The caller holds the lock."""
-        return not self._commits.waiting and idle(self._core, lane)
+        return not self._commits.waiting and idle(self._core.graph, lane)
 
     def _checkpoint(self) -> None:
         """Commit the epochs that are held, once that is due."""
@@ -193,7 +193,7 @@ class Driver:
         left_s = max(j.commit_after_s for j in lane) - self._core.clock.monotonic_s()
         overdue = left_s <= 0 or not self._cadence(lane).holds or any(now.outdated for now in held)
         storing = self._now is not None and self._now.epoch.due == "store"
-        return 0.0 if storing or checkpoint_due(self._core, lane, len(held), overdue=overdue) else left_s
+        return 0.0 if storing or checkpoint_due(self._core.graph, lane, len(held), overdue=overdue) else left_s
 
     def _cadence(self, lane: list[Job]) -> Cadence:
         return cadence(self._core.settings, (j.options for j in pacing(lane)))
@@ -208,7 +208,7 @@ class Driver:
         if any(now.outdated for now in waiting):
             return False
         most = MAX_HELD if self._cadence(lane).holds else self._core.settings.max_in_flight_epochs
-        return may_run_ahead(self._core, lane, len(waiting), most)
+        return may_run_ahead(self._core.graph, lane, len(waiting), most)
 
     def _let_join(self, lane: list[Job]) -> None:
         """A job by itself that has caught up with its group joins it, where the group has nothing under way."""
@@ -216,8 +216,8 @@ class Driver:
         if self._alone is None or self._commits.waiting:
             return
         (job,) = lane
-        members = core.lane(job.group)
-        if any(j.busy for j in members) or not may_join(core, job, self._within_ms()):
+        members = core.graph.lane(job.group)
+        if any(j.busy for j in members) or not may_join(core.graph, job, self._within_ms()):
             if job.status == "creating" and job.committed and any(j.failures for j in members):
                 job.progress = f'waiting for checkpoint group "{job.group}", which is failing'
             return
@@ -236,7 +236,7 @@ class Driver:
             return Decision(0, False)
         waiting = [now.epoch for now in self._commits.waiting]
         limit_rows = min(_most_rows(core, j) for j in lane)
-        found = next_epoch(core, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
+        found = next_epoch(core.graph, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
         if not found.run:
             self._note_wait(lane, found)
             if asked != [j.aligning for j in lane]:
@@ -248,7 +248,7 @@ class Driver:
         job = lane[0]
         if decision.waiting_for is None or job.committed:
             return
-        relation = self._core.relations.get(decision.waiting_for)
+        relation = self._core.graph.relations.get(decision.waiting_for)
         if relation is None:
             return
         job.progress = f'waiting for "{relation.name}"'
@@ -365,7 +365,9 @@ class Driver:
             self._now = now = EpochInFlight(epoch, lane, core.clock.monotonic_s(), before=before)
             now.failures = {j.id: j.trouble.failed_total for j in lane}
             for part in epoch.parts:
-                pin = core.pins.pin({*part.job.upstreams, *core.bindings_for(part.job)}, part.committed or epoch.target)
+                pin = core.pins.pin(
+                    {*part.job.upstreams, *core.graph.bindings_for(part.job)}, part.committed or epoch.target
+                )
                 now.holds.callback(core.pins.unpin, pin)
                 part.job.busy += 1
             self._begin(lane, epoch)
@@ -393,9 +395,9 @@ class Driver:
                 if record is None:
                     continue
                 if record.committed_epoch > job.committed:
-                    for ref in (r.ref for r in state.runs_of(core.relation(job.id).state_table)):
+                    for ref in (r.ref for r in state.runs_of(core.graph.relation(job.id).state_table)):
                         if job.committed < ref.epoch_hi <= record.committed_epoch:
-                            core.relation(job.id).changed(ref.epoch_hi, ref.rows)
+                            core.graph.relation(job.id).changed(ref.epoch_hi, ref.rows)
                     job.committed, job.exact, job.status = record.committed_epoch, record.exact, record.status
                 job.position = position_of(state.positions_of(job.id))
                 job.unsure = False
@@ -468,9 +470,9 @@ class Driver:
             if job.id not in records:
                 return  # it has been dropped
             with core.changed:
-                before = [(j, j.status, j.joined) for j in core.jobs.values() if j.group == job.group]
+                before = [(j, j.status, j.joined) for j in core.graph.jobs.values() if j.group == job.group]
                 job.turn(Turn.LOG_LOST)
-                apart = core.settle(job.group)
+                apart = core.graph.settle(job.group)
                 for each in apart:
                     each.version += 1
             edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
@@ -500,7 +502,7 @@ class Driver:
                 commit = plan_rewind(state, now.lane)
             core.catalog.transact(commit.edits)
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
                 core.history.taken_back({job.id: job.committed for job in now.lane})
                 for job in now.lane:
                     job.whole, job.reading = True, None

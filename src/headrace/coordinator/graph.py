@@ -5,8 +5,7 @@ No thread, clock, disk or Spark here: who uses it guards it with a lock of his o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -191,17 +190,18 @@ R = TypeVar("R", bound=RelationState)
 J = TypeVar("J", bound=JobState)
 
 
-class Graph(ABC, Generic[R, J]):
-    """Relations and jobs by id, and what follows from where they are."""
+class Graph(Generic[R, J]):
+    """Relations and jobs by id, and what follows from where they are. `complete` tells the newest complete epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, complete: Callable[[], int]) -> None:
         self.relations: dict[int, R] = {}
         self.jobs: dict[int, J] = {}
+        self._complete = complete
 
     @property
-    @abstractmethod
     def complete(self) -> int:
         """The newest complete epoch."""
+        return self._complete()
 
     def relation(self, relation_id: int) -> R:
         """Raises `UndefinedTable` for one that is not there (any more)."""
@@ -378,6 +378,17 @@ class Graph(ABC, Generic[R, J]):
         more = (self.relations[i] for i in self.bindings_for(job) if i not in inputs and i in self.relations)
         found += [r for r in more if r.external]
         return [r for r in found if 0 < self.needs(job, r.id) < r.safe]
+
+    def jobs_above(self, relation_ids: Iterable[int]) -> list[J]:
+        """The jobs of these relations and of all that they are built on, those below first."""
+        found: dict[int, J] = {}
+        left = list(relation_ids)
+        while left:
+            job = self.jobs.get(left.pop())
+            if job is not None and job.id not in found:
+                found[job.id] = job
+                left += job.upstreams
+        return sorted(found.values(), key=lambda j: -j.id)
 
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:
         """These jobs and all that depend on them."""

@@ -47,7 +47,7 @@ class Lanes:
             for key in [k for k, thread in self._threads.items() if not thread.is_alive()]:
                 del self._threads[key]
                 group, alone = key
-                job = core.jobs.get(alone) if alone is not None else next(iter(core.lane(group)), None)
+                job = core.graph.jobs.get(alone) if alone is not None else next(iter(core.graph.lane(group)), None)
                 if job is not None and not job.stopping:
                     self.launch(job)
             dead = [thread.name for thread in self._threads.values() if not thread.is_alive()]
@@ -69,7 +69,7 @@ class Lanes:
         deadline_s = time.monotonic() + wait_s
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        self.withdraw(list(core.jobs.values()))
+        self.withdraw(list(core.graph.jobs.values()))
         for thread in threads:
             thread.join(1.0)
 
@@ -96,4 +96,4 @@ class Lanes:
     def _of_lanes(self, jobs: Iterable[Job]) -> list[Job]:
         """Jobs that take part in an epoch with one of these."""
         lanes = {(j.group, None if j.joined else j.id) for j in jobs if j.busy}
-        return [j for j in self._core.jobs.values() if (j.group, None if j.joined else j.id) in lanes and j.busy]
+        return [j for j in self._core.graph.jobs.values() if (j.group, None if j.joined else j.id) in lanes and j.busy]

@@ -120,7 +120,7 @@ class Lifecycle:
             positions = {i: position_of(state.positions_of(i)) for i in jobs}
             epochs = {i: {t.operator: t.committed_epoch for t in state.tables_of(i)} for i in jobs}
             with self._core.lock:
-                self._core.relations.update(relations)
+                self._core.graph.relations.update(relations)
         for record in objects:
             if record.content.has_job:
                 found = _disagreement(record, jobs[record.id], epochs[record.id])
@@ -129,7 +129,7 @@ class Lifecycle:
     def _settle(self, groups: Iterable[str]) -> None:
         """Find out which jobs move in step with their groups; note durably which ones do not any more."""
         core = self._core
-        left = [j for group in groups for j in core.settle(group)]
+        left = [j for group in groups for j in core.graph.settle(group)]
         records = core.catalog.state.jobs
         edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in left if records[j.id].joined]
         if edits:
@@ -144,13 +144,13 @@ class Lifecycle:
         if corrupt is not None:
             self._cannot_be_planned(record, job, corrupt)
         with self._core.lock:
-            self._core.jobs[job.id] = job
+            self._core.graph.jobs[job.id] = job
 
     def define(self) -> None:
         """Tell the planner, which has just been given a Spark, of all that there is. The caller holds `ddl`."""
         core = self._core
         with core.committing, core.lock:  # What is still to be committed is not any more.
-            for job in core.jobs.values():
+            for job in core.graph.jobs.values():
                 job.version += 1
         with core.catalog.reading() as state:
             objects = _in_order(o for o in state.objects.values() if o.content.in_graph)
@@ -163,7 +163,7 @@ class Lifecycle:
         A view that cannot be planned as before is quarantined. A group begins to run as soon as its views are planned;
         those that have something to take in come first. Raises `SparkLost` if the application has ended.
         """
-        left = set(self._core.jobs)
+        left = set(self._core.graph.jobs)
         while left and not self._core.stopping:
             with self.ddl:  # for each group by itself: what needs no plan is not to wait for all of them
                 jobs = self._next_group(left)
@@ -180,8 +180,8 @@ class Lifecycle:
         """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
         core, known = self._core, Known()
         with core.lock:
-            jobs = [job for i, job in sorted(core.jobs.items()) if i in left]
-            behind = (job for job in jobs if core.job_frontier(job, known) < core.complete)
+            jobs = [job for i, job in sorted(core.graph.jobs.items()) if i in left]
+            behind = (job for job in jobs if core.graph.job_frontier(job, known) < core.graph.complete)
             first = next(behind, next(iter(jobs), None))
             return [job for job in jobs if first is not None and job.group == first.group]
 
@@ -248,7 +248,7 @@ class Lifecycle:
         job.turn(turn)
 
     def _runner(self, plan: ViewPlan) -> Runner:
-        return self._make_runner(plan, {i: self._core.relation(i).schema for i in plan.upstreams})
+        return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in plan.upstreams})
 
     def _define_new(self, record: ObjectRecord) -> None:
         """Tell the planner of what has just become durable, unless Spark has ended: its successor is told of all."""
@@ -325,7 +325,7 @@ class Lifecycle:
             self._transact_new(edits, first)
             if relation is not None:
                 with core.lock:
-                    core.relations[first] = relation
+                    core.graph.relations[first] = relation
                 self._define_new(record)
             return first
 
@@ -337,10 +337,10 @@ class Lifecycle:
             if plan.generation != self._planner.generation:
                 raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
             for upstream in plan.upstreams:
-                core.relation(upstream)
+                core.graph.relation(upstream)
             target = target_of(record)
             if target is not None:
-                core.relation(target)
+                core.graph.relation(target)
                 refuse_circle(core.catalog.state, record, plan.upstreams)
             layouts = plan.state_tables()
             first, *rest = core.catalog.allocate_ids(1 + len(layouts))
@@ -357,7 +357,7 @@ class Lifecycle:
             own = of_job(record.options) if isinstance(content, SinkContent) else record.options
             options = checked_options(own)
             group = self._group(first, record.name, plan.upstreams, options.pop(GROUP, None))
-            joined = not any(j.group == group for j in core.jobs.values())
+            joined = not any(j.group == group for j in core.graph.jobs.values())
             lookups = plan.read_only_by_lookup
             stored = JobPlan(
                 fingerprint=plan.fingerprint, upstreams=tuple(plan.upstreams), lookups=tuple(sorted(lookups)),
@@ -376,8 +376,8 @@ class Lifecycle:
             job.automatic, job.delivers = automatic.is_automatic(record), _delivers(record)
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
-                core.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
-                core.jobs[first] = job
+                core.graph.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
+                core.graph.jobs[first] = job
             self._define_new(record)
             return job
 
@@ -401,8 +401,8 @@ class Lifecycle:
         with self._statement():
             self._check_new(record)
             with core.lock:
-                relation, since = core.relation(relation_id), core.frontier(relation_id)
-                if not core.is_filled(relation_id):
+                relation, since = core.graph.relation(relation_id), core.graph.frontier(relation_id)
+                if not core.graph.is_filled(relation_id):
                     raise SnapshotUnavailable(
                         f'materialized view "{relation.name}" is still being created',
                         hint="create the subscription when SHOW JOBS shows that it runs",
@@ -478,7 +478,7 @@ class Lifecycle:
         core = self._core
         group = self.group_named(group)
         with core.lock:
-            return group == "own" or core.cycle_of(0, group, (relation_id,)) is None
+            return group == "own" or core.graph.cycle_of(0, group, (relation_id,)) is None
 
     def group_named(self, wanted: str | None) -> str:
         """See `Coordinator.group_named`."""
@@ -491,7 +491,7 @@ class Lifecycle:
         if group == "own":
             group = own_group(job_id)
         with core.lock:
-            circle = core.cycle_of(job_id, group, upstreams)
+            circle = core.graph.cycle_of(job_id, group, upstreams)
         if circle is not None:
             shown = " -> ".join(f'"{g}"' for g in circle)
             raise InvalidParameter(
@@ -504,7 +504,7 @@ class Lifecycle:
     def _check_move(self, job: Job, group: str) -> None:
         """Raises `StatementError` (55006) where a job of the group is still being created over this one."""
         with self._core.lock:
-            reader = None if group == job.group else self._core.filling(job.id, group)
+            reader = None if group == job.group else self._core.graph.filling(job.id, group)
         if reader is not None:
             raise StatementError(
                 f'"{job.name}" cannot move to checkpoint group "{group}" now: "{reader.name}" is being created over it',
@@ -518,7 +518,7 @@ class Lifecycle:
         core = self._core
         given = checked_options(options or {})
         with self._statement():
-            job = core.jobs.get(job_id)
+            job = core.graph.jobs.get(job_id)
             if job is None:
                 raise UndefinedObject(f"there is no job {job_id}")
             if ON_ERROR in given and on_error(given) != on_error(job.options):
@@ -545,7 +545,9 @@ class Lifecycle:
         options = {**record.options, **given}
         moved = group != record.group
         with core.lock:
-            joined = not any(j.group == group for j in core.jobs.values() if j is not job) if moved else record.joined
+            joined = (
+                not any(j.group == group for j in core.graph.jobs.values() if j is not job) if moved else record.joined
+            )
         kind = effects[0] if effects else "job_moved" if moved else "job_altered"
         text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
         altered = replace(turned_to, options=options, group=group, joined=joined)
@@ -581,7 +583,7 @@ class Lifecycle:
                 ids = [*ids, *automatic.unused(state, ids)]
             self._check_drop(ids)
             with core.lock:
-                jobs = [core.jobs[i] for i in ids if i in core.jobs]
+                jobs = [core.graph.jobs[i] for i in ids if i in core.graph.jobs]
             undecided = len(self._undecided)
             try:
                 self.lanes.withdraw(jobs)
@@ -632,8 +634,8 @@ class Lifecycle:
         core = self._core
         with core.changed:
             for i in ids:
-                core.jobs.pop(i, None)
-                relation = core.relations.pop(i, None)
+                core.graph.jobs.pop(i, None)
+                relation = core.graph.relations.pop(i, None)
                 if relation is not None:
                     relation.dropped = True
             core.changed.notify_all()

@@ -64,13 +64,13 @@ def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) ->
     all that its input holds, the latter what has come since it began.
     """
     with core.catalog.reading() as state, core.lock:
-        relation, job = core.relations.get(upstream), core.jobs.get(downstream)
+        relation, job = core.graph.relations.get(upstream), core.graph.jobs.get(downstream)
         if relation is None or job is None:
             found, pin = None, None
         else:
             refs = [r.ref for r in state.runs_of(relation.state_table)] if relation.schema is not None else []
-            position = core.needs(job, upstream) if kept or upstream in job.lookups else job.committed
-            complete = core.complete
+            position = core.graph.needs(job, upstream) if kept or upstream in job.lookups else job.committed
+            complete = core.graph.complete
             refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
             found = UnreadLog(relation, job, position, complete, tuple(refs))
             pin = core.pins.pin([], complete, (r.path for r in refs))
@@ -84,13 +84,17 @@ def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) ->
 def edges(core: Core) -> list[tuple[int, int]]:
     """Every pair of an input and a job that reads it, by id."""
     with core.lock:
-        return sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
+        return sorted((u, j.id) for j in core.graph.jobs.values() for u in dict.fromkeys(j.upstreams))
 
 
 def _with_log(core: Core) -> list[tuple[int, int]]:
     """The edges whose job has something to read that it has not read."""
     with core.lock:
-        return [(u, j) for u, j in edges(core) if core.first_change(u, core.needs(core.jobs[j], u)) is not None]
+        return [
+            (u, j)
+            for u, j in edges(core)
+            if core.graph.first_change(u, core.graph.needs(core.graph.jobs[j], u)) is not None
+        ]
 
 
 def log_part(root: StoreRoot, log: UnreadLog, ref: RunRef) -> LogPart:
@@ -176,7 +180,7 @@ class LogKeeper:
         with several.one():
             self._look_at_bindings(sizes, positions)
         with core.changed:
-            for job in core.jobs.values():
+            for job in core.graph.jobs.values():
                 job.growing = {u: size for (u, j), size in sizes.items() if j == job.id}
         self._over &= sizes.keys()
         for edge in sizes.keys() - self._over:
@@ -192,11 +196,11 @@ class LogKeeper:
         core = self._core
         readers: dict[int, dict[int, int]] = {}
         with core.lock:
-            limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.jobs.values()}
-            for job in core.jobs.values():
-                for i in core.bindings_for(job) if limits[job.id] else ():
-                    if i in core.relations and core.relations[i].external and core.needs(job, i):
-                        readers.setdefault(i, {})[job.id] = core.needs(job, i)
+            limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.graph.jobs.values()}
+            for job in core.graph.jobs.values():
+                for i in core.graph.bindings_for(job) if limits[job.id] else ():
+                    if i in core.graph.relations and core.graph.relations[i].external and core.graph.needs(job, i):
+                        readers.setdefault(i, {})[job.id] = core.graph.needs(job, i)
         state = core.catalog.state
         self._bindings.keep(readers)
         for source_id, at in readers.items():
@@ -222,7 +226,7 @@ class LogKeeper:
     def _say(self, upstream: int, downstream: int) -> None:
         core = self._core
         with core.lock:
-            relation, job = core.relations.get(upstream), core.jobs.get(downstream)
+            relation, job = core.graph.relations.get(upstream), core.graph.jobs.get(downstream)
             if relation is None or job is None:
                 return
             text = f'materialized view "{job.name}" {growth(core, job, relation)}; it waits for {blocked_by(core, job)}'
@@ -234,7 +238,7 @@ class LogKeeper:
         core = self._core
         with core.raising, core.committing:
             with core.catalog.reading() as state, core.lock:
-                relation = core.relations.get(relation_id)
+                relation = core.graph.relations.get(relation_id)
                 found = None if relation is None else self._given_up(state, relation, positions)
                 if relation is None or found is None:
                     return
@@ -266,7 +270,7 @@ class LogKeeper:
         """Learn of safe epochs that were raised whether they are durable."""
         with self._core.raising:
             for relation_id, before in list(self._unsure.items()):
-                relation = self._core.relations.get(relation_id)
+                relation = self._core.graph.relations.get(relation_id)
                 if relation is None:
                     del self._unsure[relation_id]
                 else:
@@ -277,10 +281,10 @@ class LogKeeper:
     ) -> tuple[int, list[Edit]] | None:
         """The new safe epoch of a relation whose log is given up, and the transaction; None if it is not."""
         core = self._core
-        jobs = [core.jobs[i] for i in sorted(positions) if i in core.jobs]
+        jobs = [core.graph.jobs[i] for i in sorted(positions) if i in core.graph.jobs]
         # One that has gone on since may not be beyond its limit any more.
-        jobs = [j for j in jobs if core.needs(j, relation.id) == positions[j.id]]
-        jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.lost_logs(j)]
+        jobs = [j for j in jobs if core.graph.needs(j, relation.id) == positions[j.id]]
+        jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.graph.lost_logs(j)]
         if not jobs:
             return None
         ids = {j.id for j in jobs}
@@ -291,10 +295,13 @@ class LogKeeper:
             record = state.state_tables[relation.state_table]
             safe = releasable(core, relation, record, without=ids)
             raised = RaiseSafe(record.id, safe)
-        firsts = [core.first_change(relation.id, core.needs(j, relation.id)) for j in jobs]
+        firsts = [core.graph.first_change(relation.id, core.graph.needs(j, relation.id)) for j in jobs]
         if not any(first is not None and first <= safe for first in firsts):
             return None  # Others need all of it: giving it up would free nothing.
-        return safe, [raised, *(_dropped(core, j, relation, safe) for j in jobs if core.needs(j, relation.id) < safe)]
+        return safe, [
+            raised,
+            *(_dropped(core, j, relation, safe) for j in jobs if core.graph.needs(j, relation.id) < safe),
+        ]
 
 
 def _durable_safe(state: CatalogState, relation: Relation) -> int:

@@ -133,7 +133,7 @@ class Reads:
         """Set floors below what anybody may have been shown before the server started."""
         core = self._core
         with core.lock:
-            found = {i: restart_floor(r.changes, core.exact(i)) for i, r in core.relations.items()}
+            found = {i: restart_floor(r.changes, core.graph.exact(i)) for i, r in core.graph.relations.items()}
             self._floors.raise_to(found)
 
     def snapshot(self, relation_ids: Sequence[int], options: ReadOptions) -> Snapshot:
@@ -226,7 +226,7 @@ class Reads:
             core.check()
             if options.check is not None:
                 options.check()
-            read = [Candidate(i, core.exact(i), floors[i]) for i in ids]
+            read = [Candidate(i, core.graph.exact(i), floors[i]) for i in ids]
             found = self._choose(read, options)
             if found is not None:
                 return found
@@ -246,7 +246,7 @@ class Reads:
         """Let no cadence hold back views on their way to an epoch."""
         if not epoch:
             return
-        for job in self._core.jobs_above(ids):
+        for job in self._core.graph.jobs_above(ids):
             job.forced = max(job.forced, epoch)
         self._core.changed.notify_all()
 
@@ -255,36 +255,36 @@ class Reads:
         if options.exactly is not None:
             for c in read:
                 if c.floor > options.exactly:
-                    _refuse_shown(core.relation(c.relation).name, options.exactly, c.floor)
+                    _refuse_shown(core.graph.relation(c.relation).name, options.exactly, c.floor)
             self._check_range([c.relation for c in read], options.exactly)
             found = choose_at_most(read, options.exactly)
             return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
-        created = [core.exact(j.id) for j in _created(core)] if options.consistency == "global" else []
+        created = [core.graph.exact(j.id) for j in _created(core)] if options.consistency == "global" else []
         return choose(options.consistency, read, created)
 
     def _go_on_or_refuse(self, read: Sequence[Candidate], options: ReadOptions, late: bool) -> None:
         """Return if the read may wait for its epoch; raise `SnapshotUnavailable` if that will not come."""
         core = self._core
-        jobs = [core.jobs[c.relation] for c in read if c.relation in core.jobs]
+        jobs = [core.graph.jobs[c.relation] for c in read if c.relation in core.graph.jobs]
         for job in jobs:
             if not job.committed:
                 _refuse_new(job)
         if options.consistency == "global" and options.exactly is None:
             jobs = list({j.id: j for j in [*jobs, *_created(core)]}.values())
         wanted = options.exactly or max((c.floor for c in read), default=0)
-        behind = [j for j in jobs if core.job_frontier(j) < max(wanted, 1)]
+        behind = [j for j in jobs if core.graph.job_frontier(j) < max(wanted, 1)]
         stuck = [j for j in behind if stuck_jobs(core, j.id)]
         if stuck:
-            self._refuse(read, min(stuck, key=core.job_frontier), wanted, options)
+            self._refuse(read, min(stuck, key=core.graph.job_frontier), wanted, options)
         if options.exactly is not None:
             passed = [c.relation for c in read if newest(c.exact, wanted) != wanted and (newest(c.exact) or 0) > wanted]
             if passed:
-                _refuse_passed(core.relation(passed[0]).name, wanted)
+                _refuse_passed(core.graph.relation(passed[0]).name, wanted)
         if not jobs and (core.mirrored is None or late):
-            names = ", ".join(f'"{core.relation(c.relation).name}"' for c in read)
+            names = ", ".join(f'"{core.graph.relation(c.relation).name}"' for c in read)
             raise SnapshotUnavailable(f"there is no epoch at which all of {names} can be read together")
         if late and jobs:
-            self._refuse(read, min(jobs, key=core.job_frontier), wanted, options)
+            self._refuse(read, min(jobs, key=core.graph.job_frontier), wanted, options)
         running = [j for j in jobs if not stuck_jobs(core, j.id)]
         if options.exactly is None and not self._promised(running, wanted):
             core.align_for_reads(core.epochs.complete)
@@ -297,15 +297,16 @@ class Reads:
         if stop < wanted or not stop:
             return False
         return all(
-            (stop in j.stops and core.job_frontier(j) < stop) or newest(core.exact(j.id), stop) == stop for j in jobs
+            (stop in j.stops and core.graph.job_frontier(j) < stop) or newest(core.graph.exact(j.id), stop) == stop
+            for j in jobs
         )
 
     def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
         core = self._core
-        at = core.job_frontier(behind)
+        at = core.graph.job_frontier(behind)
         why = stuck_jobs(core, behind.id) or [behind]
         reasons = "; ".join(_state_of(core, j) for j in why)
-        created = [core.exact(j.id) for j in _created(core)]
+        created = [core.graph.exact(j.id) for j in _created(core)]
         common = newest(common_epochs(options.consistency, read, created))
         if options.exactly is not None:
             shown = f"the transaction reads at epoch {wanted}"
@@ -314,7 +315,7 @@ class Reads:
             shown = f"the session has written at epoch {wanted}"
             hint = "SET read_your_writes = off accepts an older snapshot"
         else:
-            name = next(core.relation(c.relation).name for c in read if c.floor == wanted)
+            name = next(core.graph.relation(c.relation).name for c in read if c.floor == wanted)
             shown = f'"{name}" was already shown at epoch {wanted}'
             hint = "SET monotonic_reads = 'off' accepts an older snapshot; each relation is readable by itself"
             if options.consistency == "global" and behind.id not in {c.relation for c in read}:
@@ -329,7 +330,7 @@ class Reads:
         core = self._core
         if at > core.epochs.complete:
             raise EpochTooNew(f"epoch {at} is above the newest complete epoch {core.epochs.complete}")
-        oldest = max((core.relation(i).safe for i in ids), default=0)
+        oldest = max((core.graph.relation(i).safe for i in ids), default=0)
         if at < oldest:
             raise EpochTooOld(
                 f"epoch {at} is below the oldest epoch that can be read, {oldest}",
@@ -343,7 +344,7 @@ class Reads:
         self._check_range(ids, at)
         if not ids:
             return {}
-        found = choose_at_most([Candidate(i, core.exact(i)) for i in ids], at)
+        found = choose_at_most([Candidate(i, core.graph.exact(i)) for i in ids], at)
         if found is None:
             raise SnapshotUnavailable(f"no epoch at or below {at} at which all relations of the statement can be read")
         return dict.fromkeys(ids, found)
@@ -352,10 +353,10 @@ class Reads:
 
     def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
         core = self._core
-        own = core.jobs_above(ids)
+        own = core.graph.jobs_above(ids)
         found = [_state_of(core, j) for j in reversed(own) if _trouble(j)]
         limit_ms = core.settings.lag_notice_ms
-        for job in (core.jobs[i] for i in ids if i in core.jobs):
+        for job in (core.graph.jobs[i] for i in ids if i in core.graph.jobs):
             late_ms = epoch_ms(core.epochs.complete) - epoch_ms(epochs[job.id])
             if limit_ms and late_ms > limit_ms and not _trouble(job):
                 found.append(f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}')
@@ -367,7 +368,7 @@ class Reads:
         """The views in trouble without which a global read would be newer."""
         core = self._core
         counted = _created(core)
-        well: list[Sequence[Interval]] = [core.exact(j.id) for j in counted if not stuck_jobs(core, j.id)]
+        well: list[Sequence[Interval]] = [core.graph.exact(j.id) for j in counted if not stuck_jobs(core, j.id)]
         best = newest(intersect_all(well)) if well else core.epochs.complete
         if best is None or best <= epoch:
             return []
@@ -385,7 +386,7 @@ class Reads:
             if mirrored is not None:
                 state = mirrored
             for i, epoch in epochs.items():
-                relation = core.relation(i)
+                relation = core.graph.relation(i)
                 if relation.schema is None:
                     binding = state.offsets_at(i, epoch)
                     sources[i] = {} if binding is None else binding.offsets
@@ -398,7 +399,7 @@ class Reads:
 
 def _created(core: Core) -> list[Job]:
     """The views that `global` counts: all but those that are still being created."""
-    return [j for j in core.jobs.values() if j.created]
+    return [j for j in core.graph.jobs.values() if j.created]
 
 
 def _trouble(job: Job) -> bool:
@@ -410,7 +411,7 @@ def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
 
     With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
     """
-    found = {j.id: j for above in core.jobs_above([relation_id]) for j in [above, *core.lane_of(above)]}
+    found = {j.id: j for above in core.graph.jobs_above([relation_id]) for j in [above, *core.graph.lane_of(above)]}
     return [j for j in found.values() if _trouble(j)]
 
 
@@ -422,7 +423,7 @@ def _state_of(core: Core, job: Job) -> str:
         return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
     if job.status == "paused":
         return f'materialized view "{job.name}" is paused'
-    late_s = (epoch_ms(core.epochs.complete) - epoch_ms(core.job_frontier(job))) / 1000
+    late_s = (epoch_ms(core.epochs.complete) - epoch_ms(core.graph.job_frontier(job))) / 1000
     return f'materialized view "{job.name}" is {late_s:.1f} s behind'
 
 

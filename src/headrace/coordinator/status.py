@@ -103,7 +103,7 @@ class Status:
         core = self._core
         with core.lock:
             groups: dict[str, list[Job]] = {}
-            for job in core.jobs.values():
+            for job in core.graph.jobs.values():
                 groups.setdefault(job.group, []).append(job)
             return [self._group(name, sorted(jobs, key=lambda j: j.id)) for name, jobs in sorted(groups.items())]
 
@@ -115,7 +115,7 @@ class Status:
             jobs=tuple(j.name for j in jobs),
             status=min((j.shown_status for j in jobs), key=_WORST.index),
             committed_epoch=min(j.committed for j in jobs),
-            frontier=min(core.job_frontier(j) for j in jobs),
+            frontier=min(core.graph.job_frontier(j) for j in jobs),
             checkpoint_interval_ms=max(option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
             in_flight=max(j.busy for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
@@ -128,18 +128,18 @@ class Status:
         """Every table, source and materialized view, by id."""
         core = self._core
         with core.lock:
-            return [self._epochs(r) for _, r in sorted(core.relations.items())]
+            return [self._epochs(r) for _, r in sorted(core.graph.relations.items())]
 
     def _epochs(self, relation: Relation) -> RelationEpochs:
         core = self._core
-        exact = core.exact(relation.id)
-        job = core.jobs.get(relation.id)
+        exact = core.graph.exact(relation.id)
+        job = core.graph.jobs.get(relation.id)
         return RelationEpochs(
             relation_id=relation.id,
             name=relation.name,
             kind=relation.record.kind,
             committed_epoch=None if job is None else job.committed,
-            frontier=core.frontier(relation.id),
+            frontier=core.graph.frontier(relation.id),
             safe_epoch=relation.safe,
             floor=self._reads.floor(relation.id),
             newest_exact=exact[-1][1] if exact else None,
@@ -170,7 +170,7 @@ class Status:
             epochs = sorted(frozenset().union(*(p.epochs for p in parts)))
             rows, size = sum(p.rows for p in parts), sum(p.bytes for p in parts)
         with core.lock:
-            lost = relation in core.lost_logs(job)
+            lost = relation in core.graph.lost_logs(job)
         reads = self._history.reads(relation.id, job.id)
         return EdgeStatus(
             upstream_id=relation.id,

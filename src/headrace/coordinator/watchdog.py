@@ -47,13 +47,13 @@ def barriers(core: Core) -> list[Barrier]:
     """The barriers under way or stuck, by group."""
     live = {a.name: a for a in core.progress.live()}
     with core.lock:
-        jobs = sorted(core.jobs.values(), key=lambda j: j.id)
+        jobs = sorted(core.graph.jobs.values(), key=lambda j: j.id)
         found = [_barrier(core, j, live.get(j.attempt or "")) for j in jobs if _open(core, j)]
     return sorted(found, key=lambda b: (b.group, b.job_id))
 
 
 def _open(core: Core, job: Job) -> bool:
-    return job.attempt is not None or core.job_frontier(job) < core.epochs.complete
+    return job.attempt is not None or core.graph.job_frontier(job) < core.epochs.complete
 
 
 def _barrier(core: Core, job: Job, progress: AttemptProgress | None) -> Barrier:
@@ -79,8 +79,8 @@ def waiting_for(core: Core, job: Job, progress: AttemptProgress | None = None) -
 
     Empty if it has nothing to do. The caller holds `core.lock`.
     """
-    lost = [f'the log of "{r.name}" is gone: drop it and create it again' for r in core.lost_logs(job)]
-    growing = [core.relations[i] for i in sorted(job.growing) if i in core.relations]
+    lost = [f'the log of "{r.name}" is gone: drop it and create it again' for r in core.graph.lost_logs(job)]
+    growing = [core.graph.relations[i] for i in sorted(job.growing) if i in core.graph.relations]
     notices = lost or [f"it {growth(core, job, r)}" for r in growing]
     return "; ".join(filter(None, [blocked_by(core, job, progress), *notices]))
 
@@ -107,7 +107,7 @@ def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) ->
     if job.attempt is not None:
         # An attempt that has just failed is still being cleared away.
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)
-    if core.job_frontier(job) >= core.epochs.complete:
+    if core.graph.job_frontier(job) >= core.epochs.complete:
         return ""
     return _of_retry(core, job) or _of_group(core, job) or _of_input(core, job) or _of_turn(core, job)
 
@@ -136,7 +136,7 @@ def _of_retry(core: Core, job: Job) -> str:
 
 def _of_group(core: Core, job: Job) -> str:
     """Another job that moves in step with it and cannot go on, or works at present."""
-    others = [j for j in core.lane_of(job) if j is not job]
+    others = [j for j in core.graph.lane_of(job) if j is not job]
     held = next((j for j in others if j.error is not None or not j.runnable), None)
     if held is not None:
         return f'"{held.name}" of its checkpoint group, which is {held.shown_status}'
@@ -146,17 +146,17 @@ def _of_group(core: Core, job: Job) -> str:
 
 def _of_input(core: Core, job: Job) -> str:
     """An input that has to go on first."""
-    lane = core.lane_of(job)
-    upstreams = core.upstreams(lane)
+    lane = core.graph.lane_of(job)
+    upstreams = core.graph.upstreams(lane)
     committed = min((j.committed for j in lane), default=job.committed)
-    found = decide(committed, upstreams, core.epochs.complete, due=core.due(lane))
+    found = decide(committed, upstreams, core.epochs.complete, due=core.graph.due(lane))
     if not found.run:
         slowest = min(upstreams, key=lambda u: u.frontier, default=None)
-        relation = None if slowest is None else core.relations.get(slowest.relation)
+        relation = None if slowest is None else core.graph.relations.get(slowest.relation)
         if slowest is None or relation is None:
             return "one of its inputs"
         return f'its input "{relation.name}", which is at epoch {slowest.frontier}'
-    common = intersect_all([core.exact(u.relation) for u in upstreams])
+    common = intersect_all([core.graph.exact(u.relation) for u in upstreams])
     if upstreams and (newest(common, found.target) or 0) <= committed:
         return "an epoch at which all its inputs are exact"
     return ""
@@ -189,9 +189,9 @@ class Watchdog:
         with core.lock:
             now_ms = epoch_ms(core.epochs.complete)
             late = {
-                j.id: now_ms - epoch_ms(core.job_frontier(j))
-                for j in core.jobs.values()
-                if j.committed and limit_ms and now_ms - epoch_ms(core.job_frontier(j)) > limit_ms
+                j.id: now_ms - epoch_ms(core.graph.job_frontier(j))
+                for j in core.graph.jobs.values()
+                if j.committed and limit_ms and now_ms - epoch_ms(core.graph.job_frontier(j)) > limit_ms
             }
         self._late &= late.keys()
         news = late.keys() - self._late
@@ -205,7 +205,7 @@ class Watchdog:
         """Raises what the catalog does: then the next look says it."""
         core = self._core
         with core.lock:
-            job = core.jobs.get(barrier.job_id)
+            job = core.graph.jobs.get(barrier.job_id)
         if job is None:
             return
         text = f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind; it waits for {barrier.waiting_for}'
