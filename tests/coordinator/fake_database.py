@@ -265,7 +265,7 @@ class Database:
     def hold(self, *views: int) -> None:
         """Let the next epoch of each view begin and then wait; what there was to do before is done."""
         self.c.flush(WAIT_S)
-        self.until(lambda: not any(self.core.graph.jobs[v].busy for v in views))
+        self.until(lambda: not any(self.core.graph.jobs[v].activity.epochs for v in views))
         for view in views:
             self.runner_of(view).gate.clear()
             self.runner_of(view).entered.clear()

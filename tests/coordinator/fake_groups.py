@@ -116,7 +116,7 @@ class InFlight(Database):
         arm("commit.acked", "hang", nth=1)
         self.first = self.insert(self.t, 1)
         self.until(lambda: faults.passages("commit.acked") == 1)
-        assert self.job.busy == len(self.calls) == 1
+        assert self.job.activity.epochs == len(self.calls) == 1
 
     @property
     def calls(self) -> list[Any]:

@@ -238,7 +238,7 @@ def test_dropped_and_cancelled_while_being_created(db: Groups, monkeypatch: pyte
         assert gate.held.wait(WAIT_S)
         dropping = threading.Thread(target=db.c.drop, args=([v],))
         dropping.start()
-        db.until(lambda v=v: db.core.graph.jobs[v].stopping if v in db.core.graph.jobs else True)
+        db.until(lambda v=v: db.core.graph.jobs[v].activity.withdrawn if v in db.core.graph.jobs else True)
         gate.open()
         dropping.join()
         monkeypatch.undo()
@@ -318,7 +318,7 @@ def test_an_input_that_is_dropped_while_a_view_over_it_is_created(db: Groups, mo
     assert db.status(above).status == "creating"
     dropping = threading.Thread(target=db.c.drop, args=([below, above],))
     dropping.start()
-    db.until(lambda: db.core.graph.jobs[above].stopping if above in db.core.graph.jobs else True)
+    db.until(lambda: db.core.graph.jobs[above].activity.withdrawn if above in db.core.graph.jobs else True)
     gate.open()
     dropping.join(WAIT_S)
     waiting.join(WAIT_S)

@@ -550,7 +550,7 @@ def test_the_spool_of_a_second_try_under_way_is_left_alone(db: Database) -> None
         (spool / name).mkdir(parents=True)
         os.utime(spool / name, (0, 0))
     with db.core.lock:
-        db.core.graph.jobs[v].attempt = "1-1-1"
+        db.core.graph.jobs[v].begin_attempt("1-1-1", 0.0)
     db.c._maintenance._forget_spools()
     assert sorted(p.name for p in spool.iterdir()) == ["1-1-1", "1-1-1again"]
 

@@ -125,7 +125,7 @@ def test_an_epoch_that_runs_ahead_reads_its_state_by_the_watermark_of_its_start(
     """CK-7: what the uncommitted epoch before has put out is below it, and does not come out again."""
     db = ClosingInFlight(tmp_path)
     db.insert(db.t, 2)
-    db.until(lambda: len(db.calls) == 2 and db.job.busy == 2 and db.job.attempt is None)
+    db.until(lambda: len(db.calls) == 2 and db.job.activity.epochs == 2 and db.job.activity.attempt is None)
     first, then = db.calls
     assert (first.state["0/state"].watermark, first.closed_us) == (0, 1)
     assert db.watermark(db.v) == 0, "the first one is not committed"

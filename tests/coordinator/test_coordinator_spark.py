@@ -249,7 +249,7 @@ def test_an_amplifying_join_loses_its_workers(spark: SparkSession, tmp_path: Pat
         core = db.c._core
         jobs = [core.graph.jobs[v] for v in pairs]
         while any(j.committed < written for j in jobs):
-            if killed < 3 and any(j.attempt for j in jobs):
+            if killed < 3 and any(j.activity.attempt for j in jobs):
                 killed += kill_workers(spark) > 0
             time.sleep(0.3)
         db.c.flush(WAIT_S)

@@ -131,14 +131,14 @@ def test_a_job_moves_between_groups_while_it_runs(db: Groups) -> None:
     try:
         for group in ("y", "x", "own", "y", "z"):
             db.c.alter_job(moving, options={"checkpoint_group": group})
-            db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].joining)
+            db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].membership.joining)
             assert db.status(moving).group == (f"job-{moving}" if group == "own" else group)
     finally:
         stop.set()
         writer.join()
     db.c.alter_job(moving, options={"checkpoint_group": "y"})
     db.insert(u, 0)
-    db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].joining)
+    db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].membership.joining)
     db.insert(u, 1)
     db.c.flush(WAIT_S)
     assert db.committed(b) == db.committed(moving)
@@ -318,7 +318,9 @@ def test_a_group_resumes_after_a_restart(tmp_path: Path) -> None:
         db.close()
     db = Groups(tmp_path)
     db.c.flush(WAIT_S)
-    db.until(lambda: all(db.core.graph.jobs[v].joined and not db.core.graph.jobs[v].joining for v in (a, b, c)))
+    db.until(
+        lambda: all(db.core.graph.jobs[v].joined and not db.core.graph.jobs[v].membership.joining for v in (a, b, c))
+    )
     db.insert(t, 4)
     db.c.flush(WAIT_S)
     assert db.read(a, b, c) == [[1, 2, 3, 4]] * 3 and len(set(db.committed(a, b, c))) == 1
@@ -488,8 +490,8 @@ def test_an_interval_is_changed_while_it_runs(tmp_path: Path) -> None:
         for n, interval_ms in enumerate((60_000, 5_000, 90_000)):
             db.c.alter_job(v, options={"checkpoint_interval_ms": str(interval_ms)})
             db.insert(t, 2 * n)
-            db.until(lambda: len(db.read(v)[0]) == 2 * n + 1 and not job.busy)  # noqa: B023
-            left_ms = (job.not_before_s - clock.monotonic_s()) * 1000
+            db.until(lambda: len(db.read(v)[0]) == 2 * n + 1 and not job.activity.epochs)  # noqa: B023
+            left_ms = (job.pace.not_before_s - clock.monotonic_s()) * 1000
             assert 0.5 * interval_ms <= left_ms <= interval_ms
             before = db.status(v).epochs
             db.insert(t, 2 * n + 1)

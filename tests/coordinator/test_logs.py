@@ -288,7 +288,7 @@ def test_a_log_beyond_its_limit_is_given_up_where_that_is_wanted(db: Logs, hindr
         db.c.alter_job(v, paused=False)
     else:
         with db.core.changed:
-            db.core.graph.jobs[v].trouble = db.core.graph.jobs[v].trouble.retry(0.0)
+            db.core.graph.jobs[v].retry(0.0)
             db.core.changed.notify_all()
     db.until(lambda: isinstance(db.core.graph.jobs[v].error, LogLost))
     assert db.status(v).status == "quarantined" and len(db.events("job_quarantined")) == 1

@@ -206,7 +206,7 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
     committed, runner.error = job.committed, error
     for i in range(16):
         db.insert(t, i)
-    eventually(lambda: job.row_limit == 1)
+    eventually(lambda: job.portion.most_rows == 1)
     assert job.committed == committed and db.status(v).error.sqlstate == error.sqlstate
     with pytest.raises(JobFailed):
         db.c.flush(WAIT_S)
@@ -218,7 +218,7 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
     for i in range(30):
         db.insert(t, 100 + i)
         db.c.flush(WAIT_S)
-    assert job.row_limit == 0 or job.row_limit > 1000
+    assert job.portion.most_rows == 0 or job.portion.most_rows > 1000
     assert db.status(v).error is None
 
 

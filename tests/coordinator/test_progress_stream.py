@@ -244,7 +244,9 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     db.c.alter_job(v, paused=False, options={"checkpoint_interval_ms": "60000"})
     # Both, and to the end: whatever still ends later would wake the view.
     db.until(
-        lambda: all(db.status(i).frontier >= db.c.current_epoch() and not db.core.graph.jobs[i].busy for i in (v, w))
+        lambda: all(
+            db.status(i).frontier >= db.c.current_epoch() and not db.core.graph.jobs[i].activity.epochs for i in (v, w)
+        )
     )
     assert db.status(v).status == "running"
     db.insert(t, 2)

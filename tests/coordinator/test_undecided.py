@@ -97,7 +97,7 @@ def test_a_commit_without_an_answer_is_learned_before_its_job_goes_on(db: Databa
         db.c.suspend(SparkLost("Spark has ended"))
     with silent(db, "catalog.commit.after"):
         faults.release("commit.acked")
-        db.until(lambda: not job.busy)
+        db.until(lambda: not job.activity.epochs)
         # Still without an answer: as soon as there is one, the job knows better.
         assert job.committed < first and bool(job.failures) is not suspended
     db.core.suspended = None
@@ -164,7 +164,7 @@ def test_a_statement_that_cannot_be_settled_blocks_no_other(db: Database, monkey
         arm("catalog.commit.before", "fail", nth=1)
         with pytest.raises(StorageError):
             db.c.drop([w])
-        assert not db.core.graph.jobs[w].stopping
+        assert not db.core.graph.jobs[w].activity.withdrawn
     db.c._look()
     assert db.events("background_recovered") and v not in db.planner.defined
     db.insert(t, 1)

@@ -116,7 +116,8 @@ def _settle(world: World) -> None:
         world.c._life.settle()
         world.clock.advance_ms(1)
         if all(t.lasting for t in kernel.tasks) and all(
-            j.attempt is None and core.graph.job_frontier(j) >= core.epochs.complete for j in core.graph.jobs.values()
+            j.activity.attempt is None and core.graph.job_frontier(j) >= core.epochs.complete
+            for j in core.graph.jobs.values()
         ):
             break
         if kernel.tasks:

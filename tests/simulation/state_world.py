@@ -341,7 +341,7 @@ class World:
         """Drop a relation on which nothing is built."""
         job = self.core.graph.jobs.get(relation)
         if job is not None:
-            job.stopping = True
+            job.withdraw()
             with self.core.changed:
                 self.core.changed.notify_all()
             while any(t.name == f"job {relation}" for t in self.kernel.tasks):
@@ -350,7 +350,7 @@ class World:
             self.c.drop([relation])
         except StorageError:
             if job is not None and not self.c._life._undecided:
-                job.stopping = False  # it was stopped here, ahead of time
+                job.reinstate()  # it was stopped here, ahead of time
                 self.drive(job)
             raise
 

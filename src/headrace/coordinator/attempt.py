@@ -16,7 +16,7 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
 from headrace.connectors.sinks import open_sink
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
-from headrace.coordinator.core import Core, Job, Progress, Runner
+from headrace.coordinator.core import Core, Job, Runner
 from headrace.coordinator.history import EdgeReads
 from headrace.coordinator.targets import choose_parallelism
 from headrace.coordinator.watermarks import mark_at
@@ -66,7 +66,9 @@ class EpochInFlight:
     @property
     def outdated(self) -> bool:
         """It must not commit: it or one before it is given up, or a job has left the lane or must not run any more."""
-        gone = any(p.job.stopping or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts)
+        gone = any(
+            p.job.activity.withdrawn or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts
+        )
         return gone or self.given_up or any(b.given_up for b in self.before)
 
 
@@ -115,12 +117,12 @@ def step_rows(core: Core, part: Part[Job]) -> int:
     if part.committed:
         return max_rows(core, part.job)
     most = core.settings.backfill_slice_rows
-    return min(most, part.job.row_limit or most)
+    return min(most, part.job.portion.most_rows or most)
 
 
 def max_rows(core: Core, job: Job) -> int:
     """Most rows that an epoch of a job takes in, if it has the choice: fewer while memory or disk is short."""
-    return job.row_limit or configured_rows(core, job)
+    return job.portion.most_rows or configured_rows(core, job)
 
 
 def configured_rows(core: Core, job: Job) -> int:
@@ -266,7 +268,7 @@ def _attempt(
             core.pins.hold(pin, {ref.path for refs in used for ref in refs})
         at_hand = frozenset(i for i, t in params.tables.items() if all(core.store.copied(ref) for ref in t.refs))
         with core.lock:
-            job.attempt, job.attempt_since_s = name, core.clock.monotonic_s()
+            job.begin_attempt(name, core.clock.monotonic_s())
         if not part.committed:
             fault_point("backfill.slice.before")
         assert job.runner is not None
@@ -275,7 +277,7 @@ def _attempt(
     finally:
         core.pins.unpin(pin)
         with core.lock:
-            job.attempt = None
+            job.end_attempt()
 
 
 def _note(core: Core, now: EpochInFlight, attempt: _Attempt, result: EpochResult) -> None:
@@ -301,14 +303,12 @@ def _note_progress(core: Core, now: EpochInFlight, part: Part[Job], work: Work) 
     job, now_s = part.job, core.clock.monotonic_s()
     if part.committed:
         return
-    done = round(work.step.rows)
-    if job.reading is None:
-        job.reading = Progress(done, max(done, round(sum(r.rows for r in work.rests))), job.attempt_since_s)
-    else:
-        job.reading.rows_done += done
-        job.reading.rows_expected = max(job.reading.rows_expected, job.reading.rows_done)
-    seen, left_ms = job.reading, job.reading.remaining_ms(now_s)
-    job.progress = (
-        f"reading what its inputs hold at epoch {now.epoch.target}: about {seen.rows_done} of {seen.rows_expected} "
-        f"rows, {seen.rate(now_s):.0f} rows/s" + ("" if left_ms is None else f", {left_ms / 1000:.0f} s to go")
-    )  # fmt: skip
+    with core.lock:
+        job.read(round(work.step.rows), round(sum(r.rows for r in work.rests)))
+        seen = job.catching_up.reading
+        assert seen is not None
+        left_ms = seen.remaining_ms(now_s)
+        job.says(
+            f"reading what its inputs hold at epoch {now.epoch.target}: about {seen.rows_done} of {seen.rows_expected} "
+            f"rows, {seen.rate(now_s):.0f} rows/s" + ("" if left_ms is None else f", {left_ms / 1000:.0f} s to go")
+        )

@@ -133,7 +133,7 @@ class Committer:
         with self._core.lock:
             given_up = self.waiting
             parts = [p for now in given_up for p in now.epoch.parts]
-            attempts = {(p.job.runner, p.job.attempt) for p in parts if p.version == p.job.version}
+            attempts = {(p.job.runner, p.job.activity.attempt) for p in parts if p.version == p.job.version}
             for now in given_up:
                 now.given_up = True
         for runner, attempt in attempts:
@@ -160,7 +160,7 @@ class Committer:
         now.before = now.epoch.before = ()
         self.waiting = [other for other in self.waiting if other is not now]
         for part in now.epoch.parts:
-            part.job.busy -= 1
+            part.job.end_epoch()
 
     def bind(self, now: EpochInFlight, part: Part[Job]) -> None:
         """Make durable which epoch a job that delivers takes in, before it does."""
@@ -186,7 +186,7 @@ class Committer:
                 commit.apply(core.graph)
                 self._count(now)
                 for job in now.lane:
-                    job.trouble = job.trouble.retry(0.0)
+                    job.retry(0.0)
                 core.changed.advanced()
 
     def _finish(self, due: Sequence[EpochInFlight]) -> None:
@@ -225,7 +225,7 @@ class Committer:
             job.metrics.epochs += 1
             core.totals.epochs += 1
             job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
-            job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
+            job.limit(more_rows(job.portion.most_rows, configured_rows(core, job)))
         self._count(now)
         self._record(now)
 
@@ -329,11 +329,12 @@ class Committer:
             core.history.committed(done, taken)
 
     def _recovered(self, job: Job) -> None:
-        job.trouble, job.progress = job.trouble.over(), ""
+        job.recover()
+        job.says("")
         if job.created:
-            job.reading = None
+            job.read_all()
         elif not job.joined:
-            job.progress = f'catching up with checkpoint group "{job.group}"'
+            job.says(f'catching up with checkpoint group "{job.group}"')
 
     def _say_late(self, job: Job | None, target: int) -> None:
         """A job that does not catch up: say so; one that was to join a group stays out of it, so as not to delay it."""
@@ -345,11 +346,11 @@ class Committer:
         with suppress(HeadraceError):
             core.catalog.transact([] if event is None else [event])
         with core.changed:
-            job.rounds = 0
+            job.count_anew()
             if not job.created:
                 error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
-                job.trouble = job.trouble.failed(error, core.clock.now_ms(), attempt=False)
-                job.progress = text
+                job.fail(error, core.clock.now_ms(), attempt=False)
+                job.says(text)
             core.changed.notify_all()
 
 

@@ -254,7 +254,7 @@ class Coordinator:
         if self._progress is not None:
             self._progress.start(self._core.guard.forever)
         for job in list(core.graph.jobs.values()):
-            core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
+            core.history.paused(job.id, job.paused, core.clock.monotonic_s())
         if core.suspended is None:
             self._plan_views()
         for name, target in (("ticker", self._ticker.run), ("maintenance", self._maintenance.run)):
@@ -477,9 +477,9 @@ class Coordinator:
             now_s, most_s = core.clock.monotonic_s(), settings.group_retry_max_ms / 1000
             paced = any(getattr(before, name) != getattr(settings, name) for name in _PACES)
             for job in core.graph.jobs.values():
-                job.trouble = job.trouble.retry(min(job.trouble.retry_at_s, now_s + most_s))
+                job.retry(min(job.trouble.retry_at_s, now_s + most_s))
                 if paced:
-                    job.not_before_s = job.commit_after_s = 0.0
+                    job.repace()
         core.memory.resize(core.budget_bytes())
         core.notify()
 
@@ -674,7 +674,7 @@ class Coordinator:
                 raise _job_failed(job)
             assert not done
             raise QueryCanceled(
-                f'materialized view "{job.name}" is still being created', detail=job.progress or None,
+                f'materialized view "{job.name}" is still being created', detail=job.catching_up.text or None,
                 hint="it goes on in the background; SHOW JOBS shows its progress",
             )  # fmt: skip
 
@@ -864,20 +864,21 @@ class Coordinator:
         self.wait_planned(check or (lambda: None))
         epoch = self.tick()
         with core.changed:
-            out = core.graph.jobs_below(j.id for j in core.graph.jobs.values() if j.status == "creating")
-            out |= core.graph.held_up(j.id for j in core.graph.jobs.values() if j.status in ("paused", "quarantined"))
+            out = core.graph.jobs_below(j.id for j in core.graph.jobs.values() if j.creating)
+            out |= core.graph.held_up(j.id for j in core.graph.jobs.values() if j.paused or j.quarantined)
             jobs = [j for j in core.graph.jobs.values() if j.id not in out]
             before = {j.id: j.trouble.failed_total for j in jobs}
-            stale = {j.id for j in jobs if j.busy}
+            stale = {j.id for j in jobs if j.activity.epochs}
             for job in jobs:
                 # A job that is failing is tried once more, at once.
-                job.forced, job.trouble = epoch, job.trouble.retry(0.0)
+                job.hurry(epoch)
+                job.retry(0.0)
             core.changed.notify_all()
 
             def waiting() -> list[Job]:
                 # Not the frontier: a view whose input has taken in several epochs at once will not change before the
                 # last of them, and has none of their rows.
-                known, here = Known(), [j for j in jobs if j.id in core.graph.jobs and j.status == "created"]
+                known, here = Known(), [j for j in jobs if j.id in core.graph.jobs and j.life.serves]
                 return [j for j in here if (newest(core.graph.exact(j.id, known)) or 0) < epoch]
 
             def failed(left: list[Job]) -> list[Job]:
@@ -887,7 +888,8 @@ class Coordinator:
                 left = waiting()
                 for job in [j for j in failed(left) if j.id in stale]:
                     stale.discard(job.id)
-                    before[job.id], job.trouble = job.trouble.failed_total, job.trouble.retry(0.0)
+                    before[job.id] = job.trouble.failed_total
+                    job.retry(0.0)
                     core.changed.notify_all()
                 # A failing job holds up only its group and those built on it; all others are waited for.
                 return core.stopping or {j.id for j in left} <= core.graph.held_up(j.id for j in failed(left))
@@ -970,8 +972,8 @@ class Coordinator:
             return {r.id: (r.error, r.error_since_ms) for r in relations if r.error is not None}
 
     def _status(self, job: Job) -> JobStatus:
-        core, m, reading = self._core, job.metrics, job.reading
-        frontier, attempt = core.graph.job_frontier(job), core.progress.of(job.attempt)
+        core, m, reading = self._core, job.metrics, job.catching_up.reading
+        frontier, attempt = core.graph.job_frontier(job), core.progress.of(job.activity.attempt)
         now_s = core.clock.monotonic_s()
         retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
         held = next((j for j in core.graph.lane_of(job) if j.error is not None and j is not job), None)
@@ -992,7 +994,8 @@ class Coordinator:
             error_since_ms=job.trouble.since_ms if job.error is not None else 0,
             row_errors=m.row_errors,
             late_rows=m.late_rows,
-            progress=job.progress or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
+            progress=job.catching_up.text
+            or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
             waiting_for=waiting_for(core, job, attempt),
             failures=job.failures,
             retry_in_ms=round(retry_s * 1000),

@@ -18,6 +18,7 @@ from headrace.coordinator.committer import Committer, EpochAbandoned, Spawn, spa
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch, pacing
+from headrace.coordinator.membership import Move
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
@@ -109,7 +110,7 @@ class Driver:
         with core.changed:
             self._fault = found
             for job in [] if self._left else self.lane():
-                job.trouble = job.trouble.failed(found, job.trouble.began(core.clock.now_ms()), attempt=False)
+                job.fail(found, job.trouble.began(core.clock.now_ms()), attempt=False)
             core.changed.notify_all()
 
     def _well(self, lane: list[Job]) -> None:
@@ -117,14 +118,14 @@ class Driver:
         fault, self._fault = self._fault, None
         for job in lane:
             if fault is not None:
-                job.trouble = job.trouble.without(fault)
+                job.without(fault)
 
     def lane(self) -> list[Job]:
         """The jobs that step together now. The caller holds the lock."""
         if self._alone is None:
             return self._core.graph.lane(self._group)
         job = self._core.graph.jobs.get(self._alone)
-        return [] if job is None or job.joined or job.stopping or job.group != self._group else [job]
+        return [] if job is None or job.joined or job.activity.withdrawn or job.group != self._group else [job]
 
     def _give_up(self) -> bool:
         now = self._now
@@ -182,7 +183,7 @@ class Driver:
                 return
             checkpoint_ms = self._cadence(lane).checkpoint_ms
             for job in lane:
-                job.commit_after_s = core.clock.monotonic_s() + (checkpoint_ms - self._slack_ms(checkpoint_ms)) / 1000
+                job.hold_until(core.clock.monotonic_s() + (checkpoint_ms - self._slack_ms(checkpoint_ms)) / 1000)
         self._commits.commit()
 
     def _held_s(self, lane: list[Job]) -> float | None:
@@ -190,7 +191,7 @@ class Driver:
         held = [now for now in self._commits.waiting if not now.wanted]
         if not held:
             return None
-        left_s = max(j.commit_after_s for j in lane) - self._core.clock.monotonic_s()
+        left_s = max(j.pace.commit_after_s for j in lane) - self._core.clock.monotonic_s()
         overdue = left_s <= 0 or not self._cadence(lane).holds or any(now.outdated for now in held)
         storing = self._now is not None and self._now.epoch.due == "store"
         return 0.0 if storing or checkpoint_due(self._core.graph, lane, len(held), overdue=overdue) else left_s
@@ -217,12 +218,11 @@ class Driver:
             return
         (job,) = lane
         members = core.graph.lane(job.group)
-        if any(j.busy for j in members) or not may_join(core.graph, job, self._within_ms()):
-            if job.status == "creating" and job.committed and any(j.failures for j in members):
-                job.progress = f'waiting for checkpoint group "{job.group}", which is failing'
+        if any(j.activity.epochs for j in members) or not may_join(core.graph, job, self._within_ms()):
+            if job.creating and job.committed and any(j.failures for j in members):
+                job.says(f'waiting for checkpoint group "{job.group}", which is failing')
             return
-        job.joined = job.joining = True
-        job.version += 1
+        job.move(Move.ADMITTED)
         self._launch(job)
         core.changed.notify_all()
 
@@ -231,7 +231,7 @@ class Driver:
         core = self._core
         if any(j.runner is None for j in lane):
             return Decision(0, False)
-        asked = [j.aligning for j in lane]
+        asked = [j.stops.asking for j in lane]
         if not self._may_open(lane):
             return Decision(0, False)
         waiting = [now.epoch for now in self._commits.waiting]
@@ -239,7 +239,7 @@ class Driver:
         found = next_epoch(core.graph, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
         if not found.run:
             self._note_wait(lane, found)
-            if asked != [j.aligning for j in lane]:
+            if asked != [j.stops.asking for j in lane]:
                 core.changed.notify_all()
         return found
 
@@ -251,9 +251,9 @@ class Driver:
         relation = self._core.graph.relations.get(decision.waiting_for)
         if relation is None:
             return
-        job.progress = f'waiting for "{relation.name}"'
+        job.says(f'waiting for "{relation.name}"')
         if relation.error is not None and job.error is not relation.error:
-            job.trouble = job.trouble.failed(relation.error, relation.error_since_ms)
+            job.fail(relation.error, relation.error_since_ms)
             self._core.changed.notify_all()
 
     def _delay_s(self, lane: list[Job], decision: Decision) -> float | None:
@@ -262,8 +262,8 @@ class Driver:
             return None
         now_s = self._core.clock.monotonic_s()
         ahead = ahead_of(now.epoch for now in self._commits.waiting)
-        forced = any(j.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
-        cadence_s = 0.0 if forced else max(j.not_before_s for j in lane) - now_s
+        forced = any(j.pace.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
+        cadence_s = 0.0 if forced else max(j.pace.not_before_s for j in lane) - now_s
         delay_s = max(max(j.trouble.retry_at_s for j in lane) - now_s, cadence_s)
         if delay_s <= 0 and self._stalled(lane):
             self._compact()
@@ -353,7 +353,7 @@ class Driver:
         core = self._core
         with core.lock:
             lane = self.lane()
-        if any(j.unsure for j in lane):
+        if any(j.activity.unsure for j in lane):
             self._resync(lane)
         with core.changed:
             lane = self.lane()
@@ -369,20 +369,19 @@ class Driver:
                     {*part.job.upstreams, *core.graph.bindings_for(part.job)}, part.committed or epoch.target
                 )
                 now.holds.callback(core.pins.unpin, pin)
-                part.job.busy += 1
+                part.job.begin_epoch()
             self._begin(lane, epoch)
         return now
 
     def _begin(self, lane: list[Job], epoch: GroupEpoch[Job]) -> None:
         now_s, interval_ms = self._core.clock.monotonic_s(), self._cadence(lane).barrier_ms
         for job in lane:
-            job.attempt_since_s = now_s
-            job.not_before_s = now_s + (interval_ms - self._slack_ms(interval_ms)) / 1000
+            job.begin(now_s, now_s + (interval_ms - self._slack_ms(interval_ms)) / 1000)
         for part in epoch.parts:
             if not part.committed:
-                part.job.progress = f"reading what its inputs hold at epoch {epoch.target}"
+                part.job.says(f"reading what its inputs hold at epoch {epoch.target}")
             elif not part.job.created:
-                part.job.progress = f"catching up: taking in the changes up to epoch {epoch.target}"
+                part.job.says(f"catching up: taking in the changes up to epoch {epoch.target}")
 
     # ---- failures
 
@@ -398,9 +397,7 @@ class Driver:
                     for ref in (r.ref for r in state.runs_of(core.graph.relation(job.id).state_table)):
                         if job.committed < ref.epoch_hi <= record.committed_epoch:
                             core.graph.relation(job.id).changed(ref.epoch_hi, ref.rows)
-                    job.committed, job.exact, job.status = record.committed_epoch, record.exact, record.status
-                job.position = position_of(state.positions_of(job.id))
-                job.unsure = False
+                job.learn(record, position_of(state.positions_of(job.id)))
 
     def _failed(self, error: HeadraceError) -> None:
         """The epoch that was being run is given up; those before it are committed all the same."""
@@ -415,11 +412,11 @@ class Driver:
         """What it was doing may have been a commit."""
         with self._core.lock:
             for job in self.lane() if now is None else now.lane:
-                job.unsure = True
+                job.doubt()
 
     def _commit_failed(self, now: EpochInFlight, error: HeadraceError) -> None:
         self._doubt(now)
-        if not any(p.job.stopping or p.version != p.job.version for p in now.epoch.parts):
+        if not any(p.job.activity.withdrawn or p.version != p.job.version for p in now.epoch.parts):
             self._note_failure(now, error)
 
     def _note_failure(self, now: EpochInFlight | None, error: HeadraceError) -> None:
@@ -441,18 +438,18 @@ class Driver:
             core.check_fence()
         with core.changed:
             news = job.error is None or job.error.message != error.message
-            job.trouble = job.trouble.failed(error, job.trouble.began(core.clock.now_ms()))
+            job.fail(error, job.trouble.began(core.clock.now_ms()))
             if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
                 part = now.epoch.current if now is not None else None
                 allowed = max_rows(core, job) if part is None else step_rows(core, part)
-                job.row_limit = fewer_rows(allowed, 0)
+                job.limit(fewer_rows(allowed, 0))
             # Whoever wants it to stop somewhere asks again: what has failed there may succeed further on.
             for other in lane:
-                other.stops.clear()
+                other.keep_stops(lambda epoch: False)
             delay_ms = retry_delay_ms(
                 job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
             )
-            job.trouble = job.trouble.retry(core.clock.monotonic_s() + delay_ms / 1000)
+            job.retry(core.clock.monotonic_s() + delay_ms / 1000)
             core.changed.notify_all()
         if news:
             text = f'job "{job.name}" failed at epoch {target}: {error.message}'
@@ -470,11 +467,11 @@ class Driver:
             if job.id not in records:
                 return  # it has been dropped
             with core.changed:
-                before = [(j, j.status, j.joined) for j in core.graph.jobs.values() if j.group == job.group]
+                before = [(j, j.standing, j.membership) for j in core.graph.jobs.values() if j.group == job.group]
                 job.turn(Turn.LOG_LOST)
                 apart = core.graph.settle(job.group)
-                for each in apart:
-                    each.version += 1
+                # Others of the group may join it meanwhile.
+                before = [(j, s, m) for j, s, m in before if (j.standing, j.membership) != (s, m)]
             edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
             record, effects = turned(records[job.id], Turn.LOG_LOST)
             edits.append(Put(replace(record, joined=job.joined)))
@@ -486,8 +483,8 @@ class Driver:
                 # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
                 # durable all the same, that changes nothing.
                 with core.changed:
-                    for each, status, joined in before:
-                        each.status, each.joined = status, joined
+                    for each, standing, membership in before:
+                        each.take_back(standing, membership)
                 raise
         for each in apart:
             self._launch(each)
@@ -505,7 +502,7 @@ class Driver:
                 commit.apply(core.graph)
                 core.history.taken_back({job.id: job.committed for job in now.lane})
                 for job in now.lane:
-                    job.whole, job.reading = True, None
+                    job.take_whole()
                 core.changed.notify_all()
             return True
         return False

@@ -34,10 +34,13 @@ from headrace.coordinator.core import Core, Job, Relation, Runner, RunnerFactory
 from headrace.coordinator.exact import ChangeLog
 from headrace.coordinator.graph import Known
 from headrace.coordinator.into import refuse_circle, target_of
+from headrace.coordinator.job import NO_FACTS, PlanFacts
 from headrace.coordinator.lanes import Lanes
 from headrace.coordinator.life import Turn, turned
+from headrace.coordinator.membership import Membership
 from headrace.coordinator.options import checked_options, on_error, own_group
 from headrace.coordinator.secrets import Vault, sealed_record
+from headrace.coordinator.standing import Standing
 from headrace.coordinator.steps import Position, position_of
 from headrace.coordinator.undecided import Undecided
 from headrace.coordinator.watermarks import declared, time_column
@@ -129,7 +132,8 @@ class Lifecycle:
     def _settle(self, groups: Iterable[str]) -> None:
         """Find out which jobs move in step with their groups; note durably which ones do not any more."""
         core = self._core
-        left = [j for group in groups for j in core.graph.settle(group)]
+        with core.lock:
+            left = [j for group in groups for j in core.graph.settle(group)]
         records = core.catalog.state.jobs
         edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in left if records[j.id].joined]
         if edits:
@@ -139,8 +143,7 @@ class Lifecycle:
         self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
         corrupt: CorruptObject | None,
     ) -> None:  # fmt: skip
-        job = recovered_job(record, job_record, tables, position)
-        job.starting = corrupt is None
+        job = recovered_job(record, job_record, tables, position, PlanFacts(awaited=corrupt is None))
         if corrupt is not None:
             self._cannot_be_planned(record, job, corrupt)
         with self._core.lock:
@@ -151,7 +154,7 @@ class Lifecycle:
         core = self._core
         with core.committing, core.lock:  # What is still to be committed is not any more.
             for job in core.graph.jobs.values():
-                job.version += 1
+                job.void()
         with core.catalog.reading() as state:
             objects = _in_order(o for o in state.objects.values() if o.content.in_graph)
         for record in objects:
@@ -192,11 +195,11 @@ class Lifecycle:
         plan: ViewPlan | None = None
         runner: Runner | None = None
         try:
-            if isinstance(job.error, CorruptObject) and job.status == "quarantined":
+            if isinstance(job.error, CorruptObject) and job.quarantined:
                 return
             plan = self._plan(record, job_record, job.tables)
             runner = self._runner(plan)
-            if job.starting and job.status == "quarantined":
+            if job.starting and job.quarantined:
                 self._turn(job, Turn.PLANNED)
         except Fenced:
             raise
@@ -205,16 +208,12 @@ class Lifecycle:
                 raise SparkLost(f"Spark ended again: {error}") from error
             self._cannot_be_planned(record, job, as_headrace_error(error))
         with core.changed:
-            job.plan, job.runner = plan, runner
-            if plan is not None:
-                job.event_time, job.temporal, job.changes_only = plan.event_time, plan.temporal, plan.changes_only
-            job.starting = False
-            job.version += 1
+            job.take_plan(plan, runner)
             core.changed.notify_all()
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
         with self._core.lock:
-            job.trouble = job.trouble.told(error, self._core.clock.now_ms())
+            job.tell(error, self._core.clock.now_ms())
         self._turn(job, Turn.UNPLANNABLE, f'{_kind(record)} "{record.name}" is quarantined: {error.message}')
 
     def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
@@ -245,7 +244,8 @@ class Lifecycle:
         record, effects = turned(before, turn)
         if record != before:
             self._core.catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
-        job.turn(turn)
+        with self._core.lock:  # views above may take it along in their commits
+            job.turn(turn)
 
     def _runner(self, plan: ViewPlan) -> Runner:
         return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in plan.upstreams})
@@ -364,16 +364,12 @@ class Lifecycle:
                 arrangements=tuple(sorted(plan.arrangements)), sharable=automatic.stored(plan.sharable),
             )  # fmt: skip
             runner = self._runner(plan)
-            edits: list[Edit] = [
-                Put(record),
-                Put(JobRecord(first, group, "creating", plan=stored, options=options, joined=joined)),
-            ]
+            new = JobRecord(first, group, "creating", plan=stored, options=options, joined=joined)
+            edits: list[Edit] = [Put(record), Put(new)]
             edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
             self._transact_new(edits, first)
-            job = Job(first, record.name, plan.upstreams, tables, group, "creating", options=options, joined=joined)
-            job.plan, job.runner, job.event_time = plan, runner, plan.event_time
-            job.temporal, job.lookups, job.changes_only = plan.temporal, lookups, plan.changes_only
-            job.automatic, job.delivers = automatic.is_automatic(record), _delivers(record)
+            job = recovered_job(record, new, tables, None)
+            job.take_plan(plan, runner)
             with core.lock:
                 layout = plan.schema if ROWS in tables else None
                 core.graph.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
@@ -564,14 +560,8 @@ class Lifecycle:
         """Let a job be as an ALTER has made its record."""
         core = self._core
         with core.changed:
-            moved = record.group != job.group
-            job.status, job.options = record.status, dict(record.options)
-            job.trouble = job.trouble.retry(0.0)
-            job.not_before_s = job.commit_after_s = 0.0
-            if moved:
-                job.group, job.joined, job.joining = record.group, record.joined, False
-                job.version += 1
-            core.history.paused(job.id, job.status == "paused", core.clock.monotonic_s())
+            job.alter(record)
+            core.history.paused(job.id, job.paused, core.clock.monotonic_s())
             core.changed.notify_all()
         self.lanes.launch(job)
 
@@ -627,7 +617,8 @@ class Lifecycle:
     def _resume(self, jobs: Sequence[Job]) -> None:
         """They were withdrawn, and are not dropped."""
         for job in jobs:
-            job.stopping = False
+            with self._core.lock:
+                job.reinstate()
             self.lanes.launch(job)
 
     def _dropped(self, ids: Sequence[int]) -> None:
@@ -659,25 +650,22 @@ def _in_order(objects: Iterable[ObjectRecord]) -> list[ObjectRecord]:
 
 
 def recovered_job(
-    record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None
-) -> Job:
+    record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
+    facts: PlanFacts = NO_FACTS,
+) -> Job:  # fmt: skip
     """A job as the catalog has it, without a plan."""
     return Job(
         id=record.id,
         name=record.name,
         upstreams=record.depends_on if job_record.plan.upstreams is None else job_record.plan.upstreams,
         tables=tables,
-        group=job_record.group,
-        status=job_record.status,
-        committed=job_record.committed_epoch,
-        exact=job_record.exact,
+        standing=Standing.of(job_record, position),
+        membership=Membership.of(job_record),
         options=dict(job_record.options),
-        position=position,
-        joined=job_record.joined,
-        due=job_record.due_epoch,
         lookups=frozenset(job_record.plan.lookups or ()),
         automatic=automatic.is_automatic(record),
         delivers=_delivers(record),
+        facts=facts,
     )
 
 

@@ -181,7 +181,7 @@ class LogKeeper:
             self._look_at_bindings(sizes, positions)
         with core.changed:
             for job in core.graph.jobs.values():
-                job.growing = {u: size for (u, j), size in sizes.items() if j == job.id}
+                job.outgrow({u: size for (u, j), size in sizes.items() if j == job.id})
         self._over &= sizes.keys()
         for edge in sizes.keys() - self._over:
             with several.one():

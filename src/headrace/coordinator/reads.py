@@ -20,6 +20,7 @@ from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
 from headrace.coordinator.core import Core, Job
 from headrace.coordinator.exact import Interval, intersect_all, newest
+from headrace.coordinator.machine import align_for_reads
 from headrace.coordinator.query_epochs import (
     Candidate,
     Consistency,
@@ -153,7 +154,7 @@ class Reads:
             notices = self._notices(ids, epochs, options) if options.at is None else []
             pin = core.pins.pin(ids, epoch)
             if options.align:
-                core.align_for_reads(epoch)
+                align_for_reads(core.graph, epoch)
             mirrored = core.mirrored
         try:
             tables, sources = self._contents(epochs, pin, mirrored)
@@ -247,7 +248,7 @@ class Reads:
         if not epoch:
             return
         for job in self._core.graph.jobs_above(ids):
-            job.forced = max(job.forced, epoch)
+            job.hurry(epoch)
         self._core.changed.notify_all()
 
     def _choose(self, read: Sequence[Candidate], options: ReadOptions) -> dict[int, int] | None:
@@ -287,17 +288,18 @@ class Reads:
             self._refuse(read, min(jobs, key=core.graph.job_frontier), wanted, options)
         running = [j for j in jobs if not stuck_jobs(core, j.id)]
         if options.exactly is None and not self._promised(running, wanted):
-            core.align_for_reads(core.epochs.complete)
+            align_for_reads(core.graph, core.epochs.complete)
             core.changed.notify_all()
 
     def _promised(self, jobs: Sequence[Job], wanted: int) -> bool:
         """Whether the views are about to be exact together at an epoch that is new enough."""
         core = self._core
-        stop = max((j.read_stop for j in jobs), default=0)
+        stop = max((j.stops.for_reads for j in jobs), default=0)
         if stop < wanted or not stop:
             return False
         return all(
-            (stop in j.stops and core.graph.job_frontier(j) < stop) or newest(core.graph.exact(j.id), stop) == stop
+            (stop in j.stops.epochs and core.graph.job_frontier(j) < stop)
+            or newest(core.graph.exact(j.id), stop) == stop
             for j in jobs
         )
 
@@ -403,7 +405,7 @@ def _created(core: Core) -> list[Job]:
 
 
 def _trouble(job: Job) -> bool:
-    return job.error is not None or job.status in ("paused", "quarantined")
+    return job.error is not None or job.paused or job.quarantined
 
 
 def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
@@ -419,9 +421,9 @@ def _state_of(core: Core, job: Job) -> str:
     """What keeps a view, in one sentence."""
     if job.error is not None:
         since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        verb = "quarantined" if job.status == "quarantined" else "failing"
+        verb = "quarantined" if job.quarantined else "failing"
         return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
-    if job.status == "paused":
+    if job.paused:
         return f'materialized view "{job.name}" is paused'
     late_s = (epoch_ms(core.epochs.complete) - epoch_ms(core.graph.job_frontier(job))) / 1000
     return f'materialized view "{job.name}" is {late_s:.1f} s behind'
@@ -431,7 +433,7 @@ def _refuse_new(job: Job) -> NoReturn:
     reason = f": {job.error.message}" if job.error is not None else ""
     raise SnapshotUnavailable(
         f'materialized view "{job.name}" is still being created{reason}',
-        detail=job.progress or None,
+        detail=job.catching_up.text or None,
         hint="SHOW JOBS shows its progress",
     )
 

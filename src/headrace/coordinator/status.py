@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, get_args
 
 from headrace.connectors.job_options import CHECKPOINT
-from headrace.coordinator.core import Core, Job, Relation, option_int
+from headrace.coordinator.core import Core, Job, Relation, ShownStatus, option_int
 from headrace.coordinator.exact import Interval
 from headrace.coordinator.history import History
 from headrace.coordinator.logs import UnreadLog, edges, log_part, unread
@@ -23,7 +24,7 @@ class GroupStatus:
     name: str
     jobs: tuple[str, ...]
     status: str
-    """The worst of its jobs': quarantined, failing, paused, creating or running."""
+    """The worst of its jobs'."""
     committed_epoch: int
     frontier: int
     checkpoint_interval_ms: int
@@ -87,7 +88,7 @@ class RelationEpochs:
     current_epoch: int
 
 
-_WORST = ("quarantined", "failing", "paused", "creating", "running")
+_WORST: Final[tuple[ShownStatus, ...]] = get_args(ShownStatus)
 
 
 class Status:
@@ -117,7 +118,7 @@ class Status:
             committed_epoch=min(j.committed for j in jobs),
             frontier=min(core.graph.job_frontier(j) for j in jobs),
             checkpoint_interval_ms=max(option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
-            in_flight=max(j.busy for j in jobs),
+            in_flight=max(j.activity.epochs for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
             rows_out=sum(j.metrics.rows_out for j in jobs),

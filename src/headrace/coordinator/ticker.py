@@ -130,10 +130,10 @@ class Ticker:
             return
         with core.lock:
             late = core.progress.give_up_idle(limit_ms)
-            overdue = [j for j in core.graph.jobs.values() if j.attempt in late]
+            overdue = [j for j in core.graph.jobs.values() if j.activity.attempt in late]
         for job in overdue:
-            if job.attempt is not None and job.runner is not None:
-                job.runner.cancel(job.attempt)
+            if job.activity.attempt is not None and job.runner is not None:
+                job.runner.cancel(job.activity.attempt)
 
     # ---- asking
 

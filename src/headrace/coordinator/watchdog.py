@@ -48,25 +48,25 @@ def barriers(core: Core) -> list[Barrier]:
     live = {a.name: a for a in core.progress.live()}
     with core.lock:
         jobs = sorted(core.graph.jobs.values(), key=lambda j: j.id)
-        found = [_barrier(core, j, live.get(j.attempt or "")) for j in jobs if _open(core, j)]
+        found = [_barrier(core, j, live.get(j.activity.attempt or "")) for j in jobs if _open(core, j)]
     return sorted(found, key=lambda b: (b.group, b.job_id))
 
 
 def _open(core: Core, job: Job) -> bool:
-    return job.attempt is not None or core.graph.job_frontier(job) < core.epochs.complete
+    return job.activity.attempt is not None or core.graph.job_frontier(job) < core.epochs.complete
 
 
 def _barrier(core: Core, job: Job, progress: AttemptProgress | None) -> Barrier:
     tasks = list(progress.tasks.values()) if progress is not None else []
-    since_s = core.clock.monotonic_s() - job.attempt_since_s
+    since_s = core.clock.monotonic_s() - job.activity.since_s
     return Barrier(
         group=job.group,
         job_id=job.id,
         epoch=progress.epoch if progress is not None else core.epochs.complete,
         from_epoch=job.committed,
-        state="running" if job.attempt is not None else job.shown_status,
+        state="running" if job.activity.attempt is not None else job.shown_status,
         waiting_for=waiting_for(core, job, progress),
-        running_ms=round(since_s * 1000) if job.attempt is not None else None,
+        running_ms=round(since_s * 1000) if job.activity.attempt is not None else None,
         tasks_done=sum(t.state == "done" for t in tasks),
         tasks_known=len(tasks),
         rows_in=sum(t.rows_in for t in tasks),
@@ -94,9 +94,9 @@ def growth(core: Core, job: Job, relation: Relation) -> str:
 
 def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) -> str:
     """What keeps a job from its next checkpoint; empty if it has nothing to do. The caller holds `core.lock`."""
-    if job.status == "paused":
+    if job.paused:
         return "ALTER MATERIALIZED VIEW ... RESUME: it is paused"
-    if job.status == "quarantined":
+    if job.quarantined:
         cause = "a new start" if isinstance(job.error, LogLost) else "its plan"
         return f"{cause}: it is quarantined" + (f": {job.error.message}" if job.error is not None else "")
     if core.suspended is not None:
@@ -104,7 +104,7 @@ def blocked_by(core: Core, job: Job, progress: AttemptProgress | None = None) ->
         return "Spark: it is starting" if starts else "Spark: it has ended, and is being started again"
     if job.starting:
         return "its plan: the views are planned one after another once Spark runs"
-    if job.attempt is not None:
+    if job.activity.attempt is not None:
         # An attempt that has just failed is still being cleared away.
         return (_of_retry(core, job) if progress is None else "") or _of_attempt(progress)
     if core.graph.job_frontier(job) >= core.epochs.complete:
@@ -140,7 +140,7 @@ def _of_group(core: Core, job: Job) -> str:
     held = next((j for j in others if j.error is not None or not j.runnable), None)
     if held is not None:
         return f'"{held.name}" of its checkpoint group, which is {held.shown_status}'
-    busy = next((j for j in others if j.attempt is not None), None)
+    busy = next((j for j in others if j.activity.attempt is not None), None)
     return "" if busy is None else f'"{busy.name}" of its checkpoint group to finish its part of the epoch'
 
 
@@ -164,10 +164,12 @@ def _of_input(core: Core, job: Job) -> str:
 
 def _of_turn(core: Core, job: Job) -> str:
     """Its own turn."""
-    left_s = max(job.not_before_s, job.commit_after_s if job.busy else 0.0) - core.clock.monotonic_s()
-    if left_s > 0 and job.forced <= job.committed:
+    left_s = (
+        max(job.pace.not_before_s, job.pace.commit_after_s if job.activity.epochs else 0.0) - core.clock.monotonic_s()
+    )
+    if left_s > 0 and job.pace.forced <= job.committed:
         return f"its checkpoint_interval_ms, {left_s:.1f} s more"
-    if job.busy:
+    if job.activity.epochs:
         return "the commit of what it has written"
     image, most = core.catalog.image, core.settings.compaction_stall_runs
     runs = max((image.run_count(t) for t in job.tables.values()), default=0)
