@@ -153,7 +153,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
     made = Database(tmp_path, clock, epoch_timeout_ms=10_000, group_retry_initial_ms=1000, group_retry_max_ms=1000)
-    made.c._life._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
+    made.c._planning._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
     yield made
     disarm_all()
     made.close()

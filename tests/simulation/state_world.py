@@ -278,9 +278,9 @@ class World:
         restore(self.catalog, core.root)
         made._life.lanes.launch = self.drive
         self.lanes: set[tuple[str, int | None]] = set()
-        made._life.recover()
-        made._life.define()
-        made._life.plan()  # which lets each job run
+        made._planning.recover()
+        made._planning.define()
+        made._planning.plan()  # which lets each job run
         for job in core.graph.jobs.values():
             self.note_base(job)
 

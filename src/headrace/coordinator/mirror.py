@@ -23,7 +23,7 @@ from headrace.catalog.records import (
 from headrace.catalog.state import CatalogState, Change
 from headrace.coordinator.core import Job, Relation
 from headrace.coordinator.graph import Graph
-from headrace.coordinator.lifecycle import recovered_job, recovered_relation
+from headrace.coordinator.recovered import recovered_job, recovered_relation
 from headrace.coordinator.steps import position_of
 
 

@@ -6,15 +6,59 @@ from dataclasses import dataclass
 from typing import Final, get_args
 
 from headrace.connectors.job_options import CHECKPOINT
-from headrace.coordinator.core import Core, Job, Relation, ShownStatus, option_int
-from headrace.coordinator.exact import Interval
+from headrace.coordinator.core import Core, Job, Relation, ShownStatus, lag_ms, option_int
+from headrace.coordinator.exact import Interval, newest
 from headrace.coordinator.history import History
 from headrace.coordinator.logs import UnreadLog, edges, log_part, unread
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.reads import Reads
+from headrace.coordinator.watchdog import waiting_for
+from headrace.errors import HeadraceError
 
 INTERVALS_SHOWN = 16
 """Newest exact ranges that are shown of a relation."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The status of a job, as SHOW JOBS and `headrace_catalog.jobs` show it."""
+
+    id: int
+    name: str
+    kind: str
+    group: str
+    status: ShownStatus
+    """See `Job.shown_status`."""
+    committed_epoch: int
+    frontier: int
+    lag_ms: int
+    """How far the newest epoch at which it is exact lies behind the wall clock."""
+    rows_in: int
+    rows_out: int
+    epochs: int
+    """Epochs since the server started; so are the counts of rows and errors."""
+    last_epoch_ms: int
+    error: HeadraceError | None
+    error_since_ms: int
+    row_errors: int
+    late_rows: int
+    """Rows of its sources that it has not taken in because the watermark had passed them."""
+    progress: str
+    waiting_for: str
+    """What keeps it from its next checkpoint; empty if it has nothing to do."""
+    failures: int
+    """Failed attempts since the last one that succeeded."""
+    retry_in_ms: int
+    """Until the next attempt, if the last one failed."""
+    in_flight_epoch: int | None
+    """The epoch that it is working on."""
+    upstreams: tuple[int, ...]
+    rows_done: int | None = None
+    """Rows of its inputs' content that it has read, while it is being created; None otherwise."""
+    rows_expected: int | None = None
+    rows_per_second: float | None = None
+    remaining_ms: int | None = None
+    """How long that will take at the present rate."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +142,48 @@ class Status:
         self._core = core
         self._history = history
         self._reads = reads
+
+    def jobs(self) -> list[JobStatus]:
+        """All jobs of materialized views and sinks, by id."""
+        core = self._core
+        with core.lock:
+            return [self._job(job) for _, job in sorted(core.graph.jobs.items())]
+
+    def _job(self, job: Job) -> JobStatus:
+        core, m, reading = self._core, job.metrics, job.catching_up.reading
+        frontier, attempt = core.graph.job_frontier(job), core.progress.of(job.activity.attempt)
+        now_s = core.clock.monotonic_s()
+        retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
+        held = next((j for j in core.graph.lane_of(job) if j.error is not None and j is not job), None)
+        return JobStatus(
+            id=job.id,
+            name=job.name,
+            kind=self._core.graph.relation(job.id).record.kind,
+            group=job.group,
+            status=job.shown_status,
+            committed_epoch=job.committed,
+            frontier=frontier,
+            lag_ms=lag_ms(core.clock.now_ms(), newest(core.graph.exact(job.id)) or 0),
+            rows_in=m.rows_in,
+            rows_out=m.rows_out,
+            epochs=m.epochs,
+            last_epoch_ms=m.last_epoch_ms,
+            error=job.error,
+            error_since_ms=job.trouble.since_ms if job.error is not None else 0,
+            row_errors=m.row_errors,
+            late_rows=m.late_rows,
+            progress=job.catching_up.text
+            or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
+            waiting_for=waiting_for(core, job, attempt),
+            failures=job.failures,
+            retry_in_ms=round(retry_s * 1000),
+            in_flight_epoch=None if attempt is None else attempt.epoch,
+            upstreams=job.upstreams,
+            rows_done=None if reading is None else reading.rows_done,
+            rows_expected=None if reading is None else reading.rows_expected,
+            rows_per_second=None if reading is None else reading.rate(now_s),
+            remaining_ms=None if reading is None else reading.remaining_ms(now_s),
+        )
 
     def groups(self) -> list[GroupStatus]:
         """All checkpoint groups, by name."""
