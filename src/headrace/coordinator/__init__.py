@@ -77,6 +77,7 @@ Upkeep:
 
 maintenance.py      the background thread: compaction all the time, vacuum now and then
 compaction.py       raises safe epochs, merges runs, drops bindings nobody can read
+retention.py        how far back a relation's history is needed
 vacuum.py           deletes objects that nothing refers to
 owner.py            whose state it is: without its mark nothing there is deleted
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.coordinator.core import Core, Job
+from headrace.coordinator.core import Core, Job, Relation
 from headrace.coordinator.exact import newest
-from headrace.coordinator.graph import Known
+from headrace.coordinator.graph import Graph, Known
 from headrace.errors import JobFailed, QueryCanceled, UndefinedObject
 
 
 def wait_created(core: Core, job_id: int, timeout_s: float | None, check: Callable[[], None] | None) -> None:
     """See `Coordinator.wait_created`."""
     with core.changed:
-        job = _job(core, job_id)
+        job = _job(core.graph, job_id)
 
         def settled() -> bool:
             return bool(job.created or job.error or core.stopping or job_id not in core.graph.jobs)
@@ -22,7 +22,7 @@ def wait_created(core: Core, job_id: int, timeout_s: float | None, check: Callab
         if job.created:
             return
         core.check()
-        _job(core, job_id)
+        _job(core.graph, job_id)
         if job.error is not None:
             raise _job_failed(job)
         assert not done
@@ -76,8 +76,8 @@ def wait_all(core: Core, epoch: int, timeout_s: float | None, check: Callable[[]
         raise QueryCanceled(f"FLUSH was given up: not yet at epoch {epoch} are {names}")
 
 
-def _job(core: Core, job_id: int) -> Job:
-    job = core.graph.jobs.get(job_id)
+def _job(graph: Graph[Relation, Job], job_id: int) -> Job:
+    job = graph.jobs.get(job_id)
     if job is None:
         raise UndefinedObject(f"there is no job {job_id}")
     return job

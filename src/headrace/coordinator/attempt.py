@@ -11,6 +11,7 @@ from typing import Any
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
+from headrace.config import Settings
 from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
@@ -97,9 +98,9 @@ class _Ranges:
 
 def work_of(core: Core, epoch: GroupEpoch[Job], part: Part[Job]) -> Work | None:
     """What a part of an epoch does next; None if nothing is left. Raises `LogLost`, and the errors of sources."""
-    job, limit_rows = part.job, step_rows(core, part)
+    job, limit_rows = part.job, step_rows(core.settings, part)
     ranges, state = _Ranges(core, job), core.catalog.state
-    sources = source_rests(core.graph, state, epoch, part, ranges, limit_rows, most_tasks(core, job.options))
+    sources = source_rests(core.graph, state, epoch, part, ranges, limit_rows, most_tasks(core.settings, job.options))
     with core.catalog.reading() as state:
         return next_work(core.graph, state, epoch, part, sources, limit_rows)
 
@@ -112,29 +113,29 @@ def reach_target(core: Core, job: Job) -> None:
         open_sink({**record.options, **secrets}, record.columns).reach()
 
 
-def step_rows(core: Core, part: Part[Job]) -> int:
+def step_rows(settings: Settings, part: Part[Job]) -> int:
     """Most rows that a step of a job takes in."""
     if part.committed:
-        return max_rows(core, part.job)
-    most = core.settings.backfill_slice_rows
+        return max_rows(settings, part.job)
+    most = settings.backfill_slice_rows
     return min(most, part.job.portion.most_rows or most)
 
 
-def max_rows(core: Core, job: Job) -> int:
+def max_rows(settings: Settings, job: Job) -> int:
     """Most rows that an epoch of a job takes in, if it has the choice: fewer while memory or disk is short."""
-    return job.portion.most_rows or configured_rows(core, job)
+    return job.portion.most_rows or configured_rows(settings, job)
 
 
-def configured_rows(core: Core, job: Job) -> int:
+def configured_rows(settings: Settings, job: Job) -> int:
     """The same when nothing is short: its option, else the setting."""
     chosen = job.options.get(MAX_ROWS)
-    return int(chosen) if chosen else core.settings.max_rows_per_epoch
+    return int(chosen) if chosen else settings.max_rows_per_epoch
 
 
-def most_tasks(core: Core, options: Mapping[str, str]) -> int:
+def most_tasks(settings: Settings, options: Mapping[str, str]) -> int:
     """Tasks per operator that a job may use: its option, else the setting, else the number of cores."""
     chosen = options.get(PARALLELISM)
-    return int(chosen) if chosen else core.settings.parallelism or os.cpu_count() or 1
+    return int(chosen) if chosen else settings.parallelism or os.cpu_count() or 1
 
 
 def prefix_of(attempt: str, job: Job, target: int) -> str:
@@ -186,7 +187,7 @@ def params_of(
         delivery=f"{state.config.get(DATABASE_KEY, 0):x}-{job.id}" if job.delivers else "",
         sink_secrets=core.vault.values(core.graph.relation(job.id).record.secrets),
     )
-    return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
+    return params, choose_parallelism(round(work.step.rows), most_tasks(core.settings, job.options))
 
 
 def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:

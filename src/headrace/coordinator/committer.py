@@ -225,7 +225,7 @@ class Committer:
             job.metrics.epochs += 1
             core.totals.epochs += 1
             job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
-            job.limit(more_rows(job.portion.most_rows, configured_rows(core, job)))
+            job.limit(more_rows(job.portion.most_rows, configured_rows(core.settings, job)))
         self._count(now)
         self._record(now)
 

@@ -29,7 +29,7 @@ from headrace.coordinator.lanes import STOP_WAIT_S, Lanes
 from headrace.coordinator.lease import Lease
 from headrace.coordinator.lease_keeper import LeaseKeeper
 from headrace.coordinator.lifecycle import Lifecycle
-from headrace.coordinator.logs import LogKeeper
+from headrace.coordinator.logs import LogKeeper, UnreadLogs
 from headrace.coordinator.maintenance import Maintenance
 from headrace.coordinator.metrics import Metric, collect
 from headrace.coordinator.operation import Operation
@@ -38,13 +38,14 @@ from headrace.coordinator.planning import Planning
 from headrace.coordinator.progress import AttemptProgress
 from headrace.coordinator.progress_server import ProgressServer
 from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Reads, Snapshot
+from headrace.coordinator.retention import Retention
 from headrace.coordinator.spark_work import SparkWork
 from headrace.coordinator.standby import StandbyStatus
 from headrace.coordinator.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs, Status
 from headrace.coordinator.subscriptions import Feed
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.vacuum import Vacuum
-from headrace.coordinator.watchdog import Barrier, Watchdog, barriers
+from headrace.coordinator.watchdog import Barrier, Barriers, Watchdog
 from headrace.coordinator.writes.handing import Handing
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
@@ -94,13 +95,21 @@ class Coordinator:
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         following = isinstance(catalog, FollowedCatalog)
         self._core = Core(settings, catalog, clock or SystemClock(), slots, root, following=following)
-        self._watchdog = Watchdog(self._core)
+        core = self._core
+        retention = Retention(core.graph, core.catalog, core.pins, core.clock, self._settings)
+        unread = UnreadLogs(core.graph, core.lock, core.catalog, core.pins)
+        self._barriers = Barriers(
+            core.graph, core.lock, core.progress, core.catalog, core.clock, self._settings, lambda: core.suspended
+        )
+        self._watchdog = Watchdog(
+            self._barriers, core.graph, core.lock, core.catalog, core.sparing, self._settings
+        )  # fmt: skip
         self._ticker = Ticker(self._core, self._look)
         spark = SparkWork(planner, self._core.root)
-        self._compactor = Compactor(self._core, merge_runner or spark.merge)
-        self._owner = Owner(self._core)
-        self._vacuum = Vacuum(self._core, self._owner)
-        self._logs = LogKeeper(self._core)
+        self._compactor = Compactor(core, retention, merge_runner or spark.merge)
+        self._owner = Owner(core.catalog, core.store, core.clock, self._settings)
+        self._vacuum = Vacuum(core.catalog, core.store, core.root, core.pins, self._owner, core.clock, self._settings)
+        self._logs = LogKeeper(core, unread, self._barriers, retention)
         self._maintenance = Maintenance(
             self._core, self._compactor, self._logs, self._vacuum, self._settle
         )  # fmt: skip
@@ -108,7 +117,7 @@ class Coordinator:
         self._writer = Writer(self._core, self._maintenance.request)
         self._compactor.merged = self._writer.merged
         self._core.hand_over = Handing(self._core, self._writer).prepared
-        self._status_of = Status(self._core, self._core.history, self._reads)
+        self._status_of = Status(core, self._reads, self._barriers, unread)
         lanes, ddl = Lanes(self._core, self._maintenance.request), threading.RLock()
         self._planning = Planning(
             self._core, planner, make_runner or spark.runner, lanes, ddl, self._ticker.lock, self._writer.paused
@@ -117,7 +126,10 @@ class Coordinator:
             self._core, self._planning, lanes, self._ticker.lock, self._writer.paused, self._forget
         )  # fmt: skip
         progress_host = host if settings.progress_host is None else settings.progress_host
-        self._lease = LeaseKeeper(self._core)
+        self._lease = LeaseKeeper(
+            core.catalog, core.epochs, core.guard, core.changed, core.clock, settings=self._settings,
+            failed=lambda: core.failure is not None,
+        )  # fmt: skip
         self.on_catalog_change: Callable[[Refreshed | None], None] = lambda found: None
         """On a standby: called with what has changed in the catalog; with None where that may be anything, and before
         views are planned again to take over."""
@@ -143,6 +155,10 @@ class Coordinator:
     def failed(self) -> threading.Event:
         """Set when the coordinator has stopped by itself."""
         return self._core.failed
+
+    def _settings(self) -> Settings:
+        """As they are now."""
+        return self._core.settings
 
     # ---- its start, its end, and Spark's
 
@@ -591,7 +607,7 @@ class Coordinator:
 
     def barriers(self) -> list[Barrier]:
         """The epochs under way or stuck, and what each waits for."""
-        return barriers(self._core)
+        return self._barriers.all()
 
     def groups(self) -> list[GroupStatus]:
         """All checkpoint groups, by name."""

@@ -280,7 +280,10 @@ class Core:
         own may be a moment newer, with history gone that was there."""
         self.pins = Pins()
         self.sparing = Sparing(clock.monotonic_s)
-        self.guard = Guard(self)
+        self.guard = Guard(
+            self.changed, clock, catalog, self.sparing, settings=lambda: self.settings,
+            stopping=lambda: self.stopping, fatal=self.fatal,
+        )  # fmt: skip
         self.history = History()
         self.progress = ProgressBook(clock.monotonic_s, clock.now_ms)
         self.slots = FairSlots(slots, max(slots, 2), clock.monotonic_s)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.catalog.edits import AddEvent, Edit, Put
+from headrace.config import Settings
 from headrace.coordinator.attempt import EpochInFlight, max_rows, reach_target, run_steps, step_rows, work_of
 from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Committer, EpochAbandoned, Spawn, spawn
@@ -45,7 +46,11 @@ EXPRESSION_ERRORS = ("21", "22")
 
 
 class Driver:
-    """Runs one lane: the jobs of a group that move in step, or one job that has not joined its group."""
+    """Runs one lane: the jobs of a group that move in step, or one job that has not joined its group.
+
+    Its own thread alone uses its fields. The thread that commits calls `_commit_failed`, which touches none of them;
+    what both use, the epochs that wait for their commit, the committer keeps under the core's lock.
+    """
 
     def __init__(
         self, core: Core, group: str, alone: int | None, *, compact: Callable[[], None],
@@ -235,7 +240,7 @@ class Driver:
         if not self._may_open(lane):
             return Decision(0, False)
         waiting = [now.epoch for now in self._commits.waiting]
-        limit_rows = min(_most_rows(core, j) for j in lane)
+        limit_rows = min(_most_rows(core.settings, j) for j in lane)
         found = next_epoch(core.graph, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
         if not found.run:
             self._note_wait(lane, found)
@@ -441,7 +446,7 @@ class Driver:
             job.fail(error, job.trouble.began(core.clock.now_ms()))
             if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
                 part = now.epoch.current if now is not None else None
-                allowed = max_rows(core, job) if part is None else step_rows(core, part)
+                allowed = max_rows(settings, job) if part is None else step_rows(settings, part)
                 job.limit(fewer_rows(allowed, 0))
             # Whoever wants it to stop somewhere asks again: what has failed there may succeed further on.
             for other in lane:
@@ -508,9 +513,9 @@ class Driver:
         return False
 
 
-def _most_rows(core: Core, job: Job) -> int:
+def _most_rows(settings: Settings, job: Job) -> int:
     """Rows that its next epoch may have: any number where that may be what mends the one before."""
-    return ANY_ROWS if _refused(job, job.error) else max_rows(core, job)
+    return ANY_ROWS if _refused(job, job.error) else max_rows(settings, job)
 
 
 def _refused(job: Job, error: HeadraceError | None) -> bool:

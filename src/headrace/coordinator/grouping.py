@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 from headrace.config import Settings
 from headrace.coordinator.core import Job, Relation
@@ -18,8 +18,8 @@ class Grouping:
     def __init__(
         self,
         graph: Graph[Relation, Job],
-        lock: threading.RLock,
-        settings: Callable[[], Settings],  # type: ignore[valid-type]
+        lock: AbstractContextManager[object],
+        settings: Callable[[], Settings],
     ) -> None:
         self._graph = graph
         self._lock = lock

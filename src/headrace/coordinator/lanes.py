@@ -16,7 +16,10 @@ STOP_WAIT_S = 30.0
 
 
 class Lanes:
-    """Owns the threads of all lanes: starts one where jobs have work, stops it where jobs leave. Thread-safe."""
+    """Owns the threads of all lanes: starts one where jobs have work, stops it where jobs leave. Thread-safe.
+
+    The core's lock guards which lanes have one.
+    """
 
     def __init__(self, core: Core, compact: Callable[[], None]) -> None:
         self._core = core

@@ -18,8 +18,9 @@ from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
-from headrace.coordinator.core import Core, Job
+from headrace.coordinator.core import Core, Job, Relation
 from headrace.coordinator.exact import Interval, intersect_all, newest
+from headrace.coordinator.graph import Graph
 from headrace.coordinator.machine import align_for_reads
 from headrace.coordinator.query_epochs import (
     Candidate,
@@ -124,7 +125,10 @@ LATER: Final = Later()
 
 
 class Reads:
-    """Chooses epochs for reads, never an earlier one of a relation than was served before."""
+    """Chooses epochs for reads, never an earlier one of a relation than was served before. Thread-safe.
+
+    The core's lock guards the floors.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -260,7 +264,7 @@ class Reads:
             self._check_range([c.relation for c in read], options.exactly)
             found = choose_at_most(read, options.exactly)
             return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
-        created = [core.graph.exact(j.id) for j in _created(core)] if options.consistency == "global" else []
+        created = [core.graph.exact(j.id) for j in _created(core.graph)] if options.consistency == "global" else []
         return choose(options.consistency, read, created)
 
     def _go_on_or_refuse(self, read: Sequence[Candidate], options: ReadOptions, late: bool) -> None:
@@ -271,10 +275,10 @@ class Reads:
             if not job.committed:
                 _refuse_new(job)
         if options.consistency == "global" and options.exactly is None:
-            jobs = list({j.id: j for j in [*jobs, *_created(core)]}.values())
+            jobs = list({j.id: j for j in [*jobs, *_created(core.graph)]}.values())
         wanted = options.exactly or max((c.floor for c in read), default=0)
         behind = [j for j in jobs if core.graph.job_frontier(j) < max(wanted, 1)]
-        stuck = [j for j in behind if stuck_jobs(core, j.id)]
+        stuck = [j for j in behind if stuck_jobs(core.graph, j.id)]
         if stuck:
             self._refuse(read, min(stuck, key=core.graph.job_frontier), wanted, options)
         if options.exactly is not None:
@@ -286,7 +290,7 @@ class Reads:
             raise SnapshotUnavailable(f"there is no epoch at which all of {names} can be read together")
         if late and jobs:
             self._refuse(read, min(jobs, key=core.graph.job_frontier), wanted, options)
-        running = [j for j in jobs if not stuck_jobs(core, j.id)]
+        running = [j for j in jobs if not stuck_jobs(core.graph, j.id)]
         if options.exactly is None and not self._promised(running, wanted):
             align_for_reads(core.graph, core.epochs.complete)
             core.changed.notify_all()
@@ -306,9 +310,9 @@ class Reads:
     def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
         core = self._core
         at = core.graph.job_frontier(behind)
-        why = stuck_jobs(core, behind.id) or [behind]
-        reasons = "; ".join(_state_of(core, j) for j in why)
-        created = [core.graph.exact(j.id) for j in _created(core)]
+        why = stuck_jobs(core.graph, behind.id) or [behind]
+        reasons = "; ".join(_state_of(core.graph, j) for j in why)
+        created = [core.graph.exact(j.id) for j in _created(core.graph)]
         common = newest(common_epochs(options.consistency, read, created))
         if options.exactly is not None:
             shown = f"the transaction reads at epoch {wanted}"
@@ -356,7 +360,7 @@ class Reads:
     def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
         core = self._core
         own = core.graph.jobs_above(ids)
-        found = [_state_of(core, j) for j in reversed(own) if _trouble(j)]
+        found = [_state_of(core.graph, j) for j in reversed(own) if _trouble(j)]
         limit_ms = core.settings.lag_notice_ms
         for job in (core.graph.jobs[i] for i in ids if i in core.graph.jobs):
             late_ms = epoch_ms(core.epochs.complete) - epoch_ms(epochs[job.id])
@@ -369,12 +373,14 @@ class Reads:
     def _holding_back(self, own: Sequence[Job], epoch: int) -> list[str]:
         """The views in trouble without which a global read would be newer."""
         core = self._core
-        counted = _created(core)
-        well: list[Sequence[Interval]] = [core.graph.exact(j.id) for j in counted if not stuck_jobs(core, j.id)]
+        counted = _created(core.graph)
+        well: list[Sequence[Interval]] = [core.graph.exact(j.id) for j in counted if not stuck_jobs(core.graph, j.id)]
         best = newest(intersect_all(well)) if well else core.epochs.complete
         if best is None or best <= epoch:
             return []
-        return [f"{_state_of(core, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own]
+        return [
+            f"{_state_of(core.graph, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own
+        ]
 
     # ---- contents
 
@@ -399,25 +405,25 @@ class Reads:
         return tables, sources
 
 
-def _created(core: Core) -> list[Job]:
+def _created(graph: Graph[Relation, Job]) -> list[Job]:
     """The views that `global` counts: all but those that are still being created."""
-    return [j for j in core.graph.jobs.values() if j.created]
+    return [j for j in graph.jobs.values() if j.created]
 
 
 def _trouble(job: Job) -> bool:
     return job.error is not None or job.paused or job.quarantined
 
 
-def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
+def stuck_jobs(graph: Graph[Relation, Job], relation_id: int) -> list[Job]:
     """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock.
 
     With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
     """
-    found = {j.id: j for above in core.graph.jobs_above([relation_id]) for j in [above, *core.graph.lane_of(above)]}
+    found = {j.id: j for above in graph.jobs_above([relation_id]) for j in [above, *graph.lane_of(above)]}
     return [j for j in found.values() if _trouble(j)]
 
 
-def _state_of(core: Core, job: Job) -> str:
+def _state_of(graph: Graph[Relation, Job], job: Job) -> str:
     """What keeps a view, in one sentence."""
     if job.error is not None:
         since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
@@ -425,7 +431,7 @@ def _state_of(core: Core, job: Job) -> str:
         return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
     if job.paused:
         return f'materialized view "{job.name}" is paused'
-    late_s = (epoch_ms(core.epochs.complete) - epoch_ms(core.graph.job_frontier(job))) / 1000
+    late_s = (epoch_ms(graph.complete) - epoch_ms(graph.job_frontier(job))) / 1000
     return f'materialized view "{job.name}" is {late_s:.1f} s behind'
 
 

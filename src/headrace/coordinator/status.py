@@ -8,11 +8,10 @@ from typing import Final, get_args
 from headrace.connectors.job_options import CHECKPOINT
 from headrace.coordinator.core import Core, Job, Relation, ShownStatus, lag_ms, option_int
 from headrace.coordinator.exact import Interval, newest
-from headrace.coordinator.history import History
-from headrace.coordinator.logs import UnreadLog, edges, log_part, unread
+from headrace.coordinator.logs import UnreadLog, UnreadLogs, log_part
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.reads import Reads
-from headrace.coordinator.watchdog import waiting_for
+from headrace.coordinator.watchdog import Barriers
 from headrace.errors import HeadraceError
 
 INTERVALS_SHOWN = 16
@@ -138,9 +137,11 @@ _WORST: Final[tuple[ShownStatus, ...]] = get_args(ShownStatus)
 class Status:
     """Makes what people see of the coordinator's state; changes nothing."""
 
-    def __init__(self, core: Core, history: History, reads: Reads) -> None:
+    def __init__(self, core: Core, reads: Reads, barriers: Barriers, unread: UnreadLogs) -> None:
         self._core = core
-        self._history = history
+        self._barriers = barriers
+        self._unread = unread
+        self._history = core.history
         self._reads = reads
 
     def jobs(self) -> list[JobStatus]:
@@ -174,7 +175,7 @@ class Status:
             late_rows=m.late_rows,
             progress=job.catching_up.text
             or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
-            waiting_for=waiting_for(core, job, attempt),
+            waiting_for=self._barriers.waiting_for(job, attempt),
             failures=job.failures,
             retry_in_ms=round(retry_s * 1000),
             in_flight_epoch=None if attempt is None else attempt.epoch,
@@ -237,8 +238,8 @@ class Status:
     def log_stores(self) -> list[EdgeStatus]:
         """Every edge to a view, by the ids of its ends. Looks into merged runs, and so may read from the store."""
         found = []
-        for upstream, downstream in edges(self._core):
-            with unread(self._core, upstream, downstream) as log:
+        for upstream, downstream in self._unread.edges():
+            with self._unread.unread(upstream, downstream) as log:
                 if log is not None:
                     found.append(self._edge(log))
         return found

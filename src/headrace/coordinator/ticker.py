@@ -60,7 +60,11 @@ class _Reader:
 
 
 class Ticker:
-    """Makes ticks, periodically in a thread of its own and on demand. One at a time."""
+    """Makes ticks, periodically in a thread of its own and on demand. One at a time.
+
+    `lock` is held over each: who makes it alone changes what is known of a source's reader. Others look one up, or
+    take one out. What a source answers comes from a thread of its own, into a poll that is read once it is done.
+    """
 
     def __init__(self, core: Core, look: Callable[[], None] = lambda: None) -> None:
         self._core = core
