@@ -15,14 +15,16 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,16 @@ def azurite() -> list[str] | None:
     if found := shutil.which("azurite-blob"):
         return [found]
     npm = shutil.which("npm")
-    return [npm, "exec", "--yes", "--package", "azurite", "--", "azurite-blob"] if npm else None
+    return None if npm is None else _by_npm(npm)
+
+
+@cache
+def _by_npm(npm: str) -> list[str]:
+    """Of an installation that was broken off npm says nothing and leaves it so: another one is made beside it."""
+    usual = [npm, "exec", "--yes", "--package", "azurite", "--", "azurite-blob"]
+    if subprocess.run([*usual, "--version"], capture_output=True, timeout=300).returncode == 0:
+        return usual
+    return [npm, "--cache", tempfile.mkdtemp(prefix="headrace-npm-"), *usual[1:]]
 
 
 @contextmanager
@@ -89,7 +100,8 @@ def azure(command: list[str]) -> Iterator[Cloud]:
             _create_container(server, f"{endpoint}/{BUCKET}?restype=container")
             yield Cloud("az", (("account_name", ACCOUNT), ("allow_http", "true"), ("endpoint", endpoint)))
         finally:
-            os.killpg(server.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(server.pid, signal.SIGKILL)
             server.wait()
 
 

@@ -141,10 +141,8 @@ def _serve_until(stop: threading.Event, database: Database, host: str, port: int
     from headrace.server.server import run_server_in_thread
 
     settings = database.settings
-    gate, certificates = (
-        gate_of(lambda: database.settings, database.role, database.mock_key, database.audit),
-        certificates_of(settings),
-    )
+    gate = gate_of(lambda: database.settings, database.role, database.mock_key, database.audit)
+    certificates = certificates_of(settings)
     warning = warning_of(settings, host, database.has_passwords)
     if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)

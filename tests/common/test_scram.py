@@ -71,7 +71,7 @@ def test_a_verifier_as_postgresql_writes_it() -> None:
 @pytest.mark.parametrize(
     "text", ["", "secret", "md5abc", "SCRAM-SHA-256$0:QQ==$QQ==:QQ==", "SCRAM-SHA-256$4096:QQ==$QQ==:QQ==",
              "SCRAM-SHA-256$999999999:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="
-             ":wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="],
+             ":wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=", "SCRAM-SHA-256$4096:\u00e9$QQ==:QQ=="],
 )  # fmt: skip
 def test_what_is_no_verifier(text: str) -> None:
     assert Verifier.parse(text) is None
@@ -137,6 +137,16 @@ def test_random_bytes_let_nobody_in(first: bytes, last: bytes) -> None:
     other.first(MECHANISM, b"n,,n=,r=a")
     with pytest.raises(HeadraceError):
         other.final(last)
+
+
+@pytest.mark.parametrize("piece", ["c", "r", "p"])
+def test_letters_beyond_ascii_are_malformed(piece: str) -> None:
+    server = ServerExchange(Verifier.of("x", iterations=1), None)
+    nonce = server.first(MECHANISM, b"n,,n=,r=a").decode().partition(",")[0]
+    parts = {"c": "c=biws", "r": nonce, "p": "p=AAAA"}
+    parts[piece] += "\u00e9"
+    with pytest.raises(MalformedExchange):
+        server.final(",".join(parts.values()).encode())
 
 
 def test_a_server_that_wants_too_much_work_is_refused() -> None:

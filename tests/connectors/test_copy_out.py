@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column, arrow_schema
-from headrace.connectors import copy_out
 from headrace.connectors.base import Admission
-from headrace.connectors.copy_out import Directory, Folder, Written, folder_at
+from headrace.connectors.files import folders
+from headrace.connectors.files.folders import Directory, Folder, Written, folder_at
 from headrace.connectors.sources import open_source
 from headrace.dataflow.operators.copy_write import WriteFile
 from headrace.errors import DuplicateObject, InvalidParameter, SinkError
@@ -93,7 +93,7 @@ def test_one_of_two_and_none_of_a_task_that_nobody_counts(place: tuple[str, Mapp
     with pytest.raises(DuplicateObject, match="is not empty"):
         other.commit(late)
     other.give_up()
-    assert names_in(one) == [copy_out.MANIFEST, kept.name]
+    assert names_in(one) == [folders.MANIFEST, kept.name]
     with pytest.raises(DuplicateObject, match="is not empty"):
         folder_at(at, options, THIRD).claim()
 
@@ -135,11 +135,11 @@ def test_a_manifest_whose_answer_is_lost(s3: S3Server, tmp_path: Path, monkeypat
 
     def answer_lost(store: Any, key: str, data: Any, **more: Any) -> None:
         put(store, key, data, **more)
-        if key.endswith(copy_out.MANIFEST) and lost:
+        if key.endswith(folders.MANIFEST) and lost:
             raise obstore.exceptions.GenericError("the connection was reset")
 
     def unreachable(store: Any, key: str, **more: Any) -> Any:
-        if key.endswith(copy_out.MANIFEST) and len(lost) > 1:
+        if key.endswith(folders.MANIFEST) and len(lost) > 1:
             raise obstore.exceptions.GenericError("no route")
         return get(store, key, **more)
 
@@ -156,7 +156,7 @@ def test_a_manifest_whose_answer_is_lost(s3: S3Server, tmp_path: Path, monkeypat
             folder.give_up()
         else:
             folder.commit(files)
-        assert names_in(folder) == [copy_out.MANIFEST, files[0].name]
+        assert names_in(folder) == [folders.MANIFEST, files[0].name]
 
 
 def test_a_task_that_is_late_leaves_nothing(place: tuple[str, Mapping[str, str]], tmp_path: Path) -> None:

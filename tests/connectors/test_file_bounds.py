@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors import file_lines, files
 from headrace.connectors.base import Admission, Offsets, Source
-from headrace.connectors.file_listing import FileState
-from headrace.connectors.file_stores import matching
+from headrace.connectors.files import lines as file_lines
+from headrace.connectors.files import source as files
+from headrace.connectors.files.listing import FileState
+from headrace.connectors.files.stores import matching
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import SourceError
 from support import WAIT_S

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.common.columns import Column
-from headrace.connectors.file_out import check_format, file_writer
+from headrace.connectors.files.out import check_format, file_writer
 from headrace.errors import NotSupported
 
 

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.common.columns import Column
-from headrace.connectors import file_lines, files, policy
+from headrace.connectors import policy
 from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Source
-from headrace.connectors.file_formats import Piece, TextOptions, read_piece
-from headrace.connectors.file_listing import list_files
+from headrace.connectors.files import lines as file_lines
+from headrace.connectors.files import source as files
+from headrace.connectors.files.formats import Piece, TextOptions, read_piece
+from headrace.connectors.files.listing import list_files
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter, SourceError
 

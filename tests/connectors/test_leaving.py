@@ -18,7 +18,7 @@ from headrace.common import span, time_of_day
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.common.jsonb import document
 from headrace.connectors import json_out
-from headrace.connectors.file_sink import sink as file_sink
+from headrace.connectors.files import sink as file_sink
 from headrace.connectors.kafka.envelopes import Json, plain
 from headrace.connectors.leaving import outside
 from headrace.connectors.postgres.rows import copied

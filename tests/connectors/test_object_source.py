@@ -16,10 +16,12 @@ import pytest
 
 from cloud_servers import BUCKET, google
 from headrace.common.columns import Column
-from headrace.connectors import files, object_files, object_store
 from headrace.connectors.base import Admission, Binding, Offsets, Source
-from headrace.connectors.file_options import location
-from headrace.connectors.object_files import _pattern
+from headrace.connectors.files import clients as object_store
+from headrace.connectors.files import objects as object_files
+from headrace.connectors.files import source as files
+from headrace.connectors.files.objects import _pattern
+from headrace.connectors.files.options import location
 from headrace.connectors.sources import infer_columns, open_source
 from headrace.errors import InvalidParameter, SourceError
 from object_server import S3Server, call

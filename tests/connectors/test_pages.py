@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connectors import base, copy_out, file_options, sinks
+from headrace.connectors import base, datagen, nexmark, sinks
 from headrace.connectors.declared import Declared
-from headrace.connectors.file_sink import sink as file_sink
+from headrace.connectors.files import folders, options
+from headrace.connectors.files import sink as file_sink
 from headrace.connectors.http import sink as http
 from headrace.connectors.kafka import options as kafka
 from headrace.connectors.lake import delta, iceberg
@@ -22,10 +23,12 @@ PAGES = Path(__file__).parents[2] / "docs" / "connectors"
     [
         ("postgres", "options", postgres.SINK),
         ("postgres", "cdc options", postgres.CDC),
-        ("files", "source options", file_options.SOURCE),
+        ("files", "source options", options.SOURCE),
         ("files", "options", file_sink.SINK),
-        ("files", "copy options", copy_out.OPTIONS),
+        ("files", "copy options", folders.OPTIONS),
         ("http", "options", http.SINK),
+        ("datagen", "options", datagen.OPTIONS),
+        ("nexmark", "options", nexmark.OPTIONS),
         ("iceberg", "options", iceberg.SINK),
         ("deltalake", "options", delta.SINK),
         ("README", "options of every sink", sinks.OPTIONS),

@@ -80,6 +80,7 @@ class MemorySession:
         self.statements = Named("prepared statement", "26000", "42P05")
         self.find_portal = None
         self.client = ""
+        self.number = database.opened
         self.cursors = Named("cursor", "34000", "42P03")
         self.parameters = {"server_version": "13.14.0", "application_name": parameters.get("application_name", "")}
         self._cancel = threading.Event()

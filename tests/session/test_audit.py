@@ -68,6 +68,7 @@ def test_who_comes_what_is_defined_and_what_is_denied(database: Database, server
     failed = found["login_failed", None, "28P01"]
     assert failed["user"] == "anna" and "password authentication failed" in failed["message"]
     denied = [line for line in lines(log) if line.get("sqlstate") == "42501"]
+    assert login["session"] == found["logout", None, None]["session"] == denied[0]["session"]
     assert [(line["command"], line["user"], line["client"]) for line in denied] == [
         ("CREATE TABLE", "anna", "127.0.0.1")
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from headrace.connectors import copy_out
+from headrace.connectors.files import folders
 from headrace.errors import DuplicateObject, HeadraceError, InsufficientPrivilege
 from headrace.session.database import Database
 from headrace.session.session import Session
@@ -62,10 +62,10 @@ def test_there_and_back(items: Database, tmp_path: Path, s3: S3Server, options: 
     with pytest.raises(DuplicateObject, match="is not empty"):
         items.sql(f"COPY items TO '{at}' (FORMAT {form}{more})")
     if place == "directory":
-        found = json.loads((tmp_path / "out" / copy_out.MANIFEST).read_text())
+        found = json.loads((tmp_path / "out" / folders.MANIFEST).read_text())
         assert found["rows"] == 500 == sum(f["rows"] for f in found["files"])
         names = {f["name"]: f["bytes"] for f in found["files"]}
-        assert names == {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir() if p.name != copy_out.MANIFEST}
+        assert names == {p.name: p.stat().st_size for p in (tmp_path / "out").iterdir() if p.name != folders.MANIFEST}
         assert [p.name for p in tmp_path.iterdir()] == ["out"], "nothing is left beside it"
 
 
@@ -107,6 +107,18 @@ def test_what_does_not_fit_writes_nothing(items: Database, tmp_path: Path) -> No
     with pytest.raises(HeadraceError, match="there is no file to copy") as caught:
         items.sql(f"COPY strict FROM '{tmp_path}/*.parquet'")
     assert caught.value.sqlstate == "58P01"
+
+
+@pytest.mark.parametrize("form", ["", "FORMAT json, "])
+def test_an_option_that_no_file_has_is_refused(items: Database, tmp_path: Path, form: str) -> None:
+    items.sql("CREATE TABLE IF NOT EXISTS mixed (id int)")
+    (tmp_path / "a.json").write_text('{"id": 900}\n')
+    with pytest.raises(HeadraceError, match="option header is for csv, not for json"):
+        items.sql(f"COPY mixed FROM '{tmp_path}' ({form}header true)")
+    (tmp_path / "b.csv").write_text("id\n901\n")
+    if not form:
+        items.sql(f"COPY mixed FROM '{tmp_path}' (header true)")
+        assert items.sql("SELECT * FROM mixed ORDER BY id").rows() == [(900,), (901,)]
 
 
 def test_a_query_that_fails_leaves_nothing(items: Database, tmp_path: Path, s3: S3Server, options: str) -> None:

@@ -23,6 +23,7 @@ from headrace.errors import (
     TransactionError,
     UndefinedObject,
 )
+from headrace.session.audit import masked
 from headrace.session.database import Database
 from headrace.session.roles import Role
 from headrace.session.session import Session
@@ -163,6 +164,30 @@ def test_notices_and_names(database: Database, session: Session) -> None:
     names = {r[0] for r in run(session, "SELECT relname FROM pg_class")}
     assert "roles_t" in names and "A b" not in names
     run(session, "DROP TABLE roles_t")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["CREATE /* a /* b */ c */ SECRET x", "create -- '\n user", "SELECT '/*'; CREATE /* */ SECRET x",
+     r"SELECT E'\'/*'; ALTER" "\nROLE x", "SELECT $$ -- $$; CREATE OR/**/REPLACE SECRET x", "CREATE/*x*/USER"],
+)  # fmt: skip
+def test_comments_and_strings_hide_no_statement_with_a_secret(sql: str) -> None:
+    assert may_hold_a_secret(sql)
+
+
+@pytest.mark.parametrize("sql", ["SELECT 'CREATE' -- SECRET", "CREATE /* SECRET */ TABLE x", "ALTER TABLE users"])
+def test_other_statements_hold_no_secret(sql: str) -> None:
+    assert not may_hold_a_secret(sql)
+
+
+@pytest.mark.parametrize(
+    "piece", ["CREATE/*", "CREATE--", "CREATE ", "'", "$a$", "/*", "E'\\", "pwd", "a", '"', "://a:"]
+)
+def test_hostile_texts_are_read_once(piece: str) -> None:
+    """A megabyte of each: a reader that begins anew in each place would need hours."""
+    text = piece * (1_000_000 // len(piece)) + "*/ x"
+    assert may_hold_a_secret(text) == piece.endswith("/*")
+    assert len(masked(text)) < 20_000
 
 
 def test_passwords_are_shown_nowhere(database: Database, session: Session) -> None:

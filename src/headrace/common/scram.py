@@ -7,7 +7,6 @@ user is the one of the start-up packet, whatever the exchange says; a password t
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -85,7 +84,7 @@ class Verifier:
             return None
         try:
             salt, stored, server = (base64.b64decode(part, validate=True) for part in found.groups()[1:])
-        except binascii.Error:
+        except ValueError:
             return None
         sound = len(stored) == len(server) == hashlib.sha256().digest_size and 0 < int(found[1]) <= _MOST_ITERATIONS
         return cls(int(found[1]), salt, stored, server) if sound else None
@@ -226,7 +225,7 @@ def _base64(data: bytes) -> str:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise MalformedExchange("malformed SCRAM message: no base64") from None
 
 

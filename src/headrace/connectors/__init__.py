@@ -32,24 +32,9 @@ datagen_fields.py  its columns: values computed from row numbers
 nexmark.py         the `nexmark` connector
 nexmark_events.py  the events of the Nexmark auction, computed from their numbers
 
-Files:
-
-files.py           the `files` source: CSV, JSON lines and Parquet
-file_options.py    its options: where the files are, how they are laid out, at what pace they are replayed
-file_stores.py     where its files are: a file system or stores of objects, behind one interface
-object_files.py    files that are objects, read by ranges that name the content that was seen
-object_store.py    clients of object stores: their options, and what their errors mean
-file_formats.py    reads a piece of a file as rows
-file_infer.py      finds the columns of files that were declared without any
-file_lines.py      where records begin and end, and how to reach a range of bytes
-file_listing.py    which files there are, in which order, and whether they have changed
-file_replay.py     replays files in the order of their event times
-copy_out.py        folders that many tasks write to, and that are there whole or not at all
-file_out.py        rows into a file of Parquet, JSON lines or CSV
-file_sink/         the `files` sink
-
 Other systems:
 
+files/             files of a file system or of object stores: source, sink, COPY
 kafka/             Kafka: source and sink
 postgres/          PostgreSQL: change source and sink
 lake/              Iceberg and Delta tables: sinks
@@ -62,10 +47,6 @@ part. The options stand in one table (`declared.py`); from it follow the checks,
 `tests/e2e/test_delivery_crash.py` kills servers and workers around them.
 
 A source learns which columns the query needs (`Source.only`), because reading the others can cost more than all the
-rest. Files leave out only columns in which no value can be at fault (those of Parquet files stored as declared): a
-row that `on_error` drops for one reader is dropped for all. Files are bound by ranges of bytes: a whole file by its
-size, and where a limit ends inside it, at the next line break behind an estimate. Tasks are cut the same way, so
-nobody knows a line's number before it is at fault; then the task counts the lines before it, once for each file and
-process. A source that keeps something for its readers where it reads (`Source.holds`: a replication slot) is told by
+rest. A source that keeps something for its readers where it reads (`Source.holds`: a replication slot) is told by
 the ticker what all of them have committed. docs/design/0010 says how a sink delivers.
 """

@@ -1,19 +1,13 @@
 """The `datagen` connector: made-up rows, at a rate.
 
-Row i of split s is a function of (seed, s, i) alone, so any range can be made again at any time, at once.
-
-Options, besides those of every source:
-
-`rows_per_second`        rate over all splits (default 10), or `unlimited`: as many as admission allows
-`number_of_rows`         how many rows there are in all (default: without end)
-`splits`                 how many splits, for parallel reading (default 1)
-`seed`                   another number gives other rows (default 0)
-`fields.<col>.<property>` how a column is made, see `datagen_fields`
+Row i of split s is a function of (seed, s, i) alone, so any range can be made again at any time, at once. Who knows
+the seed knows all rows that will come: it may be a secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,35 +24,41 @@ from headrace.connectors.base import (
     range_tasks,
 )
 from headrace.connectors.datagen_fields import Field, make_fields
+from headrace.connectors.declared import Declared, Option
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 
-OPTIONS = ("rows_per_second", "number_of_rows", "splits", "seed")
+OPTIONS: Final = Declared(
+    (
+        Option("rows_per_second", "Over all splits: a number, or `unlimited`, as many as are admitted.", default="10"),
+        Option("number_of_rows", "How many rows there are in all; by default there is no end.", "number"),
+        Option("splits", "How many splits, for parallel reading.", "number", default="1", least=1),
+        Option("seed", "Another number gives other rows.", "number", default="0", secret=True, least=None),
+    ),
+    prefix="fields.",
+    prefix_help="`fields.<column>.<property>`: how a column is made, see below.",
+)
 BATCH_ROWS = 65_536
 _START = "@start_ms"
-_DEFAULT_RATE = 10.0
 
 
 class DatagenSource(Source):
     """See the module."""
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """The seed: who knows it knows all rows that will come."""
-        return option == "seed"
+    declared = OPTIONS
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
         reader = OptionReader(options)
-        reader.refuse_unknown(OPTIONS, "fields.")
+        values = OPTIONS.read(options)
         self.max_rows = common_options(reader).max_rows
         if not columns:
             raise InvalidParameter("connector datagen needs declared columns")
-        self.splits = reader.integer("splits", 1) or 1
-        self.end = reader.integer("number_of_rows", 0)
-        self.rate = self._rate(reader)
-        self.fields: list[Field] = make_fields(reader, columns, reader.integer("seed") or 0)
+        self.splits: int = values["splits"]
+        self.end: int | None = values["number_of_rows"]
+        self.rate = self._rate(OptionReader({**options, "rows_per_second": values["rows_per_second"]}))
+        self.fields: list[Field] = make_fields(reader, columns, values["seed"])
 
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
@@ -102,7 +102,7 @@ class DatagenSource(Source):
 
     def _rate(self, reader: OptionReader) -> float | None:
         if reader.options.get("rows_per_second") != "unlimited":
-            return reader.positive("rows_per_second") or _DEFAULT_RATE
+            return reader.positive("rows_per_second")
         if self.end is None and self.max_rows is None:
             raise InvalidParameter("option rows_per_second 'unlimited' needs number_of_rows or max_rows_per_epoch")
         return None

@@ -24,8 +24,8 @@ class Option:
     required: bool = False
     secret: bool = False
     """Whether its value may be that of a secret."""
-    least: int = 0
-    """The least value of a number."""
+    least: int | None = 0
+    """The least value of a number; None for any."""
 
     @property
     def kind_text(self) -> str:

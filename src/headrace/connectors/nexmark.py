@@ -2,32 +2,15 @@
 
 A source is one of the three kinds of events, or all of them in one stream. Event n is a function of (seed, n) alone.
 Sources with equal options are views of one stream of events: offsets, limits and rates count events of all kinds, so
-that such sources keep step with each other.
-
-Options, besides those of every source; each may be written with the prefix `nexmark.`, and with dots for underscores:
-
-`table_type`             `person`, `auction` or `bid`; without it one stream with the columns `event_type` (0, 1, 2),
-                         `person`, `auction`, `bid` (structs, of which one is set) and `date_time`
-`event_num`              how many events there are, of all kinds (default: without end)
-`rows_per_second`        events per second of the wall clock, or `unlimited`: as many as admission allows
-                         (default: as fast as event time passes)
-`events_per_second`      events per second of event time (default 10,000), or instead
-`min_event_gap_in_ns`    event time between two events
-`base_time`              event time of the first event (default 2015-07-15)
-`seed`                   another number gives other events (default 0)
-`active_people`, `in_flight_auctions`, `hot_seller_ratio`, `hot_auction_ratio`, `hot_bidder_ratio`,
-`hot_channel_ratio`, `num_categories`, `person_id_lead`, `auction_id_lead`, `person_proportion`,
-`auction_proportion`, `bid_proportion`, `avg_person_byte_size`, `avg_auction_byte_size`, `avg_bid_byte_size`:
-                         the generator's parameters, see `nexmark_events.Shape`
-`split_num`, `max_chunk_size`  accepted and without effect: any range of events is made in parallel
+that such sources keep step with each other. An option may be written with the prefix `nexmark.`, and with dots for
+underscores. Who knows the seed knows all events that will come: it may be a secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,19 +26,50 @@ from headrace.connectors.base import (
     common_options,
     kept_columns,
 )
+from headrace.connectors.declared import Declared, Option
 from headrace.connectors.nexmark_events import COLUMNS, KINDS, Events, Kind, Shape
-from headrace.connectors.options import COMMON_OPTIONS, OptionReader
+from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit_rate
 from headrace.errors import InvalidParameter
 
 BATCH_EVENTS = 65_536
 PREFIX = "nexmark."
-_PARAMETERS = tuple(f.name for f in fields(Shape) if f.name not in ("seed", "base_time_ms", "event_gap_ns"))
-_MAY_BE_ZERO = ("person_id_lead", "auction_id_lead")
-_IGNORED = ("split_num", "max_chunk_size")
-OPTIONS = (
-    "table_type", "event_num", "rows_per_second", "events_per_second", "min_event_gap_in_ns", "base_time", "seed",
-    *_PARAMETERS, *_IGNORED,
+_PARAMETERS: Final = {
+    "person_proportion": "Persons among `person_proportion + auction_proportion + bid_proportion` events.",
+    "auction_proportion": "Auctions among them.",
+    "bid_proportion": "Bids among them.",
+    "active_people": "How many persons sell and bid at a time.",
+    "in_flight_auctions": "How many auctions are open at a time.",
+    "hot_seller_ratio": "Of n auctions n - 1 are of a hot seller.",
+    "hot_auction_ratio": "Of n bids n - 1 are for a hot auction.",
+    "hot_bidder_ratio": "Of n bids n - 1 are of a hot bidder.",
+    "hot_channel_ratio": "Of n bids n - 1 have a hot channel.",
+    "num_categories": "Categories of auctions.",
+    "person_id_lead": "Persons that are referred to before they come.",
+    "auction_id_lead": "Auctions that are referred to before they come.",
+    "avg_person_byte_size": "Bytes of a person, on average.",
+    "avg_auction_byte_size": "Bytes of an auction, on average.",
+    "avg_bid_byte_size": "Bytes of a bid, on average.",
+}
+"""The generator's parameters, see `nexmark_events.Shape`, which has their defaults."""
+_MAY_BE_ZERO: Final = ("person_id_lead", "auction_id_lead")
+_NO_EFFECT: Final = "Accepted and without effect: any range of events is made in parallel."
+OPTIONS: Final = Declared(
+    (
+        Option("table_type", "Without it one stream of all: `event_type` (0, 1, 2), `person`, `auction`, `bid` "
+               "(structs, one of which is set), `date_time`.", choices=tuple(KINDS)),
+        Option("event_num", "How many events there are, of all kinds; by default there is no end.", "number"),
+        Option("rows_per_second", "Events per second of the wall clock: a number, or `unlimited`, as many as are "
+               "admitted; by default as fast as event time passes."),
+        Option("events_per_second", "Events per second of event time: a number, by default 10000."),
+        Option("min_event_gap_in_ns", "Event time between two events, instead.", "number", least=1),
+        Option("base_time", "Event time of the first event: `2015-07-15 00:00:00`, say."),
+        Option("seed", "Another number gives other events.", "number", default="0", secret=True, least=None),
+        *(Option(name, text, "number", str(getattr(Shape, name)), least=0 if name in _MAY_BE_ZERO else 1)
+          for name, text in _PARAMETERS.items()),
+        Option("split_num", _NO_EFFECT),
+        Option("max_chunk_size", _NO_EFFECT),
+    )
 )  # fmt: skip
 _SPLIT = "0"
 _START = "@start_ms"
@@ -66,40 +80,29 @@ def _plain(name: str) -> str:
     return name.removeprefix(PREFIX).replace(".", "_")
 
 
-def _reader(options: Mapping[str, str]) -> OptionReader:
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """Options in one spelling. Raises `InvalidParameter` for one that is given in two."""
     known: dict[str, str] = {}
     for name, value in options.items():
         if _plain(name) in known:
             raise InvalidParameter(f"option {_plain(name)} is given twice")
-        known[_plain(name)] = value
-    reader = OptionReader(known)
-    reader.refuse_unknown((*OPTIONS, *COMMON_OPTIONS))
-    return reader
-
-
-def _kind(reader: OptionReader) -> Kind | None:
-    if not reader.has("table_type"):
-        return None
-    reader = OptionReader({**reader.options, "table_type": reader.options["table_type"].lower()})
-    name = reader.choice("table_type", KINDS, "bid")
-    return next(kind for kind in KINDS if kind == name)
+        known[_plain(name)] = value.lower() if _plain(name) == "table_type" else value
+    return known
 
 
 class NexmarkSource(Source):
     """See the module."""
 
-    @classmethod
-    def takes_secret(cls, option: str) -> bool:
-        """The seed: who knows it knows all rows that will come."""
-        return option == "seed"
+    declared = OPTIONS
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[Column]):
         super().__init__(options, columns)
-        reader = _reader(options)
+        known = _known(options)
+        values, reader = OPTIONS.read(known), OptionReader(known)
         self.max_rows = common_options(reader).max_rows
-        self.kind = _kind(reader)
-        self.shape = _shape(reader)
-        self.end = reader.integer("event_num", 0)
+        self.kind: Kind | None = values["table_type"]
+        self.shape = _shape(values, reader)
+        self.end: int | None = values["event_num"]
         self.rate = self._rate(reader)
         self._makers = [_maker(self.kind, column) for column in columns]
         self._time = next((c.name for c in columns if c.name.replace("_", "").lower() == "datetime"), None)
@@ -107,7 +110,7 @@ class NexmarkSource(Source):
     @classmethod
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """The columns of the kind of event, or of all kinds in one."""
-        kind = _kind(_reader(options))
+        kind: Kind | None = OPTIONS.read(_known(options))["table_type"]
         if kind is not None:
             return [Column(name, column.type) for name, column in COLUMNS[kind].items()]
         structs = [Column(k, f"struct<{','.join(f'{n}:{c.type}' for n, c in COLUMNS[k].items())}>") for k in KINDS]
@@ -258,23 +261,18 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def _shape(reader: OptionReader) -> Shape:
-    given: dict[str, int] = {}
-    for name in _PARAMETERS:
-        value = reader.integer(name, 0 if name in _MAY_BE_ZERO else 1)
-        if value is not None:
-            given[name] = value
-    if reader.has("events_per_second") and reader.has("min_event_gap_in_ns"):
+def _shape(values: Mapping[str, Any], reader: OptionReader) -> Shape:
+    given: dict[str, int] = {name: values[name] for name in _PARAMETERS}
+    gap_ns, per_second = values["min_event_gap_in_ns"], reader.positive("events_per_second")
+    if per_second is not None and gap_ns is not None:
         raise InvalidParameter("options events_per_second and min_event_gap_in_ns exclude each other")
-    gap_ns = reader.integer("min_event_gap_in_ns", 1)
-    per_second = reader.positive("events_per_second")
     if per_second is not None:
         gap_ns = max(1, round(1e9 / per_second))
     if gap_ns is not None:
         given["event_gap_ns"] = gap_ns
     if reader.has("base_time"):
         given["base_time_ms"] = _time_ms(reader)
-    return Shape(seed=reader.integer("seed") or 0, **given)
+    return Shape(seed=values["seed"], **given)
 
 
 def _time_ms(reader: OptionReader) -> int:

@@ -55,7 +55,7 @@ SINK_OPTIONS = tuple(option.name for option in _ALL)
 _SINKS: dict[str, tuple[str, str]] = {
     "blackhole": ("headrace.connectors.blackhole", "BlackholeSink"),
     "deltalake": ("headrace.connectors.lake.delta", "DeltaSink"),
-    "files": ("headrace.connectors.file_sink.sink", "FileSink"),
+    "files": ("headrace.connectors.files.sink", "FileSink"),
     "http": ("headrace.connectors.http.sink", "HttpSink"),
     "iceberg": ("headrace.connectors.lake.iceberg", "IcebergSink"),
     "kafka": ("headrace.connectors.kafka.sink", "KafkaSink"),

@@ -15,7 +15,7 @@ _CONNECTORS: dict[str, tuple[str, str]] = {
     "postgres-cdc": ("headrace.connectors.postgres.cdc", "PostgresCdcSource"),
     "kafka": ("headrace.connectors.kafka.source", "KafkaSource"),
     "datagen": ("headrace.connectors.datagen", "DatagenSource"),
-    "files": ("headrace.connectors.files", "FileSource"),
+    "files": ("headrace.connectors.files.source", "FileSource"),
     "nexmark": ("headrace.connectors.nexmark", "NexmarkSource"),
 }
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headrace.dataflow.spark import is_local
 from headrace.errors import OperationalError
 from headrace.plan.catalyst.answers import UNANSWERED
-from headrace.plan.catalyst.running import cancel_jobs
+from headrace.plan.catalyst.running import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.state.proof import answer_proof, check_answers
 from headrace.state.stores import StoreRoot
@@ -78,5 +78,5 @@ def _answers(context: SparkContext, group: str, root: StoreRoot) -> list[tuple[s
         return context.parallelize(range(count), count).map(lambda _: answer_proof(root)).collect()
     finally:
         with suppress(*UNANSWERED):
-            context.setLocalProperty("spark.jobGroup.id", None)
-            context.setLocalProperty("spark.job.description", None)
+            set_property(context, "spark.jobGroup.id", None)
+            set_property(context, "spark.job.description", None)

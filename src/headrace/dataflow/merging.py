@@ -16,6 +16,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from headrace.plan.catalyst.answers import UNANSWERED
+from headrace.plan.catalyst.running import set_property
 from headrace.plan.failures import translate
 from headrace.state.merge import MergePart
 from headrace.state.proof import confirm
@@ -49,8 +50,8 @@ class SparkMerger:
             finally:
                 self._group = None
                 with suppress(*UNANSWERED):
-                    context.setLocalProperty("spark.scheduler.pool", None)
-                    context.setLocalProperty("spark.jobGroup.id", None)
+                    set_property(context, "spark.scheduler.pool", None)
+                    set_property(context, "spark.jobGroup.id", None)
             if store_root(parts[0].root).proof:
                 confirm(parts[0].root, [ref for ref in made if ref is not None])
             return made

@@ -36,6 +36,7 @@ from headrace.errors import JobFailed, NotVectorized
 from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.physical import Physical, Rows
+from headrace.plan.catalyst.running import set_property
 from headrace.plan.failures import translate
 from headrace.plan.planner import ViewPlan
 from headrace.state.proof import confirm
@@ -223,7 +224,7 @@ class EpochRunner:
         self._acknowledged.value = []
         self._under_way = params.known_as, job_group
         self._context.setLocalProperty(property_of(self._number), told.encode())
-        self._context.setLocalProperty(secrets_property_of(self._number), told.encode_secrets(self._key))
+        set_property(self._context, secrets_property_of(self._number), told.encode_secrets(self._key))
         return physical, rows
 
     def _leave_to_spark(self, why: str) -> None:
@@ -236,8 +237,8 @@ class EpochRunner:
     def _end(self, params: EpochParams) -> None:
         forget_attempt(params.spool_root, params.attempt)
         with suppress(*UNANSWERED):  # Spark may have ended; that is told by the error of the job
-            self._context.setLocalProperty(property_of(self._number), None)
-            self._context.setLocalProperty(secrets_property_of(self._number), None)
+            set_property(self._context, property_of(self._number), None)
+            set_property(self._context, secrets_property_of(self._number), None)
 
     def cancel(self, attempt: str) -> None:
         """Stop an attempt that runs in another thread, and with it those that run in the same Spark job."""

@@ -156,7 +156,7 @@ def local_session(
                 raise
             # Java does without an archive that does not fit, but not without one that is damaged.
             process.launch(_with_further(conf | _conf(scratch, driver_memory, always), further or {}), log_file)
-        session = SparkSession.builder.config(map=conf).getOrCreate()
+        session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
         _scratch_of.setdefault(session.sparkContext, scratch)
         return session
     except Exception as error:

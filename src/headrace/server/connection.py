@@ -145,6 +145,8 @@ class Connection:
         self._told: Mapping[str, str] | None = None
         """The settings of the session, as it has given them last."""
         self.session: SessionLike | None = None
+        self._number: int | None = None
+        """That of the session, also after it has ended."""
         """The session, once the client is let in."""
         self.closed = False
         """Whether the connection is over: send what is left, then close."""
@@ -433,6 +435,7 @@ class Connection:
             return
         parameters = self._parameters
         self.session = self._make_session(parameters)
+        self._number = self.session.number
         self.session.client = self.wire.address
         self._note("login")
         self.session.find_portal = self._portal_cursor
@@ -450,6 +453,7 @@ class Connection:
         known = self._parameters
         self._gate.note(
             event, user=self.user, client=self.wire.address or None, connection=self._pid,
+            session=self._number,
             database=known.get("database"), application=known.get("application_name"),
             encrypted=None if not self.wire.encrypted else "yes", **said,
         )  # fmt: skip

@@ -51,7 +51,7 @@ def gate_of(
 
     return Gate(
         lambda: _parse(settings().auth_rules), role, requires_tls=first.tls == "required", mock_key=mock_key,
-        guesses=Guesses(most_failures), **({} if audit is None else {"note": audit.note}),
+        guesses=Guesses(most_failures), note=None if audit is None else audit.note,
     )  # fmt: skip
 
 

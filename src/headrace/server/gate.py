@@ -32,6 +32,10 @@ class Wire:
     """The hash of the server's certificate, to which a password's proof is bound; None if that cannot be had."""
 
 
+def _note_nothing(event: str, **said: str | int | None) -> None:
+    """What a gate without an audit log tells."""
+
+
 class Gate:
     """The rules and roles as of now, by which clients are let in."""
 
@@ -43,17 +47,17 @@ class Gate:
         requires_tls: bool = False,
         mock_key: bytes | None = None,
         guesses: Guesses | None = None,
-        note: Callable[..., None] = lambda event, **said: None,
+        note: Callable[..., None] | None = None,
     ) -> None:
         """`role` finds one by its name. `mock_key` makes up salts for who does not exist; by default a new one.
-        Without `guesses` anybody may fail as often as they like. `note` is told
-        who came and went."""
+        Without `guesses` anybody may fail as often as they like. `note` is told who came
+        and went."""
         self.rules = rules
         self.role = role
         self.requires_tls = requires_tls
         self.mock_key = mock_key or secrets.token_bytes(32)
         self.guesses = guesses or Guesses(lambda: 0)
-        self.note = note
+        self.note = note or _note_nothing
 
     def login(self, user: str, database: str, wire: Wire) -> Login:
         """The login of a client. Raises `HeadraceError` (28000) for one that is turned away unheard."""

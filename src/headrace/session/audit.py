@@ -22,7 +22,7 @@ from headrace.connectors.options import is_confidential
 from headrace.errors import HeadraceError, InsufficientPrivilege, InvalidParameter
 from headrace.session.handlers import handler_of
 from headrace.sql import statements as st
-from headrace.sql.secrets import HIDDEN, may_hold_a_secret
+from headrace.sql.secrets import HIDDEN, STRING, may_hold_a_secret
 
 if TYPE_CHECKING:
     from headrace.session.session import Session
@@ -34,16 +34,17 @@ _QUIET_S: Final = 60.0
 """How long nothing more is said of lines that cannot be written."""
 _LONGEST: Final = 16_384
 """Characters of a statement."""
-_STRING: Final = r"(?:[EeBbXx]?'(?:[^']|'')*'|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)"
 _QUOTE: Final = re.compile(r"['$]")
+# What is matched is never given back: time grows with the length of a text, whoever has made it up.
+_WORD: Final = r"(?<![\w.\-])(?![EeBbXxNn]')[A-Za-z_][\w.\-]*+"
 _NAMED: Final = re.compile(
-    rf"""--[^\n]*|/\*.*?\*/|(?P<said>(?P<name>"[^"]+"|[A-Za-z_][\w.\-]*)\s*(?:=|\bTO\b)?\s*)?(?P<value>{_STRING})""",
+    rf"""--[^\n]*+|/\*(?:(?!\*/).)*+|(?P<said>(?P<name>"[^"]*+"|{_WORD})\s*+(?:=|TO\b)?+\s*+)?(?P<value>{STRING})""",
     re.DOTALL | re.IGNORECASE,
-)  # fmt: skip
+)
 """A literal, with the name in front of it whose value it may be; or a comment, in which there is none."""
 _SAYS_SO: Final = re.compile(r"passw|pwd|secret|token|credential|private.?key|access.?key|jaas|signature")
-_IN_URL: Final = re.compile(r"(://[^/@:\s']*:)[^/@\s']*@")
-_IN_TEXT: Final = re.compile(r"""(\b\w*(?:password|passwd|pwd|secret|token)\w*\s*=\s*)[^\s&;,'")]+""", re.IGNORECASE)
+_IN_URL: Final = re.compile(r"(://[^/@:\s']*+:)[^/@\s']*+@")
+_IN_TEXT: Final = re.compile(rf"""(?P<said>(?P<name>{_WORD})\s*+=\s*+)[^\s&;,'")]++""")
 
 
 class AuditLog:
@@ -164,11 +165,16 @@ def _note(session: Session, words: str | None, text: str, sqlstate: str, message
 def masked(text: str) -> str:
     """A statement or a message without what nobody is to read: values of options that are called so, passwords of
     URLs and of connection strings; a very long one is cut."""
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
     if may_hold_a_secret(text) and (quoted := _QUOTE.search(text)):
         text = text[: quoted.start()] + HIDDEN
-    text = _NAMED.sub(lambda m: m["said"] + HIDDEN if m["name"] and _is_secret(m["name"]) else m[0], text)
-    text = _IN_TEXT.sub(r"\1***", _IN_URL.sub(r"\1***@", text))
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    text = _IN_URL.sub(r"\1***@", _NAMED.sub(lambda m: _shown(m, HIDDEN), text))
+    return _IN_TEXT.sub(lambda m: _shown(m, "***"), text)
+
+
+def _shown(match: re.Match[str], hidden: str) -> str:
+    name = match["name"]
+    return match["said"] + hidden if name and _is_secret(name) else match[0]
 
 
 def _is_secret(name: str) -> bool:

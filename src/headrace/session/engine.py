@@ -21,7 +21,7 @@ from headrace.dataflow.spark import cores_of
 from headrace.errors import SparkLost
 from headrace.plan.catalyst.answers import UNANSWERED
 from headrace.plan.catalyst.bridge import PLANNING_CONF
-from headrace.plan.catalyst.running import cancel_jobs
+from headrace.plan.catalyst.running import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
 from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
@@ -199,7 +199,7 @@ class Jobs:
                 self._groups.discard(group)
             with suppress(*UNANSWERED):  # Spark may have ended
                 for key in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
-                    context.setLocalProperty(key, None)
+                    set_property(context, key, None)
 
     def cancel(self) -> None:
         """Stop what runs, and what is about to."""

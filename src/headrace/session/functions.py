@@ -19,7 +19,8 @@ from typing import Any, cast
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import arrow_udf, pandas_udf, udf
+from pyspark.sql.functions import udf
+from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_string
 from pyspark.sql.udtf import UserDefinedTableFunction
 from pyspark.util import PythonEvalType
@@ -215,6 +216,8 @@ def _in_order(function: Any, notes: Mapping[str, Any]) -> Iterable[tuple[str, An
 
 # ---- from Python objects
 
+_pickled: Callable[[Any], bytes] = cloudpickle.dumps
+
 
 def content_of_object(
     name: str, function: Any, returns: Any, arguments: Sequence[str] | None, aggregate: bool, strict: bool
@@ -253,7 +256,7 @@ def content_of_object(
         raise InvalidParameter(f"the aggregate {name} needs the types of its arguments", hint='args=["bigint"]')
     all_named = arguments is not None and names and len(names) == len(arguments)
     return checked(FunctionContent(
-        language="python", source=None, pickle=base64.b64encode(cloudpickle.dumps(function)).decode(),
+        language="python", source=None, pickle=base64.b64encode(_pickled(function)).decode(),
         form=form, names=tuple(names) if names and all_named else None,
         arguments=tuple(_as_type(a).simpleString() for a in arguments) if arguments is not None else None,
         returns=None if form == "table" else result.simpleString(), columns=columns,
@@ -349,6 +352,7 @@ def _spark_function(record: ObjectRecord) -> Any:
 
 
 def _spark_udf(definition: Definition, content: FunctionContent) -> Any:
+    assert content.returns is not None, "functions whose results are tables are made elsewhere"
     result = _parse_datatype_string(content.returns)
     made: Any
     if content.form == "aggregate":

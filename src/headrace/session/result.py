@@ -201,6 +201,8 @@ class SessionLike(Protocol):
     """What a server has under a name that is no cursor's: FETCH and MOVE go for portals, too. None for nothing."""
     client: str
     """The address of the client; the server says it."""
+    number: int
+    """Which session it is since the server began, as events and the audit log call it."""
 
     @property
     def cursors(self) -> Named[Any]:

@@ -16,17 +16,29 @@ from headrace.sql.starts import starts
 
 HIDDEN: Final = "'***'"
 """What stands for the value in all that is kept of a statement."""
-_GAP: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)+"
-_NAMED: Final = re.compile(
-    rf"\b(?:CREATE|ALTER){_GAP}(?:OR{_GAP}REPLACE{_GAP})?(?:SECRET|ROLE|USER)\b", re.IGNORECASE | re.DOTALL
+# What these patterns match is never given back: time grows with the length of a text, whoever has made it up.
+STRING: Final = (
+    r"(?:[Ee]'(?:[^'\\]|\\.|'')*+(?:'|\Z)|[BbXxNn]?'(?:[^']|'')*+(?:'|\Z)"
+    r"|\$(?P<tag>\w*+)\$(?:(?!\$(?P=tag)\$).)*+(?:\$(?P=tag)\$|\Z))"
 )
+"""A pattern of string literals in all their forms; one that nobody has ended goes to the end."""
+_COMMENT: Final = re.compile(rf"--[^\n]*+|/\*(?:(?!\*/).)*+(?:\*/|\Z)|(?P<string>{STRING})", re.DOTALL)
+_GAP: Final = r"(?:\s|\*/)++"
+_NAMED: Final = re.compile(rf"\b(?:CREATE|ALTER){_GAP}(?:OR{_GAP}REPLACE{_GAP})?+(?:SECRET|ROLE|USER)\b", re.IGNORECASE)
 
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def may_hold_a_secret(text: str) -> bool:
     """Whether a script, as typed, may have the value of a secret or a password in it."""
-    return _NAMED.search(text) is not None
+    plain = _COMMENT.sub(_within, text)
+    return _NAMED.search(plain) is not None
+
+
+def _within(found: re.Match[str]) -> str:
+    """A string as it is, a comment as a space; a comment within a comment, whose end is not sought, as what it may
+    stand in front of."""
+    return found["string"] or (" CREATE SECRET " if "/*" in found[0][2:] else " ")
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InvalidParameter
@@ -69,6 +69,7 @@ def open_transport(url: str, options: Mapping[str, str], timeout_ms: int) -> Tra
         return Obstore(_memory(url))
     if scheme == "file":
         return Obstore(store.LocalStore(unquote(urlsplit(url).path), mkdir=True))
+    from_url: Callable[..., Any] = store.from_url  # its types want to know the kind of store
     config: dict[str, Any] = dict(options)
     # The library reads the others of its variables by itself.
     allow_http = config.pop("allow_http", os.environ.get("AWS_ALLOW_HTTP", "")) == "true"
@@ -76,7 +77,7 @@ def open_transport(url: str, options: Mapping[str, str], timeout_ms: int) -> Tra
     def made(timeout: timedelta) -> Any:
         client = {"timeout": timeout, "allow_http": allow_http}
         # Retries are counted, spread and bounded by the I/O pool.
-        return store.from_url(url, config=config, client_options=client, retry_config={"max_retries": 0})
+        return from_url(url, config=config, client_options=client, retry_config={"max_retries": 0})
 
     timeout = timedelta(milliseconds=timeout_ms)
     patient = timeout + timedelta(seconds=LARGEST_REQUEST_BYTES / LEAST_BYTES_PER_S)
@@ -129,7 +130,7 @@ class Obstore:
         import obstore
 
         # Obstore's local store knows "create" too, but no store compares tags on every kind: nothing relies on that.
-        mode = "create" if create else "overwrite"
+        mode: Literal["create", "overwrite"] = "create" if create else "overwrite"
         store = self._for(len(data) if isinstance(data, bytes) else None)
         _request(partial(obstore.put, store, path, data, mode=mode, use_multipart=not create))
 

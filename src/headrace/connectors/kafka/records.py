@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import ReadBatch, RowError
-from headrace.connectors.file_formats import json_rows, object_rows
+from headrace.connectors.files.formats import json_rows, object_rows
 from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
 from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
 from headrace.connectors.kafka.registry import Registry

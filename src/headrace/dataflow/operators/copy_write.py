@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.confidential import hiding
-from headrace.connectors.copy_out import Folder, Written
-from headrace.connectors.file_out import file_writer
+from headrace.connectors.files.folders import Folder, Written
+from headrace.connectors.files.out import file_writer
 from headrace.connectors.leaving import columns_outside, outside
 
 OUTCOME: Final = pa.schema([pa.field("written", pa.string())])

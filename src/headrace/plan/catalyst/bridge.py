@@ -194,7 +194,7 @@ class Bridge(PlanMaker):
             "accumulator": context._javaAccumulator, "pythonExec": context.pythonExec, "pythonVer": context.pythonVer,
             "pythonIncludes": self._jvm.java.util.ArrayList(), "envVars": self._jvm.java.util.HashMap(),
         }  # fmt: skip
-        for include in context._python_includes:
+        for include in context._python_includes or ():
             now["pythonIncludes"].add(include)
         for key, value in context.environment.items():
             now["envVars"].put(key, value)

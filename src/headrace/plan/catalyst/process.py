@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headrace.plan.catalyst.answers import UNANSWERED
+
+_launch_gateway: Callable[[SparkConf, dict[str, Any]], JavaGateway] = launch_gateway
 
 
 def launch(conf: Mapping[str, str], log_file: Path) -> None:
@@ -20,7 +23,7 @@ def launch(conf: Mapping[str, str], log_file: Path) -> None:
     if SparkContext._gateway is None:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
-            gateway = launch_gateway(SparkConf(False).setAll(list(conf.items())), {"stderr": log})
+            gateway = _launch_gateway(SparkConf(False).setAll(list(conf.items())), {"stderr": log})
         SparkContext._ensure_initialized(gateway=gateway)
 
 
@@ -63,7 +66,9 @@ def forget_ended() -> SparkContext | None:
 
 def end(wait_s: float) -> None:
     """Let this process's JVM end, and wait for that."""
-    process = SparkContext._gateway.proc
+    gateway = SparkContext._gateway
+    assert gateway is not None, "there is no JVM that could end"
+    process = gateway.proc
     process.stdin.close()  # upon which the JVM ends
     process.wait(wait_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -20,6 +20,11 @@ def cancel_jobs(context: SparkContext, group: str) -> None:
     """Cancel the jobs of a group, and those that are still to come. Nothing where Spark has ended."""
     with suppress(*UNANSWERED, AttributeError):
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+
+def set_property(context: SparkContext, name: str, value: str | None) -> None:
+    """Set a local property of this thread's jobs; None takes it away, of which PySpark's types know nothing."""
+    context.setLocalProperty(name, cast(str, value))
 
 
 def register_function(session: SparkSession, name: str, function: Any) -> None:

@@ -14,16 +14,17 @@ import pyarrow as pa
 from headrace.catalog.contents import SourceContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_type
-from headrace.connectors import copy_out
 from headrace.connectors.base import Admission, Offsets, Source
 from headrace.connectors.confidential import hiding
-from headrace.connectors.copy_out import Written, folder_at
 from headrace.connectors.declared import Declared
-from headrace.connectors.file_options import SOURCE, delimiter_of
-from headrace.connectors.file_out import check_format
-from headrace.connectors.file_stores import local_path
+from headrace.connectors.files import folders
+from headrace.connectors.files.clients import STORE, scheme_of
+from headrace.connectors.files.folders import Written, folder_at
+from headrace.connectors.files.listing import format_of
+from headrace.connectors.files.options import SOURCE, delimiter_of
+from headrace.connectors.files.out import check_format
+from headrace.connectors.files.stores import local_path
 from headrace.connectors.leaving import columns_outside
-from headrace.connectors.object_store import STORE, scheme_of
 from headrace.connectors.options import check_secrets
 from headrace.connectors.sources import check_secret_options, open_source
 from headrace.coordinator.watermarks import declared
@@ -68,12 +69,12 @@ def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
     _check_names(FROM, [*statement.options, *named])
     options = {"connector": "files", "path": statement.place, **_AS_IN_POSTGRES, **statement.options}
     check_secret_options(options, named)
-    if "format" in statement.options:
-        copy_out.check_of_format(statement.options["format"], statement.options)
     _check_absolute(statement.place, options)
     values = session.database.coordinator.secrets(named)
     read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
     offsets = _everything(session, open_source(options, read, values), statement.place)
+    formats = [format_of(path, statement.options.get("format")) for path in offsets]
+    folders.check_of_format({f for f in formats if f is not None}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
     given = {c.name for c in columns}
     defaults = {
@@ -115,11 +116,11 @@ def copy_to_files(session: Session, statement: st.CopyToFiles) -> Result:
         assert statement.table is not None
         query = query_of(session, statement.table, statement.columns)[0]
     named = secrets.named(session, statement)
-    _check_names(copy_out.OPTIONS, [*statement.options, *named])
+    _check_names(folders.OPTIONS, [*statement.options, *named])
     options = {"connector": "COPY", **statement.options}
-    check_secrets(copy_out.OPTIONS.takes_secret, options, named)
-    values = copy_out.OPTIONS.read(options)
-    copy_out.check_of_format(values["format"], statement.options)
+    check_secrets(folders.OPTIONS.takes_secret, options, named)
+    values = folders.OPTIONS.read(options)
+    folders.check_of_format([values["format"]], statement.options)
     _check_absolute(statement.place, statement.options)
     found = session.database.coordinator.secrets(named)
     return _written(session, statement, query, values, {} if found is None else dict(found()))

@@ -56,6 +56,8 @@ from headrace.sql.statements import TableName
 from headrace.sql.types import pg_type_text
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from headrace.session.session import Session
 from headrace.session.execution.existing import taken
 from headrace.session.execution.owning import owned
@@ -334,7 +336,7 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
 
 
 def create_planned(
-    session: Session, name: TableName, query: object, content: PlannedContent, definition: str,
+    session: Session, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
     options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
@@ -433,11 +435,9 @@ def create_schema(session: Session, statement: st.CreateSchema) -> Result:
 
 def _in_zone(content: Content, zone: Zone) -> Content:
     """The content with the zone in which its query or its defaults are meant for ever; UTC is not written down."""
-    if zone.is_plain:
+    if zone.is_plain or (isinstance(content, TableContent) and not content.defaults):
         return content
-    if isinstance(content, (MaterializedViewContent, SinkContent)):
-        return replace(content, time_zone=zone.name)
-    if isinstance(content, TableContent) and content.defaults:
+    if isinstance(content, (MaterializedViewContent, SinkContent, TableContent)):
         return replace(content, time_zone=zone.name)
     return content
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ class KernelPlans:
         if known is not None and known[0] == table.columns:
             return known[1]
         ddl = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
-        frame = bridge.relation(StructType.fromDDL(ddl))
+        frame = bridge.relation(cast(StructType, StructType.fromDDL(ddl)))
         frame.createOrReplaceTempView(leaf_name(table.id).strip("`"))
         leaf = bridge.analyzed(frame).leaf_id
         self._leaves[table.id] = (table.columns, leaf)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from pyspark import cloudpickle
 
 from headrace.errors import HeadraceError, InvalidParameter, StatementError
 from headrace.session.pipelines.definitions import Pipeline
+
+_pickle_by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
 
 
 def load_pipeline(path: Path) -> Pipeline:
@@ -24,7 +28,7 @@ def load_pipeline(path: Path) -> Pipeline:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
-    cloudpickle.register_pickle_by_value(module)  # Spark's workers have no such module
+    _pickle_by_value(module)  # Spark's workers have no such module
     try:
         spec.loader.exec_module(module)
     except HeadraceError:

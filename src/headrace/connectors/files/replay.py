@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import RowError
-from headrace.connectors.file_formats import Piece, TextOptions, read_piece
-from headrace.connectors.file_listing import FileState
+from headrace.connectors.files.formats import Piece, TextOptions, read_piece
+from headrace.connectors.files.listing import FileState
 from headrace.connectors.pacing import EventSchedule, RateSchedule, Schedule
 from headrace.connectors.policy import Parsed
 

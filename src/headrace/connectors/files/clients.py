@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, cast
 
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.file_stores import Seen
+from headrace.connectors.files.stores import Seen
 from headrace.errors import InvalidParameter, OperationalError, SourceError
 
 SCHEMES: Final = ("s3", "gs", "az")

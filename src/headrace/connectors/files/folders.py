@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.file_out import COMPRESSIONS, FORMATS
-from headrace.connectors.file_stores import local_path
-from headrace.connectors.object_store import STORE, URL, Bucket, scheme_of
+from headrace.connectors.files.clients import STORE, URL, Bucket, scheme_of
+from headrace.connectors.files.out import COMPRESSIONS, FORMATS
+from headrace.connectors.files.stores import local_path
 from headrace.errors import DiskFull, DuplicateObject, HeadraceError, InvalidParameter, SinkError
 from headrace.state.objects import is_full, sync_directory
 
@@ -39,16 +39,11 @@ _OF_FORMAT: Final = {
 }  # fmt: skip
 
 
-_FORMATS: Final = frozenset(("csv", "json", "parquet", "avro"))
-
-
-def check_of_format(format: str, options: Iterable[str]) -> None:
-    """Raise `InvalidParameter` for an option that files of this format do not have."""
-    if format not in _FORMATS:
-        return  # whoever reads or writes it says which there are
+def check_of_format(formats: Collection[str], options: Iterable[str]) -> None:
+    """Raise `InvalidParameter` for an option that no file of these formats has."""
     for name in options:
-        if _OF_FORMAT.get(name, format) != format:
-            raise InvalidParameter(f"option {name} is for {_OF_FORMAT[name]}, not for {format}")
+        if name in _OF_FORMAT and _OF_FORMAT[name] not in formats:
+            raise InvalidParameter(f"option {name} is for {_OF_FORMAT[name]}, not for {' and '.join(sorted(formats))}")
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Final
 
 from headrace.common.columns import Column
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.file_formats import TextOptions
-from headrace.connectors.file_listing import FORMATS
-from headrace.connectors.file_replay import Pace
-from headrace.connectors.file_stores import LOCAL, FileStore
-from headrace.connectors.object_files import LISTS_EVERY, opened
-from headrace.connectors.object_store import STORE
+from headrace.connectors.files.clients import STORE
+from headrace.connectors.files.formats import TextOptions
+from headrace.connectors.files.listing import FORMATS
+from headrace.connectors.files.objects import LISTS_EVERY, opened
+from headrace.connectors.files.replay import Pace
+from headrace.connectors.files.stores import LOCAL, FileStore
 from headrace.connectors.options import OptionReader
 from headrace.errors import InvalidParameter, NotSupported
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Final, cast
 
-from headrace.connectors.file_stores import Seen, hidden, in_order
-from headrace.connectors.object_store import STORE, URL, Gone, Place, scheme_of, seen_of, told
+from headrace.connectors.files.clients import STORE, URL, Gone, Place, scheme_of, seen_of, told
+from headrace.connectors.files.stores import Seen, hidden, in_order
 from headrace.errors import InvalidParameter, SourceError
 
 MOST_OBJECTS: Final = 1_000_000

@@ -1,4 +1,4 @@
-"""Where a source's files are: a file system, or stores of objects (`object_files`), behind one interface.
+"""Where a source's files are: a file system, or stores of objects (`objects.py`), behind one interface.
 
 Only regular files are files: pipes, devices and links that lead nowhere (or round in a circle) are left alone in
 directories and globs, and refused where `path` names one. None of them is ever opened, for that may wait for ever.

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.connectors.file_listing import FileState, is_compressed
-from headrace.connectors.file_stores import Seen
+from headrace.connectors.files.listing import FileState, is_compressed
+from headrace.connectors.files.stores import Seen
 from headrace.errors import SourceError
 
 CHUNK_BYTES = 4 << 20

@@ -21,8 +21,8 @@ import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors.base import RowError
-from headrace.connectors.file_lines import BOM, Ends, open_text, record_chunks, records_before
-from headrace.connectors.file_listing import FileState, is_compressed
+from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
+from headrace.connectors.files.listing import FileState, is_compressed
 from headrace.connectors.policy import Parsed, sample
 from headrace.connectors.values import cast_array, objects_to_array, strings_to_array
 from headrace.errors import SourceError

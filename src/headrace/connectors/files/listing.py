@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from headrace.connectors.base import Offsets
-from headrace.connectors.file_stores import LOCAL, FileStore, Seen
+from headrace.connectors.files.stores import LOCAL, FileStore, Seen
 from headrace.errors import SourceError
 
 FORMATS = ("csv", "json", "parquet")

@@ -1,4 +1,4 @@
-"""The `files` connector: CSV, JSON lines and Parquet files of a file system or of object stores (see `file_options`).
+"""The `files` connector: CSV, JSON lines and Parquet files of a file system or of object stores (see `options.py`).
 
 Text files and JSON lines may be compressed (`.gz`, `.zst`). Positions are kept in the offsets per file, see
 `FileState`; those of a replay under `@replay`.
@@ -14,7 +14,6 @@ from typing import Self
 import pyarrow as pa
 
 from headrace.common.columns import Column
-from headrace.connectors import file_infer
 from headrace.connectors.base import (
     Admission,
     Binding,
@@ -25,9 +24,10 @@ from headrace.connectors.base import (
     common_options,
     kept_columns,
 )
-from headrace.connectors.file_formats import Piece, opened_parquet, read_piece
-from headrace.connectors.file_lines import advance, align
-from headrace.connectors.file_listing import (
+from headrace.connectors.files import infer
+from headrace.connectors.files.formats import Piece, opened_parquet, read_piece
+from headrace.connectors.files.lines import advance, align
+from headrace.connectors.files.listing import (
     FileState,
     file_states,
     format_of,
@@ -35,8 +35,8 @@ from headrace.connectors.file_listing import (
     list_files,
     merge_listing,
 )
-from headrace.connectors.file_options import SOURCE, location, replay_options
-from headrace.connectors.file_replay import Replay, load_replay
+from headrace.connectors.files.options import SOURCE, location, replay_options
+from headrace.connectors.files.replay import Replay, load_replay
 from headrace.connectors.options import OptionReader
 from headrace.connectors.pacing import admit
 from headrace.connectors.policy import Parsed, apply_policy
@@ -69,7 +69,7 @@ class FileSource(Source):
     def infer_columns(cls, options: Mapping[str, str]) -> list[Column]:
         """The columns of the first file."""
         found = location(options)
-        return file_infer.infer_file_columns(found.store, found.paths, found.format, found.text)
+        return infer.infer_file_columns(found.store, found.paths, found.format, found.text)
 
     def start_offsets(self) -> Offsets:
         """No file yet."""

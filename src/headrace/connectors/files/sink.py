@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from headrace.common.columns import Column
 from headrace.connectors.declared import Declared, Option
-from headrace.connectors.file_options import spelled
-from headrace.connectors.file_out import COMPRESSIONS, FORMATS, check_format, file_writer
+from headrace.connectors.files.options import spelled
+from headrace.connectors.files.out import COMPRESSIONS, FORMATS, check_format, file_writer
 from headrace.connectors.sinks import SINK_OPTIONS, WEIGHT_COLUMN, Sink, SinkPosition
 from headrace.errors import DiskFull, InvalidParameter, NotSupported, SinkError
 from headrace.state.objects import is_full, sync_directory
