@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -35,24 +36,36 @@ class _Row:
     weight: SparkColumn
 
     def value(self) -> SparkColumn:
-        return self.bridge.column(self.argument)
+        return self._value
 
     def count(self) -> SparkColumn:
-        return F.when(self.value().isNotNull(), self.weight).otherwise(_bigint(0))
+        return F.when(self._value.isNotNull(), self.weight).otherwise(self._zero)
 
     def product(self) -> SparkColumn:
-        return F.coalesce(self.value().cast("bigint") * self.weight, _bigint(0))
+        return F.coalesce(self._value.cast("bigint") * self.weight, self._zero)
 
     def low(self) -> SparkColumn:
-        return F.coalesce(_limbs(self._whole(), self.weight)[0], _bigint(0))
+        return F.coalesce(self._product[0], self._zero)
 
     def high(self) -> SparkColumn:
-        return F.coalesce(_limbs(self._whole(), self.weight)[1], _bigint(0))
+        return F.coalesce(self._product[1], self._zero)
 
-    def _whole(self) -> SparkColumn:
-        """The value without its decimal point."""
+    # Each is made once, however many columns have it in them: all of it is asked of Java.
+
+    @cached_property
+    def _value(self) -> SparkColumn:
+        return self.bridge.column(self.argument)
+
+    @cached_property
+    def _zero(self) -> SparkColumn:
+        return _bigint(0)
+
+    @cached_property
+    def _product(self) -> tuple[SparkColumn, SparkColumn]:
+        """The value without its decimal point times the weight."""
         b = self.bridge
-        return b.column(b.unscaled(self.argument)) if pa.types.is_decimal(self.kind) else self.value()
+        whole = b.column(b.unscaled(self.argument)) if pa.types.is_decimal(self.kind) else self._value
+        return _limbs(whole, self.weight)
 
 
 _SENDERS: Mapping[Sent, Callable[[_Row], SparkColumn]] = {
