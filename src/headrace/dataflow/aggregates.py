@@ -14,7 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, stage_output, struct
+from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
+from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
@@ -38,7 +40,8 @@ def aggregate(plan: Builder, op: Aggregate) -> StagePlan:
     schema = struct([(f"o{i}", t) for i, t in enumerate(types)], weight=True)
     groups = op.state()["groups"]
     stage = AggregateStage(op.id, groups, _sums(plan, op), arrow(schema), distincts, changed=op.by_value)
-    return StagePlan(frame, stage, stage_output(op), schema, before)
+    sums = [a for s in op.accumulators for a in (s.result, s.count) if a is not None]
+    return StagePlan(frame, stage, [*op.group_attrs, *sums], schema, before)
 
 
 def grouped(plan: Builder, op: Aggregate) -> Flow:
@@ -47,6 +50,11 @@ def grouped(plan: Builder, op: Aggregate) -> Flow:
     results = [plan.fresh(e, flow) for e in op.results]
     found = {a.id: r.attribute for a, r in zip(op.output, results)}
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
+
+
+def chained(chains: Chains, op: Aggregate) -> Chain | None:
+    """The stage that keeps the sums, and what the query computes of them if kernels do."""
+    return chains.projected(op.id, op.results, chains.alone(op))
 
 
 def _computed(op: Aggregate) -> list[Expr]:
@@ -255,3 +263,6 @@ def _preaggregated(
     out = frame.groupBy(*keys).agg(*combined)
     single = op.is_global and not op.by_value
     return out.coalesce(1) if single or plan.parallelism == 1 else out
+
+
+LOWERINGS = (Lowering(Aggregate, stage=aggregate, chain=chained, flow=grouped),)

@@ -18,7 +18,7 @@ from headrace.plan.catalyst.kinds import AggregateCall
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.guards import apart, has_guard
 from headrace.plan.python import check_aggregates
-from headrace.plan.recompute import recompute
+from headrace.plan.recompute import Regrouped, recompute
 from headrace.plan.tree import Accumulation, Aggregate, Attr, DistinctValues, Operator
 from headrace.plan.types import arrow_of
 
@@ -71,7 +71,7 @@ def _recomputed(d: Derivation, node: nodes.Aggregate, groups: Sequence[Expr], gi
     results = [named(revealed(d.bridge, e)) for e in given]
     node = d.bridge.aggregate(groups, results, node.child)
     needed = d.references([*groups, *results])
-    return recompute(d, node, "Aggregate", groups, needed, d.attrs([e.attribute for e in results]))
+    return recompute(Regrouped, d, node, groups, needed, d.attrs([e.attribute for e in results]))
 
 
 def _group_attrs(d: Derivation, groups: Sequence[Expr]) -> list[Attr]:
