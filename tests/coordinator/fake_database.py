@@ -193,7 +193,7 @@ class Database:
         return self.runners[-1]
 
     def runner_of(self, view: int) -> FakeRunner:
-        found: FakeRunner = self.core.jobs[view].runner
+        found: FakeRunner = self.core.graph.jobs[view].runner
         return found
 
     @property
@@ -265,7 +265,7 @@ class Database:
     def hold(self, *views: int) -> None:
         """Let the next epoch of each view begin and then wait; what there was to do before is done."""
         self.c.flush(WAIT_S)
-        self.until(lambda: not any(self.core.jobs[v].busy for v in views))
+        self.until(lambda: not any(self.core.graph.jobs[v].activity.epochs for v in views))
         for view in views:
             self.runner_of(view).gate.clear()
             self.runner_of(view).entered.clear()
@@ -279,8 +279,8 @@ class Database:
 
     def check_edges(self) -> None:
         for job in self.c.jobs():
-            for upstream in self.core.jobs[job.id].upstreams:
-                assert self.core.frontier(upstream) >= job.committed_epoch
+            for upstream in self.core.graph.jobs[job.id].upstreams:
+                assert self.core.graph.frontier(upstream) >= job.committed_epoch
 
 
 def rows(*values: int) -> pa.RecordBatch:

@@ -74,15 +74,17 @@ class Logs(Groups):
         super().__init__(folder, **{**given, **settings})
 
     def refs(self, relation: int) -> list[RunRef]:
-        return [r.ref for r in self.catalog.state.runs_of(self.core.relations[relation].state_table)]
+        return [r.ref for r in self.catalog.state.runs_of(self.core.graph.relations[relation].state_table)]
 
     def durable_safe(self, relation: int) -> int:
-        return self.catalog.state.state_tables[self.core.relations[relation].state_table].safe_epoch
+        return self.catalog.state.state_tables[self.core.graph.relations[relation].state_table].safe_epoch
 
     def log(self, relation: int, after: int, up_to: int) -> Counter[int]:
         """The changes of a relation, summed."""
         found: Counter[int] = Counter()
-        arrangement = Arrangement(self.core.relations[relation].schema, tuple(self.refs(relation)), self.core.root)
+        arrangement = Arrangement(
+            self.core.graph.relations[relation].schema, tuple(self.refs(relation)), self.core.root
+        )
         for batch in arrangement.log(after, up_to):
             for n, weight in zip(batch.column("n").to_pylist(), np.asarray(batch.column("__w")).tolist()):
                 found[n] += weight
@@ -107,14 +109,14 @@ class InFlight(Database):
         self.t = self.table()
         self.insert(self.t, 0)
         self.v = self.view("v", self.t)
-        self.job = self.core.jobs[self.v]
+        self.job = self.core.graph.jobs[self.v]
         self.run = self.runner_of(self.v)
         self.c.flush(WAIT_S)
         self.before = self.job.committed
         arm("commit.acked", "hang", nth=1)
         self.first = self.insert(self.t, 1)
         self.until(lambda: faults.passages("commit.acked") == 1)
-        assert self.job.busy == len(self.calls) == 1
+        assert self.job.activity.epochs == len(self.calls) == 1
 
     @property
     def calls(self) -> list[Any]:
@@ -127,6 +129,6 @@ class InFlight(Database):
 
     def log(self) -> list[tuple[int, int]]:
         """(Epoch, rows) of the runs of the view that are committed after the first one."""
-        table = self.core.relations[self.v].state_table
+        table = self.core.graph.relations[self.v].state_table
         runs = [r.ref for r in self.catalog.state.runs_of(table) if isinstance(r, RunRecord)]
         return sorted((r.epoch_lo, r.rows) for r in runs if r.epoch_lo > self.before)

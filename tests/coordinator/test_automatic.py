@@ -19,8 +19,10 @@ from headrace.coordinator.automatic import (
     unused,
     wanted,
 )
-from headrace.coordinator.graph import JobState
+from headrace.coordinator.job import JobState
 from headrace.coordinator.machine import pacing
+from headrace.coordinator.membership import Membership
+from headrace.coordinator.standing import Standing
 from headrace.plan.tree import Sharable
 
 P_BY_K, P_BY_A_B = Sharable(1, ("k",)), Sharable(1, ("a", "b"))
@@ -90,7 +92,7 @@ def test_an_index_made_by_hand_is_no_automatic_one() -> None:
 
 
 def test_it_does_not_set_the_pace_of_its_group() -> None:
-    jobs = [JobState(i, f"v{i}", (), {}, "g", "created", automatic=i < 3) for i in range(1, 5)]
+    jobs = [JobState(i, f"v{i}", (), {}, Standing("created"), Membership("g"), automatic=i < 3) for i in range(1, 5)]
     assert [j.id for j in pacing(jobs)] == [3, 4]
     assert [j.id for j in pacing(jobs[:2])] == [1, 2]
 

@@ -76,7 +76,7 @@ def test_a_watermark_that_rises_alone_is_a_step_without_input(db: Closing) -> No
     calls, above = db.runner_of(v).calls, db.runner_of(w).calls
     assert {p.closed_us for p in calls} == {None} and db.watermark(v) is None
     before = len(calls), len(above)
-    db.core.relations[s].newest_us = 30
+    db.core.graph.relations[s].newest_us = 30
     epoch = db.c.flush(WAIT_S)
     assert (len(calls), len(above)) == (before[0] + 1, before[1] + 1), "the view above has something to close, too"
     remap = db.catalog.state.newest_remap(s)
@@ -86,10 +86,10 @@ def test_a_watermark_that_rises_alone_is_a_step_without_input(db: Closing) -> No
         assert not any(source.tasks for source in call.sources.values())
     assert db.watermark(v) == db.watermark(w) == 30
     for newest_us in (30, 20, None):
-        db.core.relations[s].newest_us = newest_us
+        db.core.graph.relations[s].newest_us = newest_us
         db.c.flush(WAIT_S)
     assert len(calls) == before[0] + 1, "it never goes back, and where it stands there is nothing to do"
-    db.core.relations[s].newest_us = 31
+    db.core.graph.relations[s].newest_us = 31
     db.c.flush(WAIT_S)
     assert (calls[-1].closed_us, calls[-1].state["0/state"].watermark) == (31, 30)
 
@@ -125,7 +125,7 @@ def test_an_epoch_that_runs_ahead_reads_its_state_by_the_watermark_of_its_start(
     """CK-7: what the uncommitted epoch before has put out is below it, and does not come out again."""
     db = ClosingInFlight(tmp_path)
     db.insert(db.t, 2)
-    db.until(lambda: len(db.calls) == 2 and db.job.busy == 2 and db.job.attempt is None)
+    db.until(lambda: len(db.calls) == 2 and db.job.activity.epochs == 2 and db.job.activity.attempt is None)
     first, then = db.calls
     assert (first.state["0/state"].watermark, first.closed_us) == (0, 1)
     assert db.watermark(db.v) == 0, "the first one is not committed"

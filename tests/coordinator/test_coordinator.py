@@ -77,7 +77,7 @@ def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> N
     db.insert(other, 7)
     good = db.view("good", other)
     runs = {r.ref.table_id: r.ref for r in db.catalog.state.runs.values()}
-    ref = runs[db.core.relations[t].state_table]
+    ref = runs[db.core.graph.relations[t].state_table]
     path = Path(db.core.root) / ref.path
     data = bytearray(path.read_bytes())
     path.unlink()
@@ -87,7 +87,7 @@ def test_damage_stops_only_what_needs_the_object(db: Database, damage: str) -> N
     elif damage == "cut":
         path.write_bytes(data[:-9])
     elif damage == "swap":
-        path.write_bytes((Path(db.core.root) / runs[db.core.relations[other].state_table].path).read_bytes())
+        path.write_bytes((Path(db.core.root) / runs[db.core.graph.relations[other].state_table].path).read_bytes())
     OPEN_RUNS.clear()
     for read in (lambda: db.read(t), lambda: db.delete(t, 1)):
         with pytest.raises(CorruptObject, match=ref.path):
@@ -150,7 +150,7 @@ def test_a_failing_group_retries_with_back_off(tmp_path: Path) -> None:
             assert len(runner.calls) == calls + failures - 2
             clock.advance_ms(4000)
             db.core.notify()
-            db.until(lambda f=failures: db.core.jobs[bad].failures == f)
+            db.until(lambda f=failures: db.core.graph.jobs[bad].failures == f)
         status = db.status(bad)
         assert status.error is not None and status.error.sqlstate == "22012" and status.error_since_ms > 0
         assert db.events("job_failed") and len(db.events("job_failed")) == 1
@@ -246,7 +246,7 @@ def test_pins_and_lagging_readers_hold_the_safe_epoch(tmp_path: Path) -> None:
         for i in range(2, 12):
             db.insert(t, i)
         assert db.c.compact() >= 1
-        table = db.core.relations[t]
+        table = db.core.graph.relations[t]
         assert table.safe <= min(snapshot.epoch, db.status(v).committed_epoch)
         assert db.values(snapshot.tables[t]) == [1] == db.read(t, at=snapshot.epoch)[0]
         snapshot.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from world import World
+from world import World, stand, stand_at
 
 from headrace.coordinator.commit import GroupEpoch, ahead_of, dues_after, lookup_refs, next_work, note_step, open_epoch
+from headrace.coordinator.job import PlanFacts
 from headrace.coordinator.life import NO_TROUBLE, Trouble
 from headrace.coordinator.machine import caught_up, may_join, next_epoch
+from headrace.coordinator.membership import Move
 from headrace.coordinator.steps import END_OF_KEYS, LOWEST_KEY
 
 
@@ -30,7 +32,7 @@ def test_who_depends_on_whom(world: World) -> None:
     a = view(world, "x", 1)
     b = view(world, "y", a)
     c = view(world, "x", 1)
-    world.jobs[c].joined = True
+    world.jobs[c].move(Move.ADMITTED)
     d = view(world, None, c)
     assert world.above([b]) == [1, a] and world.jobs_below([a]) == {a, b}
     assert [j.id for j in world.lane("x")] == [a, c] and world.external(world.lane("x")) == [1]
@@ -53,7 +55,7 @@ def test_whoever_is_being_created_in_a_group_keeps_its_inputs_out(world: World) 
     a = view(world, None, 1)
     b = view(world, "g", a)
     assert world.filling(a, "g") is world.jobs[b] and world.filling(a, "h") is None and world.filling(1, "g") is None
-    world.jobs[b].exact = ((65536, 65536),)
+    stand(world.jobs[b], exact=((65536, 65536),))
     assert world.filling(a, "g") is None
 
 
@@ -62,12 +64,13 @@ def test_what_is_left_out_after_a_restart(world: World) -> None:
     a, b, c = view(world, "g", 1), view(world, "g", 1), view(world, "g", 1)
     below = view(world, "g", a)
     for i in (a, b, c, below):
-        world.alter(i, joined=True)
-    world.jobs[a].status = "quarantined"
+        if not world.jobs[i].joined:
+            world.jobs[i].move(Move.ADMITTED)
+    stand(world.jobs[a], status="quarantined")
     assert {j.id for j in world.settle("g")} == {a, below}
     assert [j.id for j in world.lane("g")] == [b, c]
     for i in (b, c):
-        world.jobs[i].status = "quarantined"
+        stand(world.jobs[i], status="quarantined")
     world.settle("g")
     assert [j.id for j in world.lane("g")] == []
 
@@ -77,7 +80,7 @@ def test_joining(world: World) -> None:
     a, b = view(world, "g", 1), view(world, "g", 1)
     for i, committed in ((a, 9 << 16), (b, 5 << 16)):
         job = world.jobs[i]
-        job.committed, job.exact = committed, ((committed, committed),)
+        stand_at(job, committed)
     world.newest = 9 << 16
     job = world.jobs[b]
     assert caught_up(world, job, 5 << 16, 4)
@@ -86,7 +89,7 @@ def test_joining(world: World) -> None:
     assert not may_join(world, job, 4), "not a group that fails"
     world.jobs[a].trouble = NO_TROUBLE
     assert not next_epoch(world, world.lane("g"), 10).run
-    job.joined = job.joining = True
+    job.move(Move.ADMITTED)
     found = next_epoch(world, world.lane("g"), 10)
     assert found.run and found.target == 9 << 16
 
@@ -96,7 +99,8 @@ def test_what_is_looked_up_changes_nothing_and_is_kept_for_the_next_epoch(world:
     other = world.create("table")
     made = view(world, None, 1, other)
     job = world.jobs[made]
-    job.lookups, job.committed, job.exact = frozenset((other,)), 1 << 16, ((1 << 16, 1 << 16),)
+    job.lookups = frozenset((other,))
+    stand_at(job, 1 << 16)
     world.newest = 1 << 16
     epoch = world.begin()
     world.write(other, Counter((1, 2)), epoch)
@@ -122,7 +126,7 @@ def test_a_shared_side_is_not_read_at_first_and_then_known_as_far_as_it_is_taken
     """The content is looked up; of a change each step knows what those before it have taken."""
     other = world.create("table")
     job = world.jobs[view(world, None, 1, other)]
-    job.changes_only = frozenset((other,))
+    job.facts = PlanFacts(changes_only=frozenset((other,)))
     for table, row in ((1, 1), (other, 2)):
         epoch = world.begin()
         world.write(table, Counter((row,)), epoch)
@@ -131,7 +135,7 @@ def test_a_shared_side_is_not_read_at_first_and_then_known_as_far_as_it_is_taken
     work = next_work(world, world.state, first, first.parts[0], [], 10)
     assert work is not None and set(work.inputs) == {1} and work.step.last and not work.taken
     assert lookup_refs(world, world.state, first, first.parts[0], other)
-    job.committed, job.exact = epoch, ((epoch, epoch),)
+    stand_at(job, epoch)
     epoch = world.begin()
     world.write(other, Counter(range(3, 9)), epoch)
     world.under_way.clear()
@@ -149,7 +153,9 @@ def test_a_view_of_the_time_has_work_when_something_is_due(world: World) -> None
     """Until then it is exact without running; from then on it is not, and its next epoch has a step without input."""
     made = view(world, None, 1)
     job = world.jobs[made]
-    job.temporal, job.committed, job.exact, job.due = True, 1 << 16, ((1 << 16, 1 << 16),), 5 << 16
+    job.facts = PlanFacts(temporal=True)
+    stand_at(job, 1 << 16)
+    stand(job, due=5 << 16)
     world.newest = 4 << 16
     assert not next_epoch(world, [job], 10).run and world.exact(made) == [(1 << 16, 4 << 16)]
     world.newest = 7 << 16
@@ -162,7 +168,7 @@ def test_a_view_of_the_time_has_work_when_something_is_due(world: World) -> None
     assert work is not None and not work.inputs and work.step.last
     note_step(part, work, [], None)
     assert part.due == 0 and part.finished
-    job.due = 9 << 16
+    stand(job, due=9 << 16)
     again = open_epoch([job], found.target).parts[0]
     again.begun = True  # A step before a restart has harvested; none has told when more is due.
     assert next_work(world, world.state, epoch, again, [], 10) is not None

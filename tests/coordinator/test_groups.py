@@ -79,7 +79,7 @@ def test_nobody_sees_an_uncommitted_row_of_a_group(db: Groups) -> None:
     db.until_held(b)
     assert any(ref.epoch_hi == runner.calls[-1].to_epoch for ref in runner.calls[-1].tables[a].refs)
     assert db.read(a) == db.read(outside) == db.read(b) == [[]], "the group has not committed"
-    stored = db.catalog.state.runs_of(db.core.jobs[a].tables["view/rows"])
+    stored = db.catalog.state.runs_of(db.core.graph.jobs[a].tables["view/rows"])
     assert not any(r.ref.epoch_hi >= runner.calls[-1].to_epoch for r in stored)
     runner.gate.set()
     db.c.flush(WAIT_S)
@@ -131,14 +131,14 @@ def test_a_job_moves_between_groups_while_it_runs(db: Groups) -> None:
     try:
         for group in ("y", "x", "own", "y", "z"):
             db.c.alter_job(moving, options={"checkpoint_group": group})
-            db.until(lambda: db.core.jobs[moving].joined and not db.core.jobs[moving].joining)
+            db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].membership.joining)
             assert db.status(moving).group == (f"job-{moving}" if group == "own" else group)
     finally:
         stop.set()
         writer.join()
     db.c.alter_job(moving, options={"checkpoint_group": "y"})
     db.insert(u, 0)
-    db.until(lambda: db.core.jobs[moving].joined and not db.core.jobs[moving].joining)
+    db.until(lambda: db.core.graph.jobs[moving].joined and not db.core.graph.jobs[moving].membership.joining)
     db.insert(u, 1)
     db.c.flush(WAIT_S)
     assert db.committed(b) == db.committed(moving)
@@ -225,7 +225,7 @@ def test_a_cadence_of_a_group(tmp_path: Path) -> None:
         db.c.alter_job(a, options={"checkpoint_interval_ms": "60000"})
         db.c.alter_job(b, options={"checkpoint_interval_ms": "90000"})
         db.insert(t, 1)
-        db.until(lambda: db.core.job_frontier(db.core.jobs[b]) >= db.c.current_epoch())
+        db.until(lambda: db.core.graph.job_frontier(db.core.graph.jobs[b]) >= db.c.current_epoch())
         before = db.status(a).epochs
         for i in range(2, 6):
             db.insert(t, i)
@@ -257,7 +257,7 @@ def test_an_idle_input_is_carried_along(db: Groups) -> None:
     db.c.flush(WAIT_S)
     assert db.read(v, w) == [[7, 8], [0, 1, 2, 7, 8]]
     assert db.read(v, w, at=at) == [[7], [0, 1, 2, 7]]
-    assert len(db.core.jobs[v].exact) <= 3, "ranges that follow each other are one"
+    assert len(db.core.graph.jobs[v].exact) <= 3, "ranges that follow each other are one"
 
 
 @pytest.mark.parametrize("point", ["commit.acked", "commit.before", "commit.after", "catalog.commit.before",
@@ -318,7 +318,9 @@ def test_a_group_resumes_after_a_restart(tmp_path: Path) -> None:
         db.close()
     db = Groups(tmp_path)
     db.c.flush(WAIT_S)
-    db.until(lambda: all(db.core.jobs[v].joined and not db.core.jobs[v].joining for v in (a, b, c)))
+    db.until(
+        lambda: all(db.core.graph.jobs[v].joined and not db.core.graph.jobs[v].membership.joining for v in (a, b, c))
+    )
     db.insert(t, 4)
     db.c.flush(WAIT_S)
     assert db.read(a, b, c) == [[1, 2, 3, 4]] * 3 and len(set(db.committed(a, b, c))) == 1
@@ -369,7 +371,7 @@ def test_runs_of_another_attempt_are_refused(db: Groups, monkeypatch: pytest.Mon
     monkeypatch.setattr(FakeRunner, "run", mixed)
     db.c.configure(db.settings.model_copy(update={"group_retry_initial_ms": 1}))
     db.insert(t, 1)
-    db.until(lambda: db.core.jobs[v].trouble.failed_total == 3 and db.core.jobs[v].error is None)
+    db.until(lambda: db.core.graph.jobs[v].trouble.failed_total == 3 and db.core.graph.jobs[v].error is None)
     assert db.read(v) == [[1]]
     assert "which is not of its epoch" in db.events("job_failed")[0]
 
@@ -385,7 +387,7 @@ def test_storage_that_fails_for_a_while(tmp_path: Path) -> None:
         db.c.flush(WAIT_S)
         arm("commit.before", "fail")
         db.insert(t, 2)
-        db.until(lambda: min(db.core.jobs[v].failures for v in (a, b)) >= 3)
+        db.until(lambda: min(db.core.graph.jobs[v].failures for v in (a, b)) >= 3)
         with pytest.raises(JobFailed):
             db.c.flush(WAIT_S)
         assert db.read(a, b) == [[1], [1]]
@@ -409,7 +411,7 @@ def test_an_attempt_that_does_not_end_is_cancelled(tmp_path: Path) -> None:
         db.until_held(v)
         clock.advance_ms(61_000)
         db.core.notify()
-        db.until(lambda: bool(runner.cancelled) and db.core.jobs[v].failures > 0)
+        db.until(lambda: bool(runner.cancelled) and db.core.graph.jobs[v].failures > 0)
         runner.error = None
         db.c.flush(WAIT_S)
         assert db.read(v) == [[1]]
@@ -460,7 +462,7 @@ def test_all_inputs_have_ended(tmp_path: Path) -> None:
     last = db.committed(v, w)
     for _ in range(3):
         epoch = db.c.tick()
-        db.until(lambda epoch=epoch: all(db.core.job_frontier(db.core.jobs[i]) >= epoch for i in (v, w)))
+        db.until(lambda epoch=epoch: all(db.core.graph.job_frontier(db.core.graph.jobs[i]) >= epoch for i in (v, w)))
     db.c.flush(WAIT_S)
     assert [len(r.calls) for r in runners] == ran, "the sources have ended: there is nothing to run for"
     before = db.read(v, w)
@@ -470,7 +472,7 @@ def test_all_inputs_have_ended(tmp_path: Path) -> None:
     try:
         assert db.read(v, w) == before and all(now >= then for now, then in zip(db.committed(v, w), last))
         epoch = db.c.tick()
-        db.until(lambda: all(db.core.job_frontier(db.core.jobs[i]) >= epoch for i in (v, w)))
+        db.until(lambda: all(db.core.graph.job_frontier(db.core.graph.jobs[i]) >= epoch for i in (v, w)))
         assert not any(db.runner_of(i).calls for i in (v, w))
     finally:
         db.close()
@@ -483,13 +485,13 @@ def test_an_interval_is_changed_while_it_runs(tmp_path: Path) -> None:
     try:
         t = db.table()
         v, swift = db.view("v", t), db.view("swift", t)
-        runner, version = db.runner_of(v), db.core.jobs[v].version
-        job = db.core.jobs[v]
+        runner, version = db.runner_of(v), db.core.graph.jobs[v].version
+        job = db.core.graph.jobs[v]
         for n, interval_ms in enumerate((60_000, 5_000, 90_000)):
             db.c.alter_job(v, options={"checkpoint_interval_ms": str(interval_ms)})
             db.insert(t, 2 * n)
-            db.until(lambda: len(db.read(v)[0]) == 2 * n + 1 and not job.busy)  # noqa: B023
-            left_ms = (job.not_before_s - clock.monotonic_s()) * 1000
+            db.until(lambda: len(db.read(v)[0]) == 2 * n + 1 and not job.activity.epochs)  # noqa: B023
+            left_ms = (job.pace.not_before_s - clock.monotonic_s()) * 1000
             assert 0.5 * interval_ms <= left_ms <= interval_ms
             before = db.status(v).epochs
             db.insert(t, 2 * n + 1)
@@ -499,7 +501,7 @@ def test_an_interval_is_changed_while_it_runs(tmp_path: Path) -> None:
             db.core.notify()
             db.until(lambda: len(db.read(v)[0]) == 2 * n + 2)  # noqa: B023
             assert db.status(v).epochs == before + 1
-        assert db.runner_of(v) is runner and db.core.jobs[v].version == version
+        assert db.runner_of(v) is runner and db.core.graph.jobs[v].version == version
     finally:
         db.close()
 
@@ -537,7 +539,7 @@ def test_parallelism_changes_within_an_epoch(tmp_path: Path, monkeypatch: pytest
 
         def run(runner: FakeRunner, params: EpochParams, parallelism: int) -> EpochResult:
             if next(count) == 3:
-                db.c.alter_job(min(db.core.jobs), options={"parallelism": "3"})
+                db.c.alter_job(min(db.core.graph.jobs), options={"parallelism": "3"})
             return original(runner, params, parallelism)
 
         monkeypatch.setattr(FakeRunner, "run", run)
@@ -572,11 +574,11 @@ def test_a_reader_whose_log_is_gone(db: Groups) -> None:
     db.c.alter_job(a, paused=True)
     db.insert(t, 2)
     db.c.flush(WAIT_S)
-    table = db.core.relations[t].state_table
+    table = db.core.graph.relations[t].state_table
     db.catalog.transact([RaiseSafe(table, db.catalog.state.state_tables[table].committed_epoch)])
     calls = len(db.runner_of(a).calls)
     db.c.alter_job(a, paused=False)
-    db.until(lambda: db.core.jobs[a].error is not None)
+    db.until(lambda: db.core.graph.jobs[a].error is not None)
     status = db.status(a)
     assert status.status == "quarantined" and status.error.sqlstate == "HR021"
     assert "are kept from" in status.error.detail and "create it again" in status.error.hint

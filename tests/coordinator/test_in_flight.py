@@ -30,14 +30,14 @@ def db(tmp_path: Path) -> Iterator[InFlight]:
 def test_the_next_epoch_runs_over_what_is_not_committed(db: InFlight) -> None:
     """CK-7, CK-8, CK-9, PC-10: e+1 is run on the runs of e, nobody sees either, and both are committed in order."""
     second = db.insert(db.t, 2)
-    db.until(lambda: len(db.calls) == 2 and db.job.busy == 2 and db.job.attempt is None)
+    db.until(lambda: len(db.calls) == 2 and db.job.activity.epochs == 2 and db.job.activity.attempt is None)
     first, then = db.calls
     assert (first.from_epoch, first.to_epoch) == (db.before, db.first)
     assert (then.from_epoch, then.to_epoch) == (db.first, second)
     made = {r.path for r in then.state["view/rows"].refs} - {r.path for r in first.state["view/rows"].refs}
     assert len(made) == 1 and made.pop().startswith(first.prefix), "e+1 sees the uncommitted run of e"
     assert db.job.committed == db.before and db.log() == [] and db.read(db.v, at=db.before) == [[0]]
-    assert db.core.job_frontier(db.job) < db.first, "readers and other groups know of none of it"
+    assert db.core.graph.job_frontier(db.job) < db.first, "readers and other groups know of none of it"
     db.release()
     db.c.flush(WAIT_S)
     assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
@@ -47,7 +47,7 @@ def test_the_next_epoch_runs_over_what_is_not_committed(db: InFlight) -> None:
 def test_no_more_epochs_are_in_flight_than_allowed(db: InFlight) -> None:
     """PC-14: at the limit no other epoch begins; FLUSH still passes as soon as the commits do."""
     db.insert(db.t, 2)
-    db.until(lambda: len(db.calls) == 2 and db.job.busy == 2 and db.job.attempt is None)
+    db.until(lambda: len(db.calls) == 2 and db.job.activity.epochs == 2 and db.job.activity.attempt is None)
     db.insert(db.t, 3)
     time.sleep(0.05)  # It must not begin, and does at once where that is wrong.
     assert len(db.calls) == 2 == db.settings.max_in_flight_epochs
@@ -80,7 +80,7 @@ def test_what_is_built_on_a_failed_commit_is_given_up(db: InFlight) -> None:
     db.run.error = None  # cancelled only once
     db.c.flush(WAIT_S)
     assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
-    assert db.calls[2].from_epoch == db.before and db.job.error is None and not db.job.busy
+    assert db.calls[2].from_epoch == db.before and db.job.error is None and not db.job.activity.epochs
     assert any(StorageError.sqlstate in e.detail for e in db.catalog.state.newest_events(9) if e.kind == "job_failed")
 
 
@@ -95,7 +95,7 @@ def test_a_failure_of_the_next_epoch_leaves_the_commit_alone(db: InFlight) -> No
     assert db.read(db.v, at=db.first) == [[0, 1]] and db.events("job_recovered") == []
     db.run.error = None
     db.until(lambda: db.job.committed == second)
-    db.until(lambda: not db.job.busy)
+    db.until(lambda: not db.job.activity.epochs)
     assert db.read(db.v) == [[0, 1, 2]] and len(db.events("job_recovered")) == 1
 
 
@@ -103,22 +103,22 @@ def test_a_failure_of_the_next_epoch_leaves_the_commit_alone(db: InFlight) -> No
 def test_what_changes_the_graph_gives_up_what_is_in_flight(db: InFlight, what: str) -> None:
     """CK-24, PC-27: nothing of a job's earlier place is committed after it was paused, moved or dropped."""
     db.insert(db.t, 2)
-    db.until(lambda: len(db.calls) == 2 and db.job.busy == 2 and db.job.attempt is None)
+    db.until(lambda: len(db.calls) == 2 and db.job.activity.epochs == 2 and db.job.activity.attempt is None)
     if what == "pause":
         db.c.alter_job(db.v, paused=True)
     elif what == "move":
         db.c.alter_job(db.v, options={"checkpoint_group": "g"})
         db.until(lambda: db.job.committed > db.first)
     else:
-        db.job.stopping = True
+        db.job.withdraw()
     db.release()
-    db.until(lambda: not db.job.busy)
+    db.until(lambda: not db.job.activity.epochs)
     if what == "pause":
         assert db.job.committed == db.before
         db.c.alter_job(db.v, paused=False)
     if what == "drop":
         db.c.drop([db.v])
-        assert db.v not in db.core.relations
+        assert db.v not in db.core.graph.relations
     else:
         db.c.flush(WAIT_S)
         assert db.read(db.t, db.v) == [[0, 1, 2]] * 2
@@ -138,27 +138,27 @@ class Held(Database):
         self.v = self.view("v", self.t)
         self.w = self.view("w", self.v)
         self.c.alter_job(self.v, options={"checkpoint_interval_ms": "60000", "barrier_interval_ms": "0"})
-        self.job = self.core.jobs[self.v]
+        self.job = self.core.graph.jobs[self.v]
         first = self.insert(self.t, 0)
-        self.until(lambda: self.core.jobs[self.w].committed == first == self.job.committed)
+        self.until(lambda: self.core.graph.jobs[self.w].committed == first == self.job.committed)
         self.start = first
 
     def run(self, *values: int) -> int:
         """Write, and wait until the view has taken it in."""
         epoch = self.insert(self.t, *values)
-        self.until(lambda: self.job.attempt is None and self.runner_of(self.v).calls[-1].to_epoch == epoch)
+        self.until(lambda: self.job.activity.attempt is None and self.runner_of(self.v).calls[-1].to_epoch == epoch)
         return epoch
 
     def log(self, view: int, after: int, up_to: int) -> list[int]:
         """The rows that a view has got."""
-        relation = self.core.relations[view]
+        relation = self.core.graph.relations[view]
         runs = [r.ref for r in self.catalog.state.runs_of(relation.state_table)]
         found = Arrangement(relation.schema, runs, self.core.root).log(after, up_to)
         return sorted(n for batch in found for n in batch.column("n").to_pylist())
 
     def moves(self) -> int:
         """How often the view has been committed."""
-        return int(self.core.jobs[self.v].metrics.epochs)
+        return int(self.core.graph.jobs[self.v].metrics.epochs)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_barrier_that_is_no_checkpoint_commits_nothing(held: Held, how: str) -
     first, second, third = held.run(1), held.run(2, 2), held.run(3)
     # Each write is a transaction of its own, and there is no other.
     assert held.catalog.sequence == before + 3 and held.job.committed == held.start
-    assert held.read(held.v, at=held.start) == [[0]] and held.job.busy == 3
+    assert held.read(held.v, at=held.start) == [[0]] and held.job.activity.epochs == 3
     assert "checkpoint_interval_ms" in held.status(held.v).waiting_for
     assert [p.from_epoch for p in held.runner_of(held.v).calls[-3:]] == [held.start, first, second]
     if how == "flush":
@@ -184,11 +184,11 @@ def test_a_barrier_that_is_no_checkpoint_commits_nothing(held: Held, how: str) -
     else:
         held.clock.advance_ms(60_000)
         held.core.notify()
-    held.until(lambda: held.core.jobs[held.w].committed >= third)
-    assert not held.job.busy
+    held.until(lambda: held.core.graph.jobs[held.w].committed >= third)
+    assert not held.job.activity.epochs
     for epoch, rows in ((first, [1]), (second, [2]), (third, [3])):
         assert held.log(held.v, epoch - 1, epoch) == rows
-        assert any(low <= epoch <= high for low, high in held.core.exact(held.v))
+        assert any(low <= epoch <= high for low, high in held.core.graph.exact(held.v))
     assert held.read(held.v, at=second) == [[0, 1, 2, 2]]
     assert held.read(held.v, held.w) == [[0, 1, 2, 2, 3]] * 2
 
@@ -209,7 +209,7 @@ def test_what_is_held_is_taken_in_again_after_a_stop(tmp_path: Path) -> None:
     assert held.job.committed == last
     again = Database(tmp_path)
     try:
-        assert again.core.jobs[held.v].committed >= last and again.read(held.v) == [[0, 1]]
+        assert again.core.graph.jobs[held.v].committed >= last and again.read(held.v) == [[0, 1]]
     finally:
         again.close()
 
@@ -233,11 +233,11 @@ def test_ddl_does_not_wait_for_the_checkpoint(held: Held, what: str) -> None:
     if what == "drop":
         held.c.drop([held.w])
         held.c.drop([held.v])
-        assert held.v not in held.core.relations and not held.job.busy
+        assert held.v not in held.core.graph.relations and not held.job.activity.epochs
         return
     if what == "pause":
         held.c.alter_job(held.v, paused=True)
-        held.until(lambda: not held.job.busy)
+        held.until(lambda: not held.job.activity.epochs)
         assert held.job.committed == held.start
         held.c.alter_job(held.v, paused=False)
     else:

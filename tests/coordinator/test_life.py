@@ -12,8 +12,10 @@ import pytest
 
 import headrace
 from headrace.catalog.records import JobRecord, JobStatus
-from headrace.coordinator.graph import JobState
+from headrace.coordinator.job import JobState
 from headrace.coordinator.life import NO_TROUBLE, Life, Turn, step, turned
+from headrace.coordinator.membership import Membership
+from headrace.coordinator.standing import Standing
 from headrace.errors import JobFailed
 
 STATUSES: tuple[JobStatus, ...] = get_args(JobStatus)
@@ -73,7 +75,7 @@ def test_a_record_and_a_job_in_memory_take_the_same_turn() -> None:
     for life, turn in product(LIVES, Turn):
         if legal(life, turn):
             record = JobRecord(1, "g", life.status, exact=((3, 5),) if life.filled else ())
-            job = JobState(1, "v", (), {}, "g", life.status, exact=record.exact)
+            job = JobState(1, "v", (), {}, Standing.of(record), Membership.of(record))
             moved, effects = turned(record, turn)
             job.turn(turn)
             assert job.status == moved.status and effects == step(life, turn)[1]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fake_database import FakeRunner
 from fake_groups import Logs
-from world import World
+from world import World, stand, stand_at
 
 from headrace.catalog.edits import Put
 from headrace.catalog.records import RemapRecord
@@ -192,7 +192,7 @@ class Backlog:
         assert view is not None
         self.job = world.jobs[view]
         self.start = world.newest
-        self.job.committed, self.job.exact = self.start, ((self.start, self.start),)
+        stand_at(self.job, self.start)
         self.epochs = [self.write(range(n)) for n in self.sizes]
 
     def write(self, rows: range) -> int:
@@ -205,7 +205,7 @@ class Backlog:
         """The epochs that the view runs to, one after the other, by their place in the backlog."""
         found = []
         while (decision := next_epoch(self.world, [self.job], limit)).run:
-            self.job.committed = decision.target
+            stand(self.job, committed=decision.target)
             found.append(max(i for i, epoch in enumerate(self.epochs) if epoch <= decision.target))
         return found
 
@@ -223,7 +223,7 @@ def test_references_merge_while_they_are_adjacent_and_fit() -> None:
     assert Backlog((5, 5)).portions(9) == [0, 1]
     assert Backlog((3, 3, 3, 3)).portions(6) == [1, 3]
     parted = Backlog((5, 5, 5))
-    parted.job.stops = {parted.epochs[0]}
+    parted.job.stop_at(parted.epochs[0])
     assert parted.portions(100) == [0, 2], "a stop between two epochs keeps them apart"
     two = Backlog((5, 5))
     assert two.steps(two.epochs[1], 10) == [10, 2], "one step reads both"

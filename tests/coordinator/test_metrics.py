@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_database import Database
 
-from headrace.coordinator import coordinator
+from headrace.coordinator import start_times
 from headrace.coordinator.compaction import MergeCounts
 from headrace.coordinator.core import Metrics
 from headrace.coordinator.metrics import Figures, metrics
@@ -117,7 +117,7 @@ def test_a_slow_start_is_an_event_with_its_steps(tmp_path: Path, monkeypatch: py
     db = Database(tmp_path)
     assert db.events("slow_start") == []
     db.close()
-    monkeypatch.setattr(coordinator, "SLOW_START_S", 0)
+    monkeypatch.setattr(start_times, "SLOW_START_S", 0)
     db = Database(tmp_path)
     try:
         (text,) = db.events("slow_start")

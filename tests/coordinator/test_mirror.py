@@ -19,6 +19,8 @@ from headrace.catalog.moving import Places
 from headrace.catalog.places import PlaceOptions
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
+from headrace.coordinator.core import Job, Relation
+from headrace.coordinator.graph import Graph
 from headrace.coordinator.mirror import complete_epoch, mirror
 from headrace.coordinator.standby import Standby
 from headrace.errors import CorruptObject
@@ -103,16 +105,16 @@ class Active:
         return [AddEvent("x", None, "something")]
 
 
-def made(core: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+def made(graph: Graph[Relation, Job]) -> tuple[dict[int, Any], dict[int, Any]]:
     relations = {
         i: (r.record, r.schema, r.state_table, r.changes._ranges, r.rows_by_epoch, r.safe, r.bound)
-        for i, r in core.relations.items()
+        for i, r in graph.relations.items()
     }
-    return relations, dict(core.jobs)
+    return relations, dict(graph.jobs)
 
 
-def empty() -> Any:
-    return SimpleNamespace(relations={}, jobs={})
+def empty() -> Graph[Relation, Job]:
+    return Graph(lambda: 0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -122,11 +124,11 @@ def test_changes_come_to_the_same_as_all(tmp_path: Path, seed: int) -> None:
     with Catalog.open(location, options=OPTIONS) as catalog:
         active = Active(catalog, seed)
         with FollowedCatalog.begin(location, Places.known([location], OPTIONS)) as followed:
-            core, epochs = empty(), []
-            mirror(core, followed.image)
+            graph, epochs = empty(), []
+            mirror(graph, followed.image)
 
             def take(found: Refreshed, state: CatalogState) -> None:
-                mirror(core, state, found.change)
+                mirror(graph, state, found.change)
 
             for _ in range(120):
                 for _ in range(rng.randint(1, 3)):
@@ -134,9 +136,9 @@ def test_changes_come_to_the_same_as_all(tmp_path: Path, seed: int) -> None:
                 followed.refresh(take)
                 whole = empty()
                 mirror(whole, followed.image)
-                assert made(core) == made(whole)
-                epochs.append(complete_epoch(core))
-            assert len(core.relations) > 3
+                assert made(graph) == made(whole)
+                epochs.append(complete_epoch(graph))
+            assert len(graph.relations) > 3
             assert max(epochs) > 0
 
 

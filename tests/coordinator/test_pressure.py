@@ -89,7 +89,7 @@ def test_large_merges_are_split(make: Callable[..., SplittingDatabase]) -> None:
         db.c.flush(WAIT_S)
     wanted = [db.read(v, at=e) for e in epochs]
     assert db.c.compact() >= 2 and max(db.merges.parts) > 1
-    table = db.core.relations[t].state_table
+    table = db.core.graph.relations[t].state_table
     assert len(_runs(db, table)) > 1 and len(levels(_runs(db, table))) == 1
     assert [db.read(v, at=e) for e in epochs] == wanted
     db.insert(t, 1000)
@@ -178,7 +178,7 @@ def test_a_group_waits_for_compaction_and_goes_on(make: Callable[..., SplittingD
     db = make(compaction_stall_runs=4, compaction_trigger_runs=2)
     t = db.table()
     v = db.view("v", t)
-    rows = db.core.jobs[v].tables["view/rows"]
+    rows = db.core.graph.jobs[v].tables["view/rows"]
     db.merges.gate.clear()
     for i in range(3):
         db.insert(t, i)
@@ -202,11 +202,11 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
     db = make(group_retry_initial_ms=1, group_retry_max_ms=5)
     t = db.table()
     v = db.view("v", t)
-    runner, job = db.runner_of(v), db.core.jobs[v]
+    runner, job = db.runner_of(v), db.core.graph.jobs[v]
     committed, runner.error = job.committed, error
     for i in range(16):
         db.insert(t, i)
-    eventually(lambda: job.row_limit == 1)
+    eventually(lambda: job.portion.most_rows == 1)
     assert job.committed == committed and db.status(v).error.sqlstate == error.sqlstate
     with pytest.raises(JobFailed):
         db.c.flush(WAIT_S)
@@ -218,7 +218,7 @@ def test_running_out_declines_and_takes_in_less(make: Callable[..., SplittingDat
     for i in range(30):
         db.insert(t, 100 + i)
         db.c.flush(WAIT_S)
-    assert job.row_limit == 0 or job.row_limit > 1000
+    assert job.portion.most_rows == 0 or job.portion.most_rows > 1000
     assert db.status(v).error is None
 
 

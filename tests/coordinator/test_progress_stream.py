@@ -153,7 +153,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
     made = Database(tmp_path, clock, epoch_timeout_ms=10_000, group_retry_initial_ms=1000, group_retry_max_ms=1000)
-    made.c._life._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
+    made.c._planning._make_runner = lambda plan, relations: _kept(made, ReportingRunner(plan, relations))  # type: ignore[arg-type]
     yield made
     disarm_all()
     made.close()
@@ -243,7 +243,11 @@ def test_every_barrier_says_what_it_waits_for(db: Database, clock: ManualClock) 
     runner.error = None
     db.c.alter_job(v, paused=False, options={"checkpoint_interval_ms": "60000"})
     # Both, and to the end: whatever still ends later would wake the view.
-    db.until(lambda: all(db.status(i).frontier >= db.c.current_epoch() and not db.core.jobs[i].busy for i in (v, w)))
+    db.until(
+        lambda: all(
+            db.status(i).frontier >= db.c.current_epoch() and not db.core.graph.jobs[i].activity.epochs for i in (v, w)
+        )
+    )
     assert db.status(v).status == "running"
     db.insert(t, 2)
     db.until(lambda: waits(db, v).startswith("its checkpoint_interval_ms, "))

@@ -16,6 +16,7 @@ from headrace.common.faults import disarm_all
 from headrace.connectors.base import Binding
 from headrace.connectors.datagen import DatagenSource
 from headrace.coordinator import ticker
+from headrace.coordinator.machine import align_for_reads
 from headrace.coordinator.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions, Snapshot
 from headrace.dataflow.params import EpochParams
@@ -77,7 +78,7 @@ def test_a_view_that_is_being_created_ages_no_read(db: Database) -> None:
         runner.gate, runner.entered = gate, entered
         return runner
 
-    db.c._life._make_runner = held  # type: ignore[assignment]
+    db.c._planning._make_runner = held  # type: ignore[assignment]
     v = db.view("v", t, wait=False)
     assert entered.wait(WAIT_S)
     db.insert(t, 2)
@@ -148,7 +149,7 @@ def test_siblings_meet_while_writes_go_on(db: Database) -> None:
     finally:
         stop.set()
         writer.join()
-    assert all(len(j.stops) <= 2 for j in db.core.jobs.values()), "what readers ask for does not pile up"
+    assert all(len(j.stops.epochs) <= 2 for j in db.core.graph.jobs.values()), "what readers ask for does not pile up"
 
 
 def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> None:
@@ -156,11 +157,11 @@ def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> 
     t = db.table()
     v = db.view("v", t)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
+    db.until(lambda: db.core.graph.jobs[v].activity.attempt is None)
     db.c.alter_job(v, paused=True)
     bad = db.insert(t, 1)
     with db.core.lock:
-        db.core.align_for_reads(bad)
+        align_for_reads(db.core.graph, bad)
     mended = db.insert(t, 2)
     run = runner.run
 
@@ -172,7 +173,7 @@ def test_a_stop_for_readers_keeps_no_failing_view_from_healing(db: Database) -> 
     runner.run = failing  # type: ignore[method-assign]
     db.c.alter_job(v, paused=False)
     db.until(lambda: db.status(v).failures > 0)
-    db.until(lambda: db.core.jobs[v].attempt is None)
+    db.until(lambda: db.core.graph.jobs[v].activity.attempt is None)
     db.c.flush(WAIT_S)
     assert db.read(v) == [[1, 2]] and len(db.events("job_failed")) == 1
 
@@ -234,7 +235,7 @@ def test_a_transaction_that_a_view_has_passed_by(db: Database) -> None:
     v = db.view("v", t)
     db.c.flush(WAIT_S)
     runner = db.runner_of(v)
-    db.until(lambda: db.core.jobs[v].attempt is None)
+    db.until(lambda: db.core.graph.jobs[v].activity.attempt is None)
     db.c.alter_job(v, paused=True)
     epochs = [db.insert(t, i) for i in range(3)]
     db.c.alter_job(v, paused=False)

@@ -33,6 +33,7 @@ from headrace.coordinator.commit import (
 from headrace.coordinator.exact import intersect_all, newest
 from headrace.coordinator.life import Turn
 from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.membership import Move
 from headrace.coordinator.together import next_steps
 from headrace.errors import DataError
 
@@ -283,7 +284,9 @@ class Simulation:
 
     def outdated(self, held: Lane) -> bool:
         """As the driver has it."""
-        gone = any(p.job.stopping or p.version != p.job.version or not p.job.runnable for p in held.epoch.parts)
+        gone = any(
+            p.job.activity.withdrawn or p.version != p.job.version or not p.job.runnable for p in held.epoch.parts
+        )
         return gone or held.given_up or any(b.given_up for b in held.before)
 
     def open(self, key: tuple[str, int | None]) -> bool:
@@ -294,8 +297,7 @@ class Simulation:
         if key[1] is not None and not waiting:
             (job,), others = jobs, (key[0], None)
             if others not in self.lanes and not self.waiting.get(others) and may_join(world, job, self.within_ms):
-                job.joined = job.joining = True
-                job.version += 1
+                job.move(Move.ADMITTED)
                 return True
         outdated = any(self.outdated(lane) for lane in waiting)
         if outdated or not may_run_ahead(world, jobs, len(waiting), self.in_flight):
@@ -320,7 +322,7 @@ class Simulation:
             self.world.transact(found.edits)
             found.apply(self.world)
             for job in held.jobs:
-                job.whole = True
+                job.take_whole()
 
     def store(self, key: tuple[str, int | None], held: Lane) -> None:
         """A commit of the steps up to here."""
@@ -428,7 +430,7 @@ class Simulation:
         world = self.world
         for job in world.jobs.values():
             assert job.created and world.job_frontier(job) >= world.complete, f"liveness: {job.name}"
-            assert job.joined and not job.joining and job.position is None, f"liveness: {job.name} joins"
+            assert job.joined and not job.membership.joining and job.position is None, f"liveness: {job.name} joins"
             world.check(job.id, world.complete)
         assert not world.state.positions, "no position is left behind"
         assert newest(intersect_all([world.exact(i) for i in world.relations])) == world.complete, "PC-34"

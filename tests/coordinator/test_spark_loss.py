@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_database import Database
 
+from headrace.coordinator.job import PlanFacts
 from headrace.errors import SparkLost
 from support import WAIT_S
 
@@ -173,3 +174,17 @@ def test_a_planner_that_fails_for_itself_is_told(db: Database, monkeypatch: pyte
     monkeypatch.setattr(db.planner, "define", fails)
     with pytest.raises(ValueError, match="a fault"):
         db.table("t")
+
+
+def test_groups_are_shown_while_their_views_are_still_to_be_planned(db: Database) -> None:
+    """Whoever looks at them at a start sees that they start; the worst of a group's views counts."""
+    t = db.table()
+    v, w = db.view("v", t), db.view("w", t)
+    for view in (v, w):
+        db.c.alter_job(view, options={"checkpoint_group": "g"})
+    db.until(lambda: all(job.joined for job in db.core.graph.jobs.values()))
+    with db.core.lock:
+        db.core.graph.jobs[v].facts = PlanFacts(awaited=True)
+    assert [g.status for g in db.c.groups()] == ["starting"]
+    db.c.alter_job(w, paused=True)
+    assert [g.status for g in db.c.groups()] == ["paused"]

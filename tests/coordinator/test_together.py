@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
 from headrace.coordinator.commit import GroupEpoch, Part, Work
-from headrace.coordinator.graph import JobState
+from headrace.coordinator.job import JobState
 from headrace.coordinator.life import Trouble
+from headrace.coordinator.membership import Membership
+from headrace.coordinator.pace import Portion
 from headrace.coordinator.progress import ProgressBook
+from headrace.coordinator.standing import Standing
 from headrace.coordinator.steps import LOWEST_KEY, KeySlice, Position, Step
 from headrace.coordinator.targets import ROWS_PER_TASK
 from headrace.coordinator.together import MOST_TOGETHER, next_steps
@@ -31,7 +34,8 @@ EPOCH = 7
 
 
 def part(number: int, *upstreams: int, **job: Any) -> Part[JobState]:
-    made = JobState(number, f"v{number}", upstreams, {ROWS: 100 + number}, "g", "created", 5, exact=((5, 5),))
+    standing = Standing("created", 5, exact=((5, 5),))
+    made = JobState(number, f"v{number}", upstreams, {ROWS: 100 + number}, standing, Membership("g"))
     for name, value in job.items():
         setattr(made, name, value)
     return Part(made, made.committed, 0, Position(EPOCH))
@@ -71,9 +75,9 @@ def test_without_anything_to_do_a_part_is_finished() -> None:
     [
         ({}, work(ROWS_PER_TASK + 1)),
         ({}, work(last=False)),
-        ({"exact": ()}, work()),
+        ({"standing": Standing("creating", 5)}, work()),
         ({"trouble": Trouble(failures=1)}, work()),
-        ({"whole": True}, work()),
+        ({"portion": Portion(whole=True)}, work()),
         ({"tables": {"0/state": 9}}, work()),
     ],
     ids=["large", "part", "creating", "failing", "whole", "sink"],

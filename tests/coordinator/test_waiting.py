@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from world import World
+from world import World, stand_at
 
-from headrace.coordinator.life import Trouble
+from headrace.coordinator.life import Trouble, Turn
 from headrace.coordinator.machine import idle, next_epoch
+from headrace.coordinator.membership import Membership, Place
 from headrace.coordinator.waiting import Waiters
 from support import WAIT_S
 
@@ -81,10 +83,13 @@ def test_what_is_idle(world: World) -> None:
     job = world.jobs[made]
     assert not idle(world, [job]), "it has no checkpoint"
     world.newest = 3 << 16
-    job.committed, job.exact = world.complete, ((world.complete, world.complete),)
+    stand_at(job, world.complete)
     assert idle(world, [job]) and not next_epoch(world, [job], 10).run
-    changes = {"due": 5, "trouble": Trouble(failures=1), "joined": False, "joining": True}
-    for name, value in changes.items():
+    changes = {
+        "standing": replace(job.standing, due=5), "trouble": Trouble(failures=1),
+        "membership": Membership("g", Place.JOINING),
+    }  # fmt: skip
+    for name, value in [*changes.items(), ("membership", Membership("g", Place.APART))]:
         before = getattr(job, name)
         setattr(job, name, value)
         assert not idle(world, [job]), name
@@ -94,7 +99,7 @@ def test_what_is_idle(world: World) -> None:
     world.write(1, Counter((1, 2)), world.begin())
     world.under_way.clear()
     assert not idle(world, [job]) and next_epoch(world, [job], 10).run
-    job.status = "paused"
+    job.turn(Turn.PAUSE)
     assert idle(world, [job]) and not next_epoch(world, [job], 10).run
 
 

@@ -20,8 +20,11 @@ from headrace.catalog.state import CatalogState
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs
 from headrace.coordinator.exact import ChangeLog
-from headrace.coordinator.graph import Graph, JobState, RelationState
+from headrace.coordinator.graph import Graph, RelationState
+from headrace.coordinator.job import JobState, PlanFacts
 from headrace.coordinator.life import Life, Turn, turned
+from headrace.coordinator.membership import Membership
+from headrace.coordinator.standing import Standing
 from headrace.coordinator.steps import LOWEST_KEY, position_of
 from headrace.coordinator.targets import safe_epoch
 from headrace.errors import DivisionByZero
@@ -144,6 +147,16 @@ def increment(kind: str, deltas: Sequence[Rows], state: dict[str, Rows], initial
 # ---- the database
 
 
+def stand(job: JobState, **changes: Any) -> None:
+    """Let a job be somewhere else than its commits have brought it."""
+    job.standing = replace(job.standing, **changes)
+
+
+def stand_at(job: JobState, epoch: int) -> None:
+    """Let a job be committed, and exact, at one epoch."""
+    stand(job, committed=epoch, exact=((epoch, epoch),))
+
+
 @dataclass
 class SimJob(JobState):
     """A job, and what stands for its failures."""
@@ -156,7 +169,7 @@ class World(Graph[RelationState, SimJob]):
     """What is durable, what is in memory, and the model that both are checked against."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda: min(self.under_way) - 1 if self.under_way else self.newest)
         self.state = CatalogState()
         self.rows: dict[str, list[tuple[int, int, int]]] = {}
         """Path of a run -> (row, epoch, weight)."""
@@ -175,11 +188,6 @@ class World(Graph[RelationState, SimJob]):
         self.known: dict[tuple[int, int], Rows] = {}
 
     # ---- time
-
-    @property
-    def complete(self) -> int:
-        """The newest complete epoch."""
-        return min(self.under_way) - 1 if self.under_way else self.newest
 
     def begin(self) -> int:
         """A new epoch, under way."""
@@ -241,14 +249,15 @@ class World(Graph[RelationState, SimJob]):
         self.transact(edits)
         self.relations[made] = RelationState(record, SCHEMA, tables[ROWS])
         ups = tuple(dict.fromkeys(inputs))
-        self.jobs[made] = SimJob(made, f"v{made}", ups, tables, group, "creating", joined=joined, kind=kind)
-        self.jobs[made].temporal = kind == "timed"
-        self.jobs[made].changes_only = changes_only(kind, inputs)
+        self.jobs[made] = SimJob(
+            made, f"v{made}", ups, tables, Standing.of(self.state.jobs[made]), Membership.of(self.state.jobs[made]),
+            facts=PlanFacts(temporal=kind == "timed", changes_only=changes_only(kind, inputs)), kind=kind,
+        )  # fmt: skip
         return made
 
     def drop(self, view: int) -> None:
         """A view that nothing is built on."""
-        self.jobs[view].stopping = True
+        self.jobs[view].withdraw()
         self.transact([Delete("object", view)])
         del self.jobs[view], self.relations[view]
 
@@ -257,10 +266,8 @@ class World(Graph[RelationState, SimJob]):
         job = self.jobs[view]
         if "group" in changes:
             changes["joined"] = not any(j.group == changes["group"] for j in self.jobs.values() if j is not job)
-            job.joining, job.version = False, job.version + 1
         self.transact([Put(replace(self.state.jobs[view], **changes))])
-        for name, value in changes.items():
-            setattr(job, name, value)
+        job.alter(self.state.jobs[view])
 
     def turn(self, view: int, turn: Turn) -> None:
         """Let a job take a turn in its life, durably and in memory."""
@@ -386,7 +393,7 @@ class World(Graph[RelationState, SimJob]):
             deltas[-1] = deltas[-1] if part.committed else Counter()
         out = increment(job.kind, deltas, state, work.initial, epoch.target)
         made = [self.store(job.tables[n], f"j{job.id}", clean(rows), epoch.target) for n, rows in out.items()]
-        due = due_us(summed([state["0/state"], *deltas]), epoch.target) if job.temporal else None
+        due = due_us(summed([state["0/state"], *deltas]), epoch.target) if job.facts.temporal else None
         return [ref for ref in made if ref is not None], due
 
     def _so_far(self, epoch: GroupEpoch[SimJob], part: Part[SimJob], work: Work, i: int) -> Rows:
@@ -425,15 +432,17 @@ class World(Graph[RelationState, SimJob]):
             if objects[i].content.has_job:
                 self.jobs[i] = SimJob(
                     i, objects[i].name, found.plan.upstreams or (),
-                    {t.operator: t.id for t in self.state.tables_of(i)}, found.group, found.status,
-                    found.committed_epoch, found.exact, joined=found.joined, kind=found.plan.more["query"],
-                    position=position_of(self.state.positions_of(i)), due=found.due_epoch,
-                    temporal=found.plan.more["query"] == "timed",
-                    changes_only=changes_only(found.plan.more["query"], found.plan.more["inputs"]),
+                    {t.operator: t.id for t in self.state.tables_of(i)},
+                    Standing.of(found, position_of(self.state.positions_of(i))), Membership.of(found),
+                    facts=PlanFacts(
+                        temporal=found.plan.more["query"] == "timed",
+                        changes_only=changes_only(found.plan.more["query"], found.plan.more["inputs"]),
+                    ),
+                    kind=found.plan.more["query"],
                 )  # fmt: skip
         for job in self.jobs.values():
-            if broken(job.id) != (job.status == "quarantined"):
-                self.turn(job.id, Turn.PLANNED if job.status == "quarantined" else Turn.UNPLANNABLE)
+            if broken(job.id) != (job.quarantined):
+                self.turn(job.id, Turn.PLANNED if job.quarantined else Turn.UNPLANNABLE)
         for group in sorted({j.group for j in self.jobs.values()}):
             out = [j for j in self.settle(group) if self.state.jobs[j.id].joined]
             self.transact([Put(replace(self.state.jobs[j.id], joined=False)) for j in out])

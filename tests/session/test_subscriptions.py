@@ -375,7 +375,7 @@ def test_a_database_in_which_nothing_has_happened(spark: SparkSession) -> None:
 
 def test_a_view_that_is_being_created_is_refused(items: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     core = items.coordinator._core
-    monkeypatch.setattr(core, "is_filled", lambda relation_id: False)
+    monkeypatch.setattr(core.graph, "is_filled", lambda relation_id: False)
     for sql in ("CREATE SUBSCRIPTION other FROM kinds WITH (retention = '1h')", "COPY (SUBSCRIBE kinds) TO STDOUT"):
         with pytest.raises(SnapshotUnavailable, match="still being created"):
             items.sql(sql)

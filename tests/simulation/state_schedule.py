@@ -116,14 +116,15 @@ def _settle(world: World) -> None:
         world.c._life.settle()
         world.clock.advance_ms(1)
         if all(t.lasting for t in kernel.tasks) and all(
-            j.attempt is None and core.job_frontier(j) >= core.epochs.complete for j in core.jobs.values()
+            j.activity.attempt is None and core.graph.job_frontier(j) >= core.epochs.complete
+            for j in core.graph.jobs.values()
         ):
             break
         if kernel.tasks:
             kernel.run_some()
         world.check()
     else:
-        states = [(j.id, j.committed, j.error) for j in core.jobs.values()]
+        states = [(j.id, j.committed, j.error) for j in core.graph.jobs.values()]
         raise AssertionError(f"does not come to rest: {[t.name for t in kernel.tasks]} {states}")
     assert not core.pins.prefixes(), "something is still held for writing"
 

@@ -278,10 +278,10 @@ class World:
         restore(self.catalog, core.root)
         made._life.lanes.launch = self.drive
         self.lanes: set[tuple[str, int | None]] = set()
-        made._life.recover()
-        made._life.define()
-        made._life.plan()  # which lets each job run
-        for job in core.jobs.values():
+        made._planning.recover()
+        made._planning.define()
+        made._planning.plan()  # which lets each job run
+        for job in core.graph.jobs.values():
             self.note_base(job)
 
     def not_expected(self, name: str, error: Exception) -> None:
@@ -339,9 +339,9 @@ class World:
 
     def drop(self, relation: int) -> None:
         """Drop a relation on which nothing is built."""
-        job = self.core.jobs.get(relation)
+        job = self.core.graph.jobs.get(relation)
         if job is not None:
-            job.stopping = True
+            job.withdraw()
             with self.core.changed:
                 self.core.changed.notify_all()
             while any(t.name == f"job {relation}" for t in self.kernel.tasks):
@@ -350,7 +350,7 @@ class World:
             self.c.drop([relation])
         except StorageError:
             if job is not None and not self.c._life._undecided:
-                job.stopping = False  # it was stopped here, ahead of time
+                job.reinstate()  # it was stopped here, ahead of time
                 self.drive(job)
             raise
 
@@ -358,10 +358,10 @@ class World:
         return f"r{uuid.uuid4().hex[:8]}"
 
     def rows_table(self, relation: int) -> int:
-        return int(self.core.relations[relation].state_table)
+        return int(self.core.graph.relations[relation].state_table)
 
     def relations(self, *kinds: str) -> list[int]:
-        return sorted(i for i, r in self.core.relations.items() if not kinds or r.record.kind in kinds)
+        return sorted(i for i, r in self.core.graph.relations.items() if not kinds or r.record.kind in kinds)
 
     # ---- pieces
 
@@ -447,7 +447,7 @@ class World:
             return
         core, image = self.core, self.catalog.image
         self.newest_ms = max(self.newest_ms, self.clock.now_ms())
-        for i, relation in core.relations.items():
+        for i, relation in core.graph.relations.items():
             if relation.schema is None:
                 continue
             safe, committed = relation.safe, self.model.committed.get(relation.state_table, 0)
@@ -456,12 +456,12 @@ class World:
             assert safe <= committed, f"safe epoch {safe} of {i} is above {committed}"
             retention = from_unix_ms(self.newest_ms - self.settings.retention_ms)
             assert safe <= retention, f"PC-8: safe epoch of {i} passed retention"
-            for job in core.consumers(i):
+            for job in core.graph.consumers(i):
                 assert not job.committed or safe <= job.committed, f"PC-17: safe epoch of {i} passed reader {job.id}"
         for relation_id, epoch in self.held.values():
-            found = core.relations.get(relation_id)
+            found = core.graph.relations.get(relation_id)
             assert found is None or found.safe <= epoch, f"PC-8: safe epoch {found.safe} passed the pin {epoch}"
-        for job in core.jobs.values():
+        for job in core.graph.jobs.values():
             for upstream in job.upstreams:
                 self._check_order(job, upstream)
         now = (self.durable.config.get("sequence", 0), self.os.deletes)
@@ -476,7 +476,7 @@ class World:
 
     def _check_order(self, job: Job, upstream: int) -> None:
         """PC-16. After a restart a merged run hides where its table did not change: then the model knows it."""
-        ahead = self.core.frontier(upstream)
+        ahead = self.core.graph.frontier(upstream)
         if ahead < job.committed:
             base = self.rows_table(upstream)
             changes = self.model.changes[self.model.base.get(base, base)].items()
@@ -534,7 +534,7 @@ def simulated(seed: int) -> Iterator[World]:
 def write(world: World, relation: int) -> None:
     """Insert, replace and delete rows; the model says what that does."""
     table = world.rows_table(relation)
-    keyed = bool(world.core.relations[relation].record.primary_key)
+    keyed = bool(world.core.graph.relations[relation].record.primary_key)
     rng = world.rng
 
     def some() -> list[Row]:
@@ -585,7 +585,7 @@ def read(world: World) -> None:
     """A snapshot of some relations at one epoch, inside or outside of what is readable; reads it slowly, twice."""
     rng, core = world.rng, world.core
     ids = rng.sample(world.relations(), rng.randint(1, min(2, len(world.relations()))))
-    oldest, complete = max(core.relations[i].safe for i in ids), core.epochs.complete
+    oldest, complete = max(core.graph.relations[i].safe for i in ids), core.epochs.complete
     at = rng.choice([None, oldest, oldest - 1, complete, complete + 1, rng.randint(oldest, max(complete, oldest))])
     try:
         monotonic: Monotonic = rng.choice(["strict", "off"])
@@ -597,7 +597,7 @@ def read(world: World) -> None:
         assert at is not None and at > complete, f"{at} lies in [{oldest}, {complete}]"
         return
     except SnapshotUnavailable:
-        assert any(not core.relations[i].writable for i in ids), "tables can always be read"
+        assert any(not core.graph.relations[i].writable for i in ids), "tables can always be read"
         return
     except StorageError as error:
         check_injected(error)
@@ -611,7 +611,7 @@ def read(world: World) -> None:
                 world.think()
                 for i, table in snapshot.tables.items():
                     known = world.model.base
-                    state_table = core.relations[i].state_table if i in core.relations else None
+                    state_table = core.graph.relations[i].state_table if i in core.graph.relations else None
                     if state_table is None:
                         continue
                     world.check_content(state_table, table.refs, snapshot.epoch, table.schema)
@@ -630,15 +630,15 @@ def follow(world: World) -> None:
     """A reader of a relation's log that keeps its position pinned, as a subscription does."""
     relation = world.rng.choice(world.relations())
     core, table = world.core, world.rows_table(relation)
-    schema = core.relations[relation].schema
+    schema = core.graph.relations[relation].schema
     with core.lock:
-        safe, committed = core.relations[relation].safe, world.model.committed.get(table, 0)
+        safe, committed = core.graph.relations[relation].safe, world.model.committed.get(table, 0)
         position = world.rng.randint(safe, committed)
         token = core.pins.pin([relation], position)
     world.held[token] = (relation, position)
     try:
         for _ in range(world.rng.randint(1, 4)):
-            if relation not in core.relations:
+            if relation not in core.graph.relations:
                 return
             with world.catalog.reading() as state:
                 refs = [r.ref for r in state.runs_of(table)]
@@ -729,13 +729,14 @@ def define(world: World) -> None:
     rng = world.rng
     relations = world.relations()
     with suppress(StorageError, UndefinedTable):
+        graph = world.core.graph
         idle = [
             i for i in relations
-            if not world.core.consumers(i) and i not in world.writing and not world.core.relations[i].dropped
+            if not graph.consumers(i) and i not in world.writing and not graph.relations[i].dropped
         ]  # fmt: skip
         if len(relations) > 3 and idle and not world.writing and rng.random() < 0.6:
             victim = rng.choice(idle)
-            if world.core.relations[victim].writable or len(world.core.jobs) > 0:
+            if graph.relations[victim].writable or len(graph.jobs) > 0:
                 world.writing.add(victim)
                 world.kernel.note(f"drop {victim}")
                 world.drop(victim)

@@ -12,7 +12,12 @@ machine.py          what a lane does next: which epoch, who joins, who is create
 targets.py          epochs, parallelism, admission and retries of a group
 steps.py            how a large epoch is cut into bounded steps
 together.py         which steps share one Spark job
-life.py             which status a job has, and what makes another one of it
+job.py              a job: what it reads, one frozen state for each thing that changes of it, all that may happen to it
+life.py             which status a job has, and what makes another one of it; what keeps it from getting on
+membership.py       whether a job moves in step with its group, and what changes that
+standing.py         how far a job is: status, checkpoint, position
+pace.py             when a job may run, where it has to stop, how much it takes in at once
+under_way.py        what a job has begun, and how far it is with its inputs' content
 commit.py           what a step reads, and the edits of each transaction
 exact.py            at which epochs a relation is exact
 query_epochs.py     at which epochs a read sees its relations
@@ -24,6 +29,10 @@ options.py          options of a job, as `WITH` and `ALTER ... SET` give them
 Run: threads, Spark, the catalog:
 
 coordinator.py      `Coordinator`: the face of this part
+operation.py        starts and stops the parts, moves them to another Spark, takes over from another server
+start_times.py      how long the steps of a start take
+spark_work.py       what Spark does for the coordinator: epochs' steps, merges
+arrival.py          waiting for jobs: to be created, to have reached an epoch
 core.py             what the parts share: relations, jobs, epochs, the lock
 epochs.py           who may still write at which epoch, and which epoch is complete
 ticker.py           allocates an epoch at each tick and binds the sources
@@ -36,7 +45,10 @@ guard.py            keeps background work going: failures are told, counted, tri
 
 Create, alter, drop, start:
 
-lifecycle.py        relations and jobs are created, recovered, altered, dropped
+lifecycle.py        relations and jobs are created, altered, dropped
+planning.py         what the catalog holds is taken up at a start, and planned in the Spark that runs
+recovered.py        relations and jobs as the catalog has them
+grouping.py         which checkpoint group a job may be in
 undecided.py        DDL of which nobody knows yet whether it is durable
 place.py            opens the catalog where the settings say, or moves it there first
 location.py         where the state lies, as the catalog remembers it
@@ -65,6 +77,7 @@ Upkeep:
 
 maintenance.py      the background thread: compaction all the time, vacuum now and then
 compaction.py       raises safe epochs, merges runs, drops bindings nobody can read
+retention.py        how far back a relation's history is needed
 vacuum.py           deletes objects that nothing refers to
 owner.py            whose state it is: without its mark nothing there is deleted
 
@@ -97,8 +110,9 @@ Stories with reasons: docs/design/0005 (steps, epochs in flight, barriers that a
 between views), 0007 (which epoch a read sees), 0014 (who owns the state), 0015 (standby).
 """
 
-from headrace.coordinator.coordinator import Coordinator, JobStatus
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.reads import Snapshot, SnapshotTable
+from headrace.coordinator.status import JobStatus
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.state.changes import TableChange
 

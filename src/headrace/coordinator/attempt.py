@@ -11,12 +11,13 @@ from typing import Any
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import fault_point
+from headrace.config import Settings
 from headrace.connectors.base import Offsets, Source
 from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import MAX_ROWS, PARALLELISM
 from headrace.connectors.sinks import open_sink
 from headrace.coordinator.commit import GroupEpoch, Part, Work, lookup_refs, next_work, note_step, source_rests
-from headrace.coordinator.core import Core, Job, Progress, Runner
+from headrace.coordinator.core import Core, Job, Runner
 from headrace.coordinator.history import EdgeReads
 from headrace.coordinator.targets import choose_parallelism
 from headrace.coordinator.watermarks import mark_at
@@ -66,7 +67,9 @@ class EpochInFlight:
     @property
     def outdated(self) -> bool:
         """It must not commit: it or one before it is given up, or a job has left the lane or must not run any more."""
-        gone = any(p.job.stopping or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts)
+        gone = any(
+            p.job.activity.withdrawn or p.version != p.job.version or not p.job.runnable for p in self.epoch.parts
+        )
         return gone or self.given_up or any(b.given_up for b in self.before)
 
 
@@ -79,7 +82,7 @@ class _Ranges:
     def _open(self, source_id: int) -> Source:
         source = self._job.sources.get(source_id)
         if source is None:
-            source = self._job.sources[source_id] = self._core.vault.open(self._core.relation(source_id).record)
+            source = self._job.sources[source_id] = self._core.vault.open(self._core.graph.relation(source_id).record)
         return source
 
     def rows(self, source_id: int, after: Offsets | None, to: Offsets) -> int | None:
@@ -95,44 +98,44 @@ class _Ranges:
 
 def work_of(core: Core, epoch: GroupEpoch[Job], part: Part[Job]) -> Work | None:
     """What a part of an epoch does next; None if nothing is left. Raises `LogLost`, and the errors of sources."""
-    job, limit_rows = part.job, step_rows(core, part)
+    job, limit_rows = part.job, step_rows(core.settings, part)
     ranges, state = _Ranges(core, job), core.catalog.state
-    sources = source_rests(core, state, epoch, part, ranges, limit_rows, most_tasks(core, job.options))
+    sources = source_rests(core.graph, state, epoch, part, ranges, limit_rows, most_tasks(core.settings, job.options))
     with core.catalog.reading() as state:
-        return next_work(core, state, epoch, part, sources, limit_rows)
+        return next_work(core.graph, state, epoch, part, sources, limit_rows)
 
 
 def reach_target(core: Core, job: Job) -> None:
     """Look whether a sink's target can be written to. Raises `SinkError`, and what is wrong with its options."""
-    record = core.relation(job.id).record
+    record = core.graph.relation(job.id).record
     secrets = core.vault.values(record.secrets)
     with hiding([*secrets.values()]):
         open_sink({**record.options, **secrets}, record.columns).reach()
 
 
-def step_rows(core: Core, part: Part[Job]) -> int:
+def step_rows(settings: Settings, part: Part[Job]) -> int:
     """Most rows that a step of a job takes in."""
     if part.committed:
-        return max_rows(core, part.job)
-    most = core.settings.backfill_slice_rows
-    return min(most, part.job.row_limit or most)
+        return max_rows(settings, part.job)
+    most = settings.backfill_slice_rows
+    return min(most, part.job.portion.most_rows or most)
 
 
-def max_rows(core: Core, job: Job) -> int:
+def max_rows(settings: Settings, job: Job) -> int:
     """Most rows that an epoch of a job takes in, if it has the choice: fewer while memory or disk is short."""
-    return job.row_limit or configured_rows(core, job)
+    return job.portion.most_rows or configured_rows(settings, job)
 
 
-def configured_rows(core: Core, job: Job) -> int:
+def configured_rows(settings: Settings, job: Job) -> int:
     """The same when nothing is short: its option, else the setting."""
     chosen = job.options.get(MAX_ROWS)
-    return int(chosen) if chosen else core.settings.max_rows_per_epoch
+    return int(chosen) if chosen else settings.max_rows_per_epoch
 
 
-def most_tasks(core: Core, options: Mapping[str, str]) -> int:
+def most_tasks(settings: Settings, options: Mapping[str, str]) -> int:
     """Tasks per operator that a job may use: its option, else the setting, else the number of cores."""
     chosen = options.get(PARALLELISM)
-    return int(chosen) if chosen else core.settings.parallelism or os.cpu_count() or 1
+    return int(chosen) if chosen else settings.parallelism or os.cpu_count() or 1
 
 
 def prefix_of(attempt: str, job: Job, target: int) -> str:
@@ -149,19 +152,19 @@ def params_of(
     tables = {
         i: TableInput(work.inputs[i].refs, work.inputs[i].keys) if i in work.inputs else TableInput(())
         for i in job.upstreams
-        if not core.relation(i).external
+        if not core.graph.relation(i).external
     }
     own = {
         name: StateInput(
             table,
             (*(r.ref for r in state.runs_of(table)), *epoch.runs_of(state, job.id, table)),
             # Of the epoch from which it starts: that may be ahead of what the catalog knows.
-            mark_at(core, state, job.event_time.expiry.get(name), part.committed),
+            mark_at(core.graph, state, job.event_time.expiry.get(name), part.committed),
         )
         for name, table in job.tables.items()
     }
     # Before the last step rows may come that are below it.
-    closed_us = mark_at(core, state, job.event_time.closes, epoch.target) if work.step.last else None
+    closed_us = mark_at(core.graph, state, job.event_time.closes, epoch.target) if work.step.last else None
     looked_up = frozenset[int]() if job.plan is None else job.plan.lookups | job.plan.arrangements
     params = EpochParams(
         attempt=attempt,
@@ -176,19 +179,19 @@ def params_of(
         budget_bytes=core.budget_bytes(),
         progress=core.progress.address,
         tables=tables,
-        lookups={i: lookup_refs(core, state, epoch, part, i) for i in looked_up},
+        lookups={i: lookup_refs(core.graph, state, epoch, part, i) for i in looked_up},
         taken={i: until for i, until in work.taken.items() if i in looked_up},
         sources={i: _source_input(core, i, found.tasks) for i, found in work.inputs.items() if i not in tables},
         state=own,
         closed_us=closed_us,
         delivery=f"{state.config.get(DATABASE_KEY, 0):x}-{job.id}" if job.delivers else "",
-        sink_secrets=core.vault.values(core.relation(job.id).record.secrets),
+        sink_secrets=core.vault.values(core.graph.relation(job.id).record.secrets),
     )
-    return params, choose_parallelism(round(work.step.rows), most_tasks(core, job.options))
+    return params, choose_parallelism(round(work.step.rows), most_tasks(core.settings, job.options))
 
 
 def _source_input(core: Core, source_id: int, tasks: tuple[ReadPart, ...]) -> SourceInput:
-    relation = core.relation(source_id)
+    relation = core.graph.relation(source_id)
     secrets = core.vault.values(relation.record.secrets)
     columns = tuple((c.name, c.type) for c in relation.columns)
     read = tuple(part.task for part in tasks)
@@ -266,7 +269,7 @@ def _attempt(
             core.pins.hold(pin, {ref.path for refs in used for ref in refs})
         at_hand = frozenset(i for i, t in params.tables.items() if all(core.store.copied(ref) for ref in t.refs))
         with core.lock:
-            job.attempt, job.attempt_since_s = name, core.clock.monotonic_s()
+            job.begin_attempt(name, core.clock.monotonic_s())
         if not part.committed:
             fault_point("backfill.slice.before")
         assert job.runner is not None
@@ -275,7 +278,7 @@ def _attempt(
     finally:
         core.pins.unpin(pin)
         with core.lock:
-            job.attempt = None
+            job.end_attempt()
 
 
 def _note(core: Core, now: EpochInFlight, attempt: _Attempt, result: EpochResult) -> None:
@@ -301,14 +304,12 @@ def _note_progress(core: Core, now: EpochInFlight, part: Part[Job], work: Work) 
     job, now_s = part.job, core.clock.monotonic_s()
     if part.committed:
         return
-    done = round(work.step.rows)
-    if job.reading is None:
-        job.reading = Progress(done, max(done, round(sum(r.rows for r in work.rests))), job.attempt_since_s)
-    else:
-        job.reading.rows_done += done
-        job.reading.rows_expected = max(job.reading.rows_expected, job.reading.rows_done)
-    seen, left_ms = job.reading, job.reading.remaining_ms(now_s)
-    job.progress = (
-        f"reading what its inputs hold at epoch {now.epoch.target}: about {seen.rows_done} of {seen.rows_expected} "
-        f"rows, {seen.rate(now_s):.0f} rows/s" + ("" if left_ms is None else f", {left_ms / 1000:.0f} s to go")
-    )  # fmt: skip
+    with core.lock:
+        job.read(round(work.step.rows), round(sum(r.rows for r in work.rests)))
+        seen = job.catching_up.reading
+        assert seen is not None
+        left_ms = seen.remaining_ms(now_s)
+        job.says(
+            f"reading what its inputs hold at epoch {now.epoch.target}: about {seen.rows_done} of {seen.rows_expected} "
+            f"rows, {seen.rate(now_s):.0f} rows/s" + ("" if left_ms is None else f", {left_ms / 1000:.0f} s to go")
+        )

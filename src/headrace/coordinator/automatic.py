@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
+from headrace.coordinator.life import Life
 from headrace.plan.tree import Sharable
 
 SCHEMA = "headrace_internal"
@@ -51,7 +52,7 @@ def wanted(state: CatalogState, group: str, sides: Sequence[Sharable]) -> list[W
     found = []
     for side, times in sorted(Counter(sides).items()):
         index = index_of(state, group, side)
-        if index is not None and state.jobs[index.id].status in ("creating", "created"):
+        if index is not None and Life.of(state.jobs[index.id]).runs:
             found.append(WantedIndex(side, index.id))
         elif index is None and (times > 1 or (side.relation, side.key) in others):
             found.append(WantedIndex(side, None))

@@ -15,9 +15,11 @@ from headrace.catalog.state import CatalogState
 from headrace.common.shifts import epoch_reaching
 from headrace.connectors.base import Offsets
 from headrace.coordinator.exact import Interval, after_commit
-from headrace.coordinator.graph import Graph, J, JobState, R, RelationState
+from headrace.coordinator.graph import Graph, J, R, RelationState
+from headrace.coordinator.job import JobState
 from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.machine import outcome
+from headrace.coordinator.standing import JobAdvance
 from headrace.coordinator.steps import (
     InputProgress,
     Position,
@@ -74,7 +76,7 @@ class Part(Generic[J]):
 
     def harvests(self, target: int) -> bool:
         """Whether time alone gives it a step in this epoch: rows are due, or a step before a restart has not told."""
-        if not self.job.temporal or self.due is not None:
+        if not self.job.facts.temporal or self.due is not None:
             return False
         return self.begun or 0 < self.due_before <= target
 
@@ -179,7 +181,7 @@ def next_work(
     rests: list[Rest] = []
     refs: dict[int, tuple[RunRef, ...]] = {}
     for upstream in part.job.upstreams:
-        looked_up = upstream in part.job.lookups or (not part.committed and upstream in part.job.changes_only)
+        looked_up = upstream in part.job.lookups or (not part.committed and upstream in part.job.facts.changes_only)
         if not graph.relation(upstream).external and not looked_up and not part.position.of(upstream).done:
             refs[upstream] = _change_refs(graph, state, epoch, part, upstream)
             rest = _table_rest(graph, epoch, part, upstream, refs[upstream])
@@ -330,18 +332,6 @@ def note_stored(epoch: GroupEpoch[J]) -> None:
 # ---- transactions
 
 
-@dataclass(frozen=True)
-class JobAdvance:
-    """How far one job is after a commit, and what has become of it by that."""
-
-    committed: int
-    exact: tuple[Interval, ...]
-    created: bool = False
-    joined: bool = False
-    due: int | None = None
-    """Its `due` from now on; None if that stays as it was."""
-
-
 @dataclass
 class Commit:
     """A transaction, and what it makes of the graph once it is durable."""
@@ -357,20 +347,10 @@ class Commit:
         """Make it so in memory; harmless when repeated."""
         for job_id, position in self.positions.items():
             if job_id in graph.jobs:
-                graph.jobs[job_id].position = position
+                graph.jobs[job_id].at(position)
         for job_id, move in self.moves.items():
-            job = graph.jobs.get(job_id)
-            if job is None:
-                continue
-            job.rounds = 0 if move.created else job.rounds + 1
-            if move.created:
-                job.turn(Turn.CAUGHT_UP)
-            job.committed, job.exact = max(job.committed, move.committed), move.exact
-            job.whole = False
-            if move.joined:
-                job.joining = False
-            if move.due is not None:
-                job.due = move.due
+            if job_id in graph.jobs:
+                graph.jobs[job_id].advance(move)
         for view, epoch, rows in self.changes:
             if view in graph.relations:
                 graph.relations[view].changed(epoch, rows)
@@ -475,7 +455,7 @@ def _advance(
             exact = after_commit(exact, each, graph.relation(job.id).safe)
     elif created:
         exact = ((target, target),)
-    joined = job.joined and (job.joining or not record.joined)
+    joined = job.joined and (job.membership.joining or not record.joined)
     # One that only joins may have been taken along beyond this epoch by views of another group.
     reached = max(record.committed_epoch, target)
     found.moves[job.id] = JobAdvance(reached, exact, created, joined, due)

@@ -133,7 +133,7 @@ class Committer:
         with self._core.lock:
             given_up = self.waiting
             parts = [p for now in given_up for p in now.epoch.parts]
-            attempts = {(p.job.runner, p.job.attempt) for p in parts if p.version == p.job.version}
+            attempts = {(p.job.runner, p.job.activity.attempt) for p in parts if p.version == p.job.version}
             for now in given_up:
                 now.given_up = True
         for runner, attempt in attempts:
@@ -160,7 +160,7 @@ class Committer:
         now.before = now.epoch.before = ()
         self.waiting = [other for other in self.waiting if other is not now]
         for part in now.epoch.parts:
-            part.job.busy -= 1
+            part.job.end_epoch()
 
     def bind(self, now: EpochInFlight, part: Part[Job]) -> None:
         """Make durable which epoch a job that delivers takes in, before it does."""
@@ -169,7 +169,7 @@ class Committer:
             commit = plan_bound(part)
             self._transact([now], commit, [])
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
         fault_point("sink.bind.after")
 
     def store(self, now: EpochInFlight) -> None:
@@ -183,10 +183,10 @@ class Committer:
             self._transact([now], commit, [])
             note_stored(now.epoch)
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
                 self._count(now)
                 for job in now.lane:
-                    job.trouble = job.trouble.retry(0.0)
+                    job.retry(0.0)
                 core.changed.advanced()
 
     def _finish(self, due: Sequence[EpochInFlight]) -> None:
@@ -203,18 +203,18 @@ class Committer:
                 if any(now.outdated for now in due):
                     raise EpochAbandoned
                 epochs = [now.epoch for now in due]
-                commit = plan_final(core, state, last.lane, epochs, core.clock.now_ms(), within_ms)
+                commit = plan_final(core.graph, state, last.lane, epochs, core.clock.now_ms(), within_ms)
             self._transact(due, commit, self._events(due), transact)
             # At once: who is told that it is committed finds it counted, and nothing held for it any more.
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
                 for now in due:
                     self._note(now)
                     now.holds.close()
                     self._end(now)
                 core.changed.advanced()
         for job_id in commit.late:
-            self._say_late(core.jobs.get(job_id), last.epoch.target)
+            self._say_late(core.graph.jobs.get(job_id), last.epoch.target)
 
     def _note(self, now: EpochInFlight) -> None:
         """Keep in memory, for decisions and for people, that an epoch is committed. The caller holds the lock."""
@@ -225,7 +225,7 @@ class Committer:
             job.metrics.epochs += 1
             core.totals.epochs += 1
             job.metrics.last_epoch_ms = round((core.clock.monotonic_s() - now.since_s) * 1000)
-            job.row_limit = more_rows(job.row_limit, configured_rows(core, job))
+            job.limit(more_rows(job.portion.most_rows, configured_rows(core.settings, job)))
         self._count(now)
         self._record(now)
 
@@ -242,7 +242,7 @@ class Committer:
             if due[0].outdated:
                 raise EpochAbandoned
 
-        record = core.relation(part.job.id).record
+        record = core.graph.relation(part.job.id).record
         with core.catalog.reading() as state:
             runs = handed_runs(state, part)
             pin = core.pins.pin((), 0)
@@ -300,7 +300,7 @@ class Committer:
     def _note_times(self, result: EpochResult) -> None:
         """The next binding of a source raises its watermark by what has been read of it."""
         for source_id, newest_us in result.newest_us.items():
-            source = self._core.relations.get(source_id)
+            source = self._core.graph.relations.get(source_id)
             if source is not None:
                 source.newest_us = max(newest_us, newest_us if source.newest_us is None else source.newest_us)
 
@@ -329,11 +329,12 @@ class Committer:
             core.history.committed(done, taken)
 
     def _recovered(self, job: Job) -> None:
-        job.trouble, job.progress = job.trouble.over(), ""
+        job.recover()
+        job.says("")
         if job.created:
-            job.reading = None
+            job.read_all()
         elif not job.joined:
-            job.progress = f'catching up with checkpoint group "{job.group}"'
+            job.says(f'catching up with checkpoint group "{job.group}"')
 
     def _say_late(self, job: Job | None, target: int) -> None:
         """A job that does not catch up: say so; one that was to join a group stays out of it, so as not to delay it."""
@@ -345,11 +346,11 @@ class Committer:
         with suppress(HeadraceError):
             core.catalog.transact([] if event is None else [event])
         with core.changed:
-            job.rounds = 0
+            job.count_anew()
             if not job.created:
                 error = JobFailed(text, hint="raise its max_rows_per_epoch or parallelism, or leave out its group")
-                job.trouble = job.trouble.failed(error, core.clock.now_ms(), attempt=False)
-                job.progress = text
+                job.fail(error, core.clock.now_ms(), attempt=False)
+                job.says(text)
             core.changed.notify_all()
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.catalog.edits import Delete, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RunRecord, SourceRecord, StateTableRecord, run_id
 from headrace.catalog.state import CatalogState
-from headrace.common.epoch import from_unix_ms
 from headrace.common.faults import fault_point
 from headrace.coordinator.core import Core, Relation
 from headrace.coordinator.guard import PiecesOfWork
-from headrace.coordinator.subscriptions import kept_ms
-from headrace.coordinator.targets import retry_delay_ms, safe_epoch
+from headrace.coordinator.retention import Retention
+from headrace.coordinator.targets import retry_delay_ms
 from headrace.errors import CorruptObject, HeadraceError, JobFailed, OutOfBudget
 from headrace.state.merge import MergePart, MergeRunner, choose_compaction, first_levels, least_runs
 from headrace.state.schema import RunRef
@@ -49,37 +48,15 @@ class _Rest:
     until_s: float
 
 
-def releasable(core: Core, relation: Relation, record: StateTableRecord, without: Collection[int] = ()) -> int:
-    """The epoch below which nobody needs to see a relation's rows as they were, but for jobs `without`.
-
-    The caller holds the lock.
-    """
-    kept = max(core.settings.retention_ms, kept_ms(core.catalog.image, relation.id))
-    retention = from_unix_ms(max(core.clock.now_ms() - kept, 0))
-    readers = core.log_readers(relation.id, without)
-    # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
-    newest = min(record.committed_epoch, core.complete)
-    return safe_epoch(relation.safe, newest, retention, core.pins.epochs(relation.id), readers)
-
-
-def oldest_needed(core: Core, relation: Relation, without: Collection[int] = ()) -> int:
-    """The epoch below which nobody needs the bindings and changes of a relation, but for jobs `without`.
-
-    The caller holds the lock.
-    """
-    retention = from_unix_ms(max(core.clock.now_ms() - core.settings.retention_ms, 0))
-    readers = core.binding_readers(relation.id, without)
-    return min([retention, core.complete, *core.pins.epochs(relation.id), *readers])
-
-
 class Compactor:
     """One pass after another over all state tables, one at a time.
 
     Small merges happen in the calling thread. `merge_runner` does the parts of large ones, split by keys.
     """
 
-    def __init__(self, core: Core, merge_runner: MergeRunner) -> None:
+    def __init__(self, core: Core, retention: Retention, merge_runner: MergeRunner) -> None:
         self._core = core
+        self._retention = retention
         self._merge_runner = merge_runner
         self.merged: Callable[[int, list[RunRef], list[RunRef]], object] = lambda job_id, refs, made: None
         """Told of every merge that was committed: the job or table, its runs, and those in their place."""
@@ -171,14 +148,14 @@ class Compactor:
         """The epoch up to which a table's history may be merged now; reads below it are refused from here on."""
         core = self._core
         with core.lock:
-            relation = core.relations.get(record.job_id)
+            relation = core.graph.relations.get(record.job_id)
             if relation is None or relation.state_table != record.id:
                 return record.committed_epoch
             return self.raise_relation(relation, record)
 
     def raise_relation(self, relation: Relation, record: StateTableRecord) -> int:
         """The same for a relation's rows, whose history has readers. The caller holds the lock."""
-        relation.safe = releasable(self._core, relation, record)
+        relation.safe = self._retention.releasable(relation, record)
         return relation.safe
 
     def _merge(self, record: StateTableRecord, refs: list[RunRef], safe: int) -> int:
@@ -266,8 +243,8 @@ class Compactor:
         core = self._core
         found: list[list[Edit]] = []
         with core.catalog.reading() as state, core.lock:
-            for relation in core.relations.values():
-                low = oldest_needed(core, relation)
+            for relation in core.graph.relations.values():
+                low = self._retention.oldest_needed(relation)
                 relation.changes.prune(low)
                 for epoch in [e for e in relation.rows_by_epoch if e <= low]:
                     del relation.rows_by_epoch[epoch]

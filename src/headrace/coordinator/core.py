@@ -7,10 +7,10 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Edit
@@ -21,9 +21,10 @@ from headrace.common.epoch import epoch_ms
 from headrace.config import Settings
 from headrace.connectors.base import Source
 from headrace.coordinator.epochs import EpochClock
-from headrace.coordinator.graph import Graph, JobState, RelationState
+from headrace.coordinator.graph import Graph, RelationState
 from headrace.coordinator.guard import Guard
 from headrace.coordinator.history import History
+from headrace.coordinator.job import JobState, PlanFacts
 from headrace.coordinator.pins import Pins
 from headrace.coordinator.progress import ProgressBook
 from headrace.coordinator.secrets import Vault
@@ -104,70 +105,47 @@ class Metrics:
         self.io.update(result.io)
 
 
-@dataclass
-class Progress:
-    """How far a view that is being created is with what its inputs hold. For people: nothing is decided by it."""
-
-    rows_done: int
-    rows_expected: int
-    since_s: float
-    rows_before: int = 0
-    """Rows that were done already when this process took it up."""
-
-    def rate(self, now_s: float) -> float:
-        """Rows per second."""
-        return (self.rows_done - self.rows_before) / max(now_s - self.since_s, 1e-3)
-
-    def remaining_ms(self, now_s: float) -> int | None:
-        """Milliseconds to go at the present rate; None if that cannot be told."""
-        rate = self.rate(now_s)
-        return round((self.rows_expected - self.rows_done) / rate * 1000) if rate > 0 else None
+ShownStatus = Literal["quarantined", "failing", "paused", "starting", "creating", "running"]
+"""What people see of a job's life, the worst first."""
 
 
 @dataclass
 class Job(JobState):
-    """A job while the server runs: its state in the graph, its plan and runner, its pace and its failures."""
+    """A job while the server runs: its plan and what runs it, what it has done, and which logs it holds up.
+
+    The core's lock guards all of it but `sources`, which only the thread of its lane uses.
+    """
 
     plan: ViewPlan | None = None
     runner: Runner | None = None
     sources: dict[int, Source] = field(default_factory=dict)
-    row_limit: int = 0
-    """Most input rows of its next epoch while memory or disk is short; 0 for no limit but the configured one."""
-    read_stop: int = 0
-    """The stop that a waiting read has asked for last; it takes the place of the one before."""
-    not_before_s: float = 0.0
-    """When its next epoch may begin, by its cadence."""
-    commit_after_s: float = 0.0
-    """Until when its epochs are held, by its cadence."""
-    attempt: str | None = None
-    """The attempt that Spark runs at present."""
-    attempt_since_s: float = 0.0
-    unsure: bool = False
-    """What it has committed last may be durable without being known here: that is learned before it goes on."""
-    busy: int = 0
-    """Epochs that it is part of, that have begun and are neither committed nor given up."""
-    progress: str = ""
-    reading: Progress | None = None
-    """How much of its inputs' content it has read, while it is being created."""
     metrics: Metrics = field(default_factory=Metrics)
-    growing: dict[int, int] = field(default_factory=dict)
+    growing: Mapping[int, int] = field(default_factory=dict)
     """Input -> bytes of its log that this job has not taken in, where that is more than its limit."""
 
-    @property
-    def error(self) -> HeadraceError | None:
-        """Why it does not get on."""
-        return self.trouble.error
+    def take_plan(self, plan: ViewPlan | None, runner: Runner | None) -> None:
+        """It has been planned, or cannot be; what it has begun by another plan is void."""
+        self.plan, self.runner = plan, runner
+        known = self.facts if plan is None else PlanFacts(plan.event_time, plan.temporal, plan.changes_only)
+        self.facts = replace(known, awaited=False)
+        self.void()
+
+    def outgrow(self, growing: Mapping[int, int]) -> None:
+        """Which logs are kept for it beyond its limit."""
+        self.growing = growing
 
     @property
-    def shown_status(self) -> str:
-        """starting, creating, running, failing, paused or quarantined."""
-        if self.status in ("paused", "quarantined"):
-            return self.status
+    def shown_status(self) -> ShownStatus:
+        """What people see of its life."""
+        if self.quarantined:
+            return "quarantined"
+        if self.paused:
+            return "paused"
         if self.error is not None:
             return "failing"
         if self.starting:
             return "starting"
-        return "creating" if self.status == "creating" else "running"
+        return "creating" if self.creating else "running"
 
 
 SPARK_STARTS: Final = SparkLost("Spark is starting")
@@ -263,7 +241,7 @@ def _no_tables(
     raise NotImplementedError("nobody writes to tables here")
 
 
-class Core(Graph[Relation, Job]):
+class Core:
     """The shared state. `lock` guards relations, jobs and pins' epochs; never held over I/O or Spark.
 
     `committing` is held over a commit of jobs from its first look at the catalog to the change of what is in memory, so
@@ -283,7 +261,6 @@ class Core(Graph[Relation, Job]):
         *,
         following: bool = False,
     ) -> None:
-        super().__init__()
         self.settings = settings
         self.catalog = catalog
         self.clock = clock
@@ -296,12 +273,17 @@ class Core(Graph[Relation, Job]):
         self.vault = Vault(catalog, settings)
         self.raising = threading.Lock()
         self.epochs = EpochClock(catalog, clock, self.changed, following=following)
+        self.graph: Graph[Relation, Job] = Graph(lambda: self.epochs.complete)
+        """`lock` guards it, and all that is in it."""
         self.mirrored: CatalogState | None = None
         """On a standby: the content that relations and jobs, and the newest complete epoch, are those of. The catalog's
         own may be a moment newer, with history gone that was there."""
         self.pins = Pins()
         self.sparing = Sparing(clock.monotonic_s)
-        self.guard = Guard(self)
+        self.guard = Guard(
+            self.changed, clock, catalog, self.sparing, settings=lambda: self.settings,
+            stopping=lambda: self.stopping, fatal=self.fatal,
+        )  # fmt: skip
         self.history = History()
         self.progress = ProgressBook(clock.monotonic_s, clock.now_ms)
         self.slots = FairSlots(slots, max(slots, 2), clock.monotonic_s)
@@ -323,43 +305,13 @@ class Core(Graph[Relation, Job]):
         self.failed = threading.Event()
         self._attempts = itertools.count(1)
 
-    @property
-    def complete(self) -> int:
-        """The newest complete epoch."""
-        return self.epochs.complete
-
     def is_planned(self) -> bool:
         """Whether all views have been planned in the Spark that runs, or nobody plans them any more. Under the lock."""
-        return self.stopping or (self.suspended is None and not any(job.starting for job in self.jobs.values()))
+        return self.stopping or (self.suspended is None and not any(job.starting for job in self.graph.jobs.values()))
 
     def budget_bytes(self) -> int:
         """The memory budget, as configured now."""
         return budget_bytes(self.settings.memory_budget_mb, machine_bytes())
-
-    # ---- for reads; the caller holds `lock`
-
-    def align_for_reads(self, epoch: int) -> None:
-        """Ask all views to stop at one epoch, for a read that finds none at which those that it reads are exact.
-
-        All of them, and only at the newest epoch that was asked for: so one stop serves all reads that wait, and a
-        view that is slow is not made to stop more than once on its way.
-        """
-        for job in self.jobs.values():
-            if job.read_stop < epoch:
-                job.stops.discard(job.read_stop)
-                job.stops.add(epoch)
-                job.read_stop = epoch
-
-    def jobs_above(self, relation_ids: Iterable[int]) -> list[Job]:
-        """The jobs of these relations and of all that they are built on, those below first."""
-        found: dict[int, Job] = {}
-        left = list(relation_ids)
-        while left:
-            job = self.jobs.get(left.pop())
-            if job is not None and job.id not in found:
-                found[job.id] = job
-                left += job.upstreams
-        return sorted(found.values(), key=lambda j: -j.id)
 
     # ---- attempts, failures
 

@@ -12,12 +12,14 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.catalog.edits import AddEvent, Edit, Put
+from headrace.config import Settings
 from headrace.coordinator.attempt import EpochInFlight, max_rows, reach_target, run_steps, step_rows, work_of
 from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
 from headrace.coordinator.committer import Committer, EpochAbandoned, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
 from headrace.coordinator.life import Turn, turned
 from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch, pacing
+from headrace.coordinator.membership import Move
 from headrace.coordinator.options import Cadence, cadence
 from headrace.coordinator.steps import position_of
 from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
@@ -44,7 +46,11 @@ EXPRESSION_ERRORS = ("21", "22")
 
 
 class Driver:
-    """Runs one lane: the jobs of a group that move in step, or one job that has not joined its group."""
+    """Runs one lane: the jobs of a group that move in step, or one job that has not joined its group.
+
+    Its own thread alone uses its fields. The thread that commits calls `_commit_failed`, which touches none of them;
+    what both use, the epochs that wait for their commit, the committer keeps under the core's lock.
+    """
 
     def __init__(
         self, core: Core, group: str, alone: int | None, *, compact: Callable[[], None],
@@ -109,7 +115,7 @@ class Driver:
         with core.changed:
             self._fault = found
             for job in [] if self._left else self.lane():
-                job.trouble = job.trouble.failed(found, job.trouble.began(core.clock.now_ms()), attempt=False)
+                job.fail(found, job.trouble.began(core.clock.now_ms()), attempt=False)
             core.changed.notify_all()
 
     def _well(self, lane: list[Job]) -> None:
@@ -117,14 +123,14 @@ class Driver:
         fault, self._fault = self._fault, None
         for job in lane:
             if fault is not None:
-                job.trouble = job.trouble.without(fault)
+                job.without(fault)
 
     def lane(self) -> list[Job]:
         """The jobs that step together now. The caller holds the lock."""
         if self._alone is None:
-            return self._core.lane(self._group)
-        job = self._core.jobs.get(self._alone)
-        return [] if job is None or job.joined or job.stopping or job.group != self._group else [job]
+            return self._core.graph.lane(self._group)
+        job = self._core.graph.jobs.get(self._alone)
+        return [] if job is None or job.joined or job.activity.withdrawn or job.group != self._group else [job]
 
     def _give_up(self) -> bool:
         now = self._now
@@ -170,7 +176,7 @@ class Driver:
 
     def _idle(self, lane: list[Job]) -> bool:
         """Whether it goes on waiting, though epochs have become complete. The caller holds the lock."""
-        return not self._commits.waiting and idle(self._core, lane)
+        return not self._commits.waiting and idle(self._core.graph, lane)
 
     def _checkpoint(self) -> None:
         """Commit the epochs that are held, once that is due."""
@@ -182,7 +188,7 @@ class Driver:
                 return
             checkpoint_ms = self._cadence(lane).checkpoint_ms
             for job in lane:
-                job.commit_after_s = core.clock.monotonic_s() + (checkpoint_ms - self._slack_ms(checkpoint_ms)) / 1000
+                job.hold_until(core.clock.monotonic_s() + (checkpoint_ms - self._slack_ms(checkpoint_ms)) / 1000)
         self._commits.commit()
 
     def _held_s(self, lane: list[Job]) -> float | None:
@@ -190,10 +196,10 @@ class Driver:
         held = [now for now in self._commits.waiting if not now.wanted]
         if not held:
             return None
-        left_s = max(j.commit_after_s for j in lane) - self._core.clock.monotonic_s()
+        left_s = max(j.pace.commit_after_s for j in lane) - self._core.clock.monotonic_s()
         overdue = left_s <= 0 or not self._cadence(lane).holds or any(now.outdated for now in held)
         storing = self._now is not None and self._now.epoch.due == "store"
-        return 0.0 if storing or checkpoint_due(self._core, lane, len(held), overdue=overdue) else left_s
+        return 0.0 if storing or checkpoint_due(self._core.graph, lane, len(held), overdue=overdue) else left_s
 
     def _cadence(self, lane: list[Job]) -> Cadence:
         return cadence(self._core.settings, (j.options for j in pacing(lane)))
@@ -208,7 +214,7 @@ class Driver:
         if any(now.outdated for now in waiting):
             return False
         most = MAX_HELD if self._cadence(lane).holds else self._core.settings.max_in_flight_epochs
-        return may_run_ahead(self._core, lane, len(waiting), most)
+        return may_run_ahead(self._core.graph, lane, len(waiting), most)
 
     def _let_join(self, lane: list[Job]) -> None:
         """A job by itself that has caught up with its group joins it, where the group has nothing under way."""
@@ -216,13 +222,12 @@ class Driver:
         if self._alone is None or self._commits.waiting:
             return
         (job,) = lane
-        members = core.lane(job.group)
-        if any(j.busy for j in members) or not may_join(core, job, self._within_ms()):
-            if job.status == "creating" and job.committed and any(j.failures for j in members):
-                job.progress = f'waiting for checkpoint group "{job.group}", which is failing'
+        members = core.graph.lane(job.group)
+        if any(j.activity.epochs for j in members) or not may_join(core.graph, job, self._within_ms()):
+            if job.creating and job.committed and any(j.failures for j in members):
+                job.says(f'waiting for checkpoint group "{job.group}", which is failing')
             return
-        job.joined = job.joining = True
-        job.version += 1
+        job.move(Move.ADMITTED)
         self._launch(job)
         core.changed.notify_all()
 
@@ -231,15 +236,15 @@ class Driver:
         core = self._core
         if any(j.runner is None for j in lane):
             return Decision(0, False)
-        asked = [j.aligning for j in lane]
+        asked = [j.stops.asking for j in lane]
         if not self._may_open(lane):
             return Decision(0, False)
         waiting = [now.epoch for now in self._commits.waiting]
-        limit_rows = min(_most_rows(core, j) for j in lane)
-        found = next_epoch(core, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
+        limit_rows = min(_most_rows(core.settings, j) for j in lane)
+        found = next_epoch(core.graph, lane, limit_rows, ahead_of(waiting), dues_after(waiting))
         if not found.run:
             self._note_wait(lane, found)
-            if asked != [j.aligning for j in lane]:
+            if asked != [j.stops.asking for j in lane]:
                 core.changed.notify_all()
         return found
 
@@ -248,12 +253,12 @@ class Driver:
         job = lane[0]
         if decision.waiting_for is None or job.committed:
             return
-        relation = self._core.relations.get(decision.waiting_for)
+        relation = self._core.graph.relations.get(decision.waiting_for)
         if relation is None:
             return
-        job.progress = f'waiting for "{relation.name}"'
+        job.says(f'waiting for "{relation.name}"')
         if relation.error is not None and job.error is not relation.error:
-            job.trouble = job.trouble.failed(relation.error, relation.error_since_ms)
+            job.fail(relation.error, relation.error_since_ms)
             self._core.changed.notify_all()
 
     def _delay_s(self, lane: list[Job], decision: Decision) -> float | None:
@@ -262,8 +267,8 @@ class Driver:
             return None
         now_s = self._core.clock.monotonic_s()
         ahead = ahead_of(now.epoch for now in self._commits.waiting)
-        forced = any(j.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
-        cadence_s = 0.0 if forced else max(j.not_before_s for j in lane) - now_s
+        forced = any(j.pace.forced > max(j.committed, ahead.get(j.id, 0)) or j.position is not None for j in lane)
+        cadence_s = 0.0 if forced else max(j.pace.not_before_s for j in lane) - now_s
         delay_s = max(max(j.trouble.retry_at_s for j in lane) - now_s, cadence_s)
         if delay_s <= 0 and self._stalled(lane):
             self._compact()
@@ -353,7 +358,7 @@ class Driver:
         core = self._core
         with core.lock:
             lane = self.lane()
-        if any(j.unsure for j in lane):
+        if any(j.activity.unsure for j in lane):
             self._resync(lane)
         with core.changed:
             lane = self.lane()
@@ -365,22 +370,23 @@ class Driver:
             self._now = now = EpochInFlight(epoch, lane, core.clock.monotonic_s(), before=before)
             now.failures = {j.id: j.trouble.failed_total for j in lane}
             for part in epoch.parts:
-                pin = core.pins.pin({*part.job.upstreams, *core.bindings_for(part.job)}, part.committed or epoch.target)
+                pin = core.pins.pin(
+                    {*part.job.upstreams, *core.graph.bindings_for(part.job)}, part.committed or epoch.target
+                )
                 now.holds.callback(core.pins.unpin, pin)
-                part.job.busy += 1
+                part.job.begin_epoch()
             self._begin(lane, epoch)
         return now
 
     def _begin(self, lane: list[Job], epoch: GroupEpoch[Job]) -> None:
         now_s, interval_ms = self._core.clock.monotonic_s(), self._cadence(lane).barrier_ms
         for job in lane:
-            job.attempt_since_s = now_s
-            job.not_before_s = now_s + (interval_ms - self._slack_ms(interval_ms)) / 1000
+            job.begin(now_s, now_s + (interval_ms - self._slack_ms(interval_ms)) / 1000)
         for part in epoch.parts:
             if not part.committed:
-                part.job.progress = f"reading what its inputs hold at epoch {epoch.target}"
+                part.job.says(f"reading what its inputs hold at epoch {epoch.target}")
             elif not part.job.created:
-                part.job.progress = f"catching up: taking in the changes up to epoch {epoch.target}"
+                part.job.says(f"catching up: taking in the changes up to epoch {epoch.target}")
 
     # ---- failures
 
@@ -393,12 +399,10 @@ class Driver:
                 if record is None:
                     continue
                 if record.committed_epoch > job.committed:
-                    for ref in (r.ref for r in state.runs_of(core.relation(job.id).state_table)):
+                    for ref in (r.ref for r in state.runs_of(core.graph.relation(job.id).state_table)):
                         if job.committed < ref.epoch_hi <= record.committed_epoch:
-                            core.relation(job.id).changed(ref.epoch_hi, ref.rows)
-                    job.committed, job.exact, job.status = record.committed_epoch, record.exact, record.status
-                job.position = position_of(state.positions_of(job.id))
-                job.unsure = False
+                            core.graph.relation(job.id).changed(ref.epoch_hi, ref.rows)
+                job.learn(record, position_of(state.positions_of(job.id)))
 
     def _failed(self, error: HeadraceError) -> None:
         """The epoch that was being run is given up; those before it are committed all the same."""
@@ -413,11 +417,11 @@ class Driver:
         """What it was doing may have been a commit."""
         with self._core.lock:
             for job in self.lane() if now is None else now.lane:
-                job.unsure = True
+                job.doubt()
 
     def _commit_failed(self, now: EpochInFlight, error: HeadraceError) -> None:
         self._doubt(now)
-        if not any(p.job.stopping or p.version != p.job.version for p in now.epoch.parts):
+        if not any(p.job.activity.withdrawn or p.version != p.job.version for p in now.epoch.parts):
             self._note_failure(now, error)
 
     def _note_failure(self, now: EpochInFlight | None, error: HeadraceError) -> None:
@@ -439,18 +443,18 @@ class Driver:
             core.check_fence()
         with core.changed:
             news = job.error is None or job.error.message != error.message
-            job.trouble = job.trouble.failed(error, job.trouble.began(core.clock.now_ms()))
+            job.fail(error, job.trouble.began(core.clock.now_ms()))
             if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
                 part = now.epoch.current if now is not None else None
-                allowed = max_rows(core, job) if part is None else step_rows(core, part)
-                job.row_limit = fewer_rows(allowed, 0)
+                allowed = max_rows(settings, job) if part is None else step_rows(settings, part)
+                job.limit(fewer_rows(allowed, 0))
             # Whoever wants it to stop somewhere asks again: what has failed there may succeed further on.
             for other in lane:
-                other.stops.clear()
+                other.keep_stops(lambda epoch: False)
             delay_ms = retry_delay_ms(
                 job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
             )
-            job.trouble = job.trouble.retry(core.clock.monotonic_s() + delay_ms / 1000)
+            job.retry(core.clock.monotonic_s() + delay_ms / 1000)
             core.changed.notify_all()
         if news:
             text = f'job "{job.name}" failed at epoch {target}: {error.message}'
@@ -468,11 +472,11 @@ class Driver:
             if job.id not in records:
                 return  # it has been dropped
             with core.changed:
-                before = [(j, j.status, j.joined) for j in core.jobs.values() if j.group == job.group]
+                before = [(j, j.standing, j.membership) for j in core.graph.jobs.values() if j.group == job.group]
                 job.turn(Turn.LOG_LOST)
-                apart = core.settle(job.group)
-                for each in apart:
-                    each.version += 1
+                apart = core.graph.settle(job.group)
+                # Others of the group may join it meanwhile.
+                before = [(j, s, m) for j, s, m in before if (j.standing, j.membership) != (s, m)]
             edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
             record, effects = turned(records[job.id], Turn.LOG_LOST)
             edits.append(Put(replace(record, joined=job.joined)))
@@ -484,8 +488,8 @@ class Driver:
                 # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
                 # durable all the same, that changes nothing.
                 with core.changed:
-                    for each, status, joined in before:
-                        each.status, each.joined = status, joined
+                    for each, standing, membership in before:
+                        each.take_back(standing, membership)
                 raise
         for each in apart:
             self._launch(each)
@@ -500,18 +504,18 @@ class Driver:
                 commit = plan_rewind(state, now.lane)
             core.catalog.transact(commit.edits)
             with core.changed:
-                commit.apply(core)
+                commit.apply(core.graph)
                 core.history.taken_back({job.id: job.committed for job in now.lane})
                 for job in now.lane:
-                    job.whole, job.reading = True, None
+                    job.take_whole()
                 core.changed.notify_all()
             return True
         return False
 
 
-def _most_rows(core: Core, job: Job) -> int:
+def _most_rows(settings: Settings, job: Job) -> int:
     """Rows that its next epoch may have: any number where that may be what mends the one before."""
-    return ANY_ROWS if _refused(job, job.error) else max_rows(core, job)
+    return ANY_ROWS if _refused(job, job.error) else max_rows(settings, job)
 
 
 def _refused(job: Job, error: HeadraceError | None) -> bool:

@@ -5,12 +5,11 @@ No thread, clock, disk or Spark here: who uses it guards it with a lock of his o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from headrace.catalog.records import JobStatus, ObjectRecord
+from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.coordinator.exact import (
     ChangeLog,
@@ -21,11 +20,11 @@ from headrace.coordinator.exact import (
     next_epoch_after,
     view_exact,
 )
-from headrace.coordinator.life import NO_TROUBLE, Life, Trouble, Turn, step
-from headrace.coordinator.steps import Position
+from headrace.coordinator.job import JobState
+from headrace.coordinator.membership import Move
 from headrace.coordinator.targets import Upstream, first_change_of
 from headrace.errors import LogLost, UndefinedTable
-from headrace.plan.watermarks import NO_EVENT_TIME, EventTime
+from headrace.plan.watermarks import NO_EVENT_TIME
 from headrace.state.schema import TableSchema
 
 
@@ -87,97 +86,6 @@ class RelationState:
 
 
 @dataclass
-class JobState:
-    """A job as decisions see it: what it reads, how far it is, and what it waits for."""
-
-    id: int
-    name: str
-    upstreams: tuple[int, ...]
-    tables: dict[str, int]
-    """Name of a state table -> its id."""
-    group: str
-    """The checkpoint group: the jobs that commit together."""
-    status: JobStatus
-    """As in the catalog; `life.py` says what makes another one of it."""
-    committed: int = 0
-    exact: tuple[Interval, ...] = ()
-    """Empty until it is created."""
-    options: dict[str, str] = field(default_factory=dict)
-    lookups: frozenset[int] = frozenset()
-    """Inputs of which it takes in no changes: it looks up rows in them, as they are at its epochs."""
-    changes_only: frozenset[int] = frozenset()
-    """Inputs whose content it looks up and never reads: of them it takes in only what changes after its first epoch."""
-    temporal: bool = False
-    """Its content changes as time passes, too."""
-    due: int = 0
-    """The first epoch at which it may do so, as of its checkpoint; 0 for none."""
-    position: Position | None = None
-    """The durable position inside an epoch that is not taken in in full."""
-    joined: bool = True
-    """It moves in step with its group. One that has not joined runs by itself until it has caught up."""
-    automatic: bool = False
-    """An index that the system has made: the cadence of its group is that of the others."""
-    joining: bool = False
-    """It has caught up with its group: the group's next checkpoint is the first that it takes part in."""
-    trouble: Trouble = NO_TROUBLE
-    """What keeps it from getting on."""
-    whole: bool = False
-    """Its next epoch is taken in at one go, whatever its size: a step of it failed."""
-    delivers: bool = False
-    """It writes whole epochs to a target outside: which epoch is next is settled before any row leaves."""
-    event_time: EventTime = NO_EVENT_TIME
-    starting: bool = False
-    """The server has started and not planned it yet: what only its plan tells is not known."""
-    rounds: int = 0
-    """Checkpoints since it began to catch up."""
-    stops: set[int] = field(default_factory=set)
-    """Epochs at which a view below wants this one to be exact, together with its other inputs."""
-    aligning: int = 0
-    """The epoch at which this view has last asked its inputs to be exact together."""
-    forced: int = 0
-    """An epoch that someone waits for: the cadence does not hold it back."""
-    version: int = 0
-    """Counts the changes of its group: an attempt that began before one of them must not commit."""
-    stopping: bool = False
-
-    @property
-    def failures(self) -> int:
-        """Failed attempts since the last one that succeeded."""
-        return self.trouble.failures
-
-    @property
-    def life(self) -> Life:
-        """Where it stands in its life."""
-        return Life(self.status, self.created)
-
-    def turn(self, turn: Turn) -> None:
-        """Take a turn in its life, in memory."""
-        self.status = step(self.life, turn)[0].status
-
-    @property
-    def runnable(self) -> bool:
-        """Whether its status lets it run."""
-        return self.status in ("creating", "created") and not self.stopping
-
-    @property
-    def created(self) -> bool:
-        """Whether it has ever been readable."""
-        return bool(self.exact)
-
-    @property
-    def pending(self) -> bool:
-        """It waits for a checkpoint of its lane, also without a change: to join its group, or to become readable."""
-        return self.joined and bool(self.committed) and (self.joining or not self.created)
-
-    @property
-    def reads_from(self) -> int:
-        """The epoch from which on it needs the logs of its inputs: 0 if it has not begun."""
-        if self.committed or self.position is None:
-            return self.committed
-        return self.position.epoch
-
-
-@dataclass
 class Known:
     """What has been worked out of a graph that stands still."""
 
@@ -191,17 +99,18 @@ R = TypeVar("R", bound=RelationState)
 J = TypeVar("J", bound=JobState)
 
 
-class Graph(ABC, Generic[R, J]):
-    """Relations and jobs by id, and what follows from where they are."""
+class Graph(Generic[R, J]):
+    """Relations and jobs by id, and what follows from where they are. `complete` tells the newest complete epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, complete: Callable[[], int]) -> None:
         self.relations: dict[int, R] = {}
         self.jobs: dict[int, J] = {}
+        self._complete = complete
 
     @property
-    @abstractmethod
     def complete(self) -> int:
         """The newest complete epoch."""
+        return self._complete()
 
     def relation(self, relation_id: int) -> R:
         """Raises `UndefinedTable` for one that is not there (any more)."""
@@ -338,7 +247,7 @@ class Graph(ABC, Generic[R, J]):
         The watermark of a view is that of the relations which it is built on. Of a job that cannot be planned, or is
         not planned yet, it is not known what it would need.
         """
-        if job.event_time == NO_EVENT_TIME and job.status != "quarantined" and not job.starting:
+        if job.event_time == NO_EVENT_TIME and not job.quarantined and not job.starting:
             return list(dict.fromkeys(job.upstreams))
         return self.above([job.id])
 
@@ -379,6 +288,17 @@ class Graph(ABC, Generic[R, J]):
         found += [r for r in more if r.external]
         return [r for r in found if 0 < self.needs(job, r.id) < r.safe]
 
+    def jobs_above(self, relation_ids: Iterable[int]) -> list[J]:
+        """The jobs of these relations and of all that they are built on, those below first."""
+        found: dict[int, J] = {}
+        left = list(relation_ids)
+        while left:
+            job = self.jobs.get(left.pop())
+            if job is not None and job.id not in found:
+                found[job.id] = job
+                left += job.upstreams
+        return sorted(found.values(), key=lambda j: -j.id)
+
     def jobs_below(self, job_ids: Iterable[int]) -> set[int]:
         """These jobs and all that depend on them."""
         found = set(job_ids)
@@ -415,7 +335,7 @@ class Graph(ABC, Generic[R, J]):
 
     def lane(self, group: str) -> list[J]:
         """The jobs of a group that move in step, each after those it is built on. (Ids only grow along edges.)"""
-        return [j for _, j in sorted(self.jobs.items()) if j.group == group and j.joined and not j.stopping]
+        return [j for _, j in sorted(self.jobs.items()) if j.group == group and j.joined and not j.activity.withdrawn]
 
     def filling(self, job_id: int, group: str) -> J | None:
         """A job of a group that is being created over this one: it would be waited for, and wait itself, in there."""
@@ -433,15 +353,15 @@ class Graph(ABC, Generic[R, J]):
         not move in step. Where none is left the oldest that can run begins the group anew.
         """
         members = [j for _, j in sorted(self.jobs.items()) if j.group == group]
-        if not any(j.joined and j.status != "quarantined" for j in members):
-            for job in [j for j in members if j.status != "quarantined"][:1]:
-                job.joined = True
+        if not any(j.joined and not j.quarantined for j in members):
+            for job in [j for j in members if not j.quarantined][:1]:
+                job.move(Move.LEADS)
         epoch, out = 0, []
         for job in members:
             own = job.position.epoch if job.position is not None else 0
             apart = any(self.in_group(i, group) and not self.jobs[i].joined for i in job.upstreams)
-            if job.joined and (job.status == "quarantined" or apart or own not in (0, epoch or own)):
-                job.joined = False
+            if job.joined and (job.quarantined or apart or own not in (0, epoch or own)):
+                job.move(Move.LEFT)
                 out.append(job)
             if job.joined:
                 epoch = epoch or own

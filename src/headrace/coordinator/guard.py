@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from structlog import get_logger
 
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent
+from headrace.common.clock import Clock
+from headrace.config import Settings
+from headrace.coordinator.sparing import Sparing
 from headrace.coordinator.targets import retry_delay_ms
+from headrace.coordinator.waiting import Waiters
 from headrace.errors import Fenced, HeadraceError
-
-if TYPE_CHECKING:
-    from headrace.coordinator.core import Core
 
 FAILED, RECOVERED = "background_failed", "background_recovered"
 """The kinds of its events."""
@@ -33,11 +34,21 @@ class Guard:
     `sparing` allows, however often it comes and goes and whatever it says.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(
+        self, changed: Waiters, clock: Clock, catalog: Catalog, sparing: Sparing, *, settings: Callable[[], Settings],
+        stopping: Callable[[], bool], fatal: Callable[[BaseException], None],
+    ) -> None:  # fmt: skip
+        """`changed` is notified when the coordinator is `stopping`; `fatal` ends it, since it has lost the database."""
+        self._changed = changed
+        self._clock = clock
+        self._catalog = catalog
+        self._sparing = sparing
+        self._settings = settings
+        self._stopping = stopping
+        self._fatal = fatal
         self._failing: dict[str, _Failing] = {}
         self.failures: Counter[str] = Counter()
-        """By name, since the server started. Changed under the core's lock, as is what fails at present."""
+        """By name, since the server started. Changed under the lock of `changed`, as is what fails at present."""
 
     def chore(self, name: str, work: Callable[[], object]) -> bool:
         """Do a piece of work that is done again later anyway; whether it succeeded. Raises `Fenced`, nothing else."""
@@ -58,27 +69,27 @@ class Guard:
 
         Later and later, until it has run for as long as the longest of these pauses. `failed` is called first.
         """
-        core, failures = self._core, 0
+        failures = 0
         while True:
-            since_s = core.clock.monotonic_s()
+            since_s = self._clock.monotonic_s()
             try:
                 loop()
                 return
             except Fenced as error:
-                core.fatal(error)
+                self._fatal(error)
                 return
             except Exception as error:
-                settings = core.settings
-                if core.clock.monotonic_s() - since_s > settings.group_retry_max_ms / 1000:
+                settings = self._settings()
+                if self._clock.monotonic_s() - since_s > settings.group_retry_max_ms / 1000:
                     failures = 0
-                    with core.lock:
+                    with self._changed:
                         self._failing.pop(name, None)  # It had gone well: it is told again.
                 failures += 1
                 try:
                     self.chore(f"{name}, taking note of a failure", partial(failed, error))
                     self.note(name, error)
                 except Fenced as fenced:
-                    core.fatal(fenced)
+                    self._fatal(fenced)
                     return
             delay_ms = retry_delay_ms(
                 failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
@@ -88,19 +99,18 @@ class Guard:
 
     def _pause(self, delay_s: float) -> bool:
         """Wait; False if the coordinator stops."""
-        core = self._core
-        until_s = core.clock.monotonic_s() + delay_s
-        with core.changed:
-            while not core.stopping and core.clock.monotonic_s() < until_s:
-                core.changed.doze(until_s - core.clock.monotonic_s())
-            return not core.stopping
+        until_s = self._clock.monotonic_s() + delay_s
+        with self._changed:
+            while not self._stopping() and self._clock.monotonic_s() < until_s:
+                self._changed.doze(until_s - self._clock.monotonic_s())
+            return not self._stopping()
 
     # ---- telling
 
     def note(self, name: str, error: Exception) -> None:
         """Notes a failure: tells it if it is news, and counts it. Raises `Fenced`."""
         message = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-        with self._core.lock:
+        with self._changed:
             self.failures[name] += 1
             now = self._failing.get(name)
             news = now is None or now.message != message
@@ -109,7 +119,7 @@ class Guard:
         if now.told:
             return
         detail = "".join(traceback.format_exception(error))[-MOST_DETAIL:]
-        event = self._core.sparing.thinned(
+        event = self._sparing.thinned(
             AddEvent(FAILED, None, f"{name} failed, and is tried again: {message}", detail), name
         )
         if event is None:
@@ -119,12 +129,12 @@ class Guard:
                 get_logger("headrace").error("background work failed", what=name, error=message, detail=detail)
         now.told = self._tell(event)
         if not now.told:
-            self._core.sparing.not_told(event, name)
+            self._sparing.not_told(event, name)
 
     def succeeded(self, name: str) -> None:
         """It works, maybe again. Raises `Fenced`."""
         if name in self._failing:
-            with self._core.lock:
+            with self._changed:
                 now = self._failing.pop(name, None)
             if now is not None and now.told:
                 self._tell(AddEvent(RECOVERED, None, f"{name} works again"))
@@ -132,7 +142,7 @@ class Guard:
     def _tell(self, event: AddEvent) -> bool:
         """False if the catalog does not take it: then that is tried again with the next failure."""
         try:
-            self._core.catalog.transact([event])
+            self._catalog.transact([event])
         except Fenced:
             raise
         except Exception:

@@ -16,7 +16,10 @@ STOP_WAIT_S = 30.0
 
 
 class Lanes:
-    """Owns the threads of all lanes: starts one where jobs have work, stops it where jobs leave. Thread-safe."""
+    """Owns the threads of all lanes: starts one where jobs have work, stops it where jobs leave. Thread-safe.
+
+    The core's lock guards which lanes have one.
+    """
 
     def __init__(self, core: Core, compact: Callable[[], None]) -> None:
         self._core = core
@@ -47,8 +50,8 @@ class Lanes:
             for key in [k for k, thread in self._threads.items() if not thread.is_alive()]:
                 del self._threads[key]
                 group, alone = key
-                job = core.jobs.get(alone) if alone is not None else next(iter(core.lane(group)), None)
-                if job is not None and not job.stopping:
+                job = core.graph.jobs.get(alone) if alone is not None else next(iter(core.graph.lane(group)), None)
+                if job is not None and not job.activity.withdrawn:
                     self.launch(job)
             dead = [thread.name for thread in self._threads.values() if not thread.is_alive()]
         if dead:
@@ -69,7 +72,7 @@ class Lanes:
         deadline_s = time.monotonic() + wait_s
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        self.withdraw(list(core.jobs.values()))
+        self.withdraw(list(core.graph.jobs.values()))
         for thread in threads:
             thread.join(1.0)
 
@@ -79,21 +82,25 @@ class Lanes:
         jobs = list(jobs)
         with core.changed:
             for job in jobs:
-                job.stopping = True
+                job.withdraw()
         core.notify()
         for _ in range(10):
             with core.changed:
-                if not any(j.busy for j in jobs):
+                if not any(j.activity.epochs for j in jobs):
                     return
-                running = [(j.runner, j.attempt) for j in self._of_lanes(jobs) if j.runner is not None]
+                running = [(j.runner, j.activity.attempt) for j in self._of_lanes(jobs) if j.runner is not None]
             for runner, attempt in running:
                 if attempt is not None:
                     with suppress(Exception):
                         runner.cancel(attempt)
             with core.changed:
-                core.changed.wait_for(lambda: not any(j.busy for j in jobs), 1.0)
+                core.changed.wait_for(lambda: not any(j.activity.epochs for j in jobs), 1.0)
 
     def _of_lanes(self, jobs: Iterable[Job]) -> list[Job]:
         """Jobs that take part in an epoch with one of these."""
-        lanes = {(j.group, None if j.joined else j.id) for j in jobs if j.busy}
-        return [j for j in self._core.jobs.values() if (j.group, None if j.joined else j.id) in lanes and j.busy]
+        lanes = {(j.group, None if j.joined else j.id) for j in jobs if j.activity.epochs}
+        return [
+            j
+            for j in self._core.graph.jobs.values()
+            if (j.group, None if j.joined else j.id) in lanes and j.activity.epochs
+        ]

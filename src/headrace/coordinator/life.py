@@ -55,6 +55,31 @@ class Life:
         return cls(record.status, bool(record.exact))
 
     @property
+    def runs(self) -> bool:
+        """Whether it takes in what changes."""
+        return self.status in ("creating", "created")
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is readable, and takes in what changes."""
+        return self.status == "created"
+
+    @property
+    def creating(self) -> bool:
+        """Whether it is on its way to its first checkpoint that is readable."""
+        return self.status == "creating"
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody has paused it."""
+        return self.status == "paused"
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it cannot go on."""
+        return self.status == "quarantined"
+
+    @property
     def running(self) -> JobStatus:
         """The status with which it goes on, or would."""
         return "created" if self.filled else "creating"

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put, RaiseSafe
 from headrace.catalog.records import RemapRecord, SourceRecord, encode
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.compaction import oldest_needed, releasable
 from headrace.coordinator.core import Core, Job, Relation
+from headrace.coordinator.graph import Graph
 from headrace.coordinator.guard import PiecesOfWork
 from headrace.coordinator.options import log_limit
-from headrace.coordinator.watchdog import blocked_by, growth
+from headrace.coordinator.pins import Pins
+from headrace.coordinator.retention import Retention
+from headrace.coordinator.watchdog import Barriers
 from headrace.errors import CorruptObject, HeadraceError
 from headrace.state.arrangement import Arrangement
 from headrace.state.schema import E, RunRef
@@ -56,41 +59,54 @@ class LogPart:
     """The run's own bytes, in proportion to the rows."""
 
 
-@contextmanager
-def unread(core: Core, upstream: int, downstream: int, *, kept: bool = False) -> Iterator[UnreadLog | None]:
-    """The unread log of an edge, whose runs are not deleted meanwhile; None if there is no such edge (any more).
+class UnreadLogs:
+    """Finds what views have not read of their inputs. It changes nothing; `lock` guards the graph."""
 
-    All that the job has not taken in, or with `kept` what is kept for it: of a view that is being created the former is
-    all that its input holds, the latter what has come since it began.
-    """
-    with core.catalog.reading() as state, core.lock:
-        relation, job = core.relations.get(upstream), core.jobs.get(downstream)
-        if relation is None or job is None:
-            found, pin = None, None
-        else:
-            refs = [r.ref for r in state.runs_of(relation.state_table)] if relation.schema is not None else []
-            position = core.needs(job, upstream) if kept or upstream in job.lookups else job.committed
-            complete = core.complete
-            refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
-            found = UnreadLog(relation, job, position, complete, tuple(refs))
-            pin = core.pins.pin([], complete, (r.path for r in refs))
-    try:
-        yield found
-    finally:
-        if pin is not None:
-            core.pins.unpin(pin)
+    def __init__(
+        self, graph: Graph[Relation, Job], lock: AbstractContextManager[object], catalog: Catalog, pins: Pins
+    ) -> None:  # fmt: skip
+        self._graph = graph
+        self._lock = lock
+        self._catalog = catalog
+        self._pins = pins
 
+    @contextmanager
+    def unread(self, upstream: int, downstream: int, *, kept: bool = False) -> Iterator[UnreadLog | None]:
+        """The unread log of an edge, whose runs are not deleted meanwhile; None if there is no such edge (any more).
 
-def edges(core: Core) -> list[tuple[int, int]]:
-    """Every pair of an input and a job that reads it, by id."""
-    with core.lock:
-        return sorted((u, j.id) for j in core.jobs.values() for u in dict.fromkeys(j.upstreams))
+        All that the job has not taken in, or with `kept` what is kept for it: of a view that is being created the
+        former is all that its input holds, the latter what has come since it began.
+        """
+        with self._catalog.reading() as state, self._lock:
+            relation, job = self._graph.relations.get(upstream), self._graph.jobs.get(downstream)
+            if relation is None or job is None:
+                found, pin = None, None
+            else:
+                refs = [r.ref for r in state.runs_of(relation.state_table)] if relation.schema is not None else []
+                position = self._graph.needs(job, upstream) if kept or upstream in job.lookups else job.committed
+                complete = self._graph.complete
+                refs = [r for r in refs if r.epoch_hi > position and r.epoch_lo <= complete]
+                found = UnreadLog(relation, job, position, complete, tuple(refs))
+                pin = self._pins.pin([], complete, (r.path for r in refs))
+        try:
+            yield found
+        finally:
+            if pin is not None:
+                self._pins.unpin(pin)
 
+    def edges(self) -> list[tuple[int, int]]:
+        """Every pair of an input and a job that reads it, by id."""
+        with self._lock:
+            return sorted((u, j.id) for j in self._graph.jobs.values() for u in dict.fromkeys(j.upstreams))
 
-def _with_log(core: Core) -> list[tuple[int, int]]:
-    """The edges whose job has something to read that it has not read."""
-    with core.lock:
-        return [(u, j) for u, j in edges(core) if core.first_change(u, core.needs(core.jobs[j], u)) is not None]
+    def with_log(self) -> list[tuple[int, int]]:
+        """The edges whose job has something to read that it has not read."""
+        with self._lock:
+            return [
+                (u, j)
+                for u, j in self.edges()
+                if self._graph.first_change(u, self._graph.needs(self._graph.jobs[j], u)) is not None
+            ]
 
 
 def log_part(root: StoreRoot, log: UnreadLog, ref: RunRef) -> LogPart:
@@ -139,8 +155,11 @@ class LogKeeper:
     the view then, in one transaction with an event, and its next epoch finds its log gone.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, unread: UnreadLogs, barriers: Barriers, retention: Retention) -> None:
         self._core = core
+        self._unread = unread
+        self._barriers = barriers
+        self._retention = retention
         self._looking = threading.Lock()
         self._over: set[tuple[int, int]] = set()
         self._known: dict[tuple[RunRef, int], int] = {}
@@ -167,8 +186,8 @@ class LogKeeper:
         sizes: dict[tuple[int, int], int] = {}
         positions: dict[tuple[int, int], int] = {}
         known, self._known = self._known, {}
-        for edge in _with_log(core):
-            with several.one(), unread(core, *edge, kept=True) as log, suppress(CorruptObject):
+        for edge in self._unread.with_log():
+            with several.one(), self._unread.unread(*edge, kept=True) as log, suppress(CorruptObject):
                 if log is not None and log.position and log.relation.schema is not None:
                     size = self._size(log, log_limit(core.settings, log.job.options).bytes, known)
                     if size is not None:
@@ -176,8 +195,8 @@ class LogKeeper:
         with several.one():
             self._look_at_bindings(sizes, positions)
         with core.changed:
-            for job in core.jobs.values():
-                job.growing = {u: size for (u, j), size in sizes.items() if j == job.id}
+            for job in core.graph.jobs.values():
+                job.outgrow({u: size for (u, j), size in sizes.items() if j == job.id})
         self._over &= sizes.keys()
         for edge in sizes.keys() - self._over:
             with several.one():
@@ -192,11 +211,11 @@ class LogKeeper:
         core = self._core
         readers: dict[int, dict[int, int]] = {}
         with core.lock:
-            limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.jobs.values()}
-            for job in core.jobs.values():
-                for i in core.bindings_for(job) if limits[job.id] else ():
-                    if i in core.relations and core.relations[i].external and core.needs(job, i):
-                        readers.setdefault(i, {})[job.id] = core.needs(job, i)
+            limits = {j.id: log_limit(core.settings, j.options).bytes for j in core.graph.jobs.values()}
+            for job in core.graph.jobs.values():
+                for i in core.graph.bindings_for(job) if limits[job.id] else ():
+                    if i in core.graph.relations and core.graph.relations[i].external and core.graph.needs(job, i):
+                        readers.setdefault(i, {})[job.id] = core.graph.needs(job, i)
         state = core.catalog.state
         self._bindings.keep(readers)
         for source_id, at in readers.items():
@@ -222,10 +241,13 @@ class LogKeeper:
     def _say(self, upstream: int, downstream: int) -> None:
         core = self._core
         with core.lock:
-            relation, job = core.relations.get(upstream), core.jobs.get(downstream)
+            relation, job = core.graph.relations.get(upstream), core.graph.jobs.get(downstream)
             if relation is None or job is None:
                 return
-            text = f'materialized view "{job.name}" {growth(core, job, relation)}; it waits for {blocked_by(core, job)}'
+            text = (
+                f'materialized view "{job.name}" {self._barriers.growth(job, relation)}; '
+                f"it waits for {self._barriers.blocked_by(job)}"
+            )
         event = core.sparing.thinned(AddEvent("log_growing", downstream, text), upstream)
         core.catalog.transact([] if event is None else [event])
 
@@ -234,7 +256,7 @@ class LogKeeper:
         core = self._core
         with core.raising, core.committing:
             with core.catalog.reading() as state, core.lock:
-                relation = core.relations.get(relation_id)
+                relation = core.graph.relations.get(relation_id)
                 found = None if relation is None else self._given_up(state, relation, positions)
                 if relation is None or found is None:
                     return
@@ -266,7 +288,7 @@ class LogKeeper:
         """Learn of safe epochs that were raised whether they are durable."""
         with self._core.raising:
             for relation_id, before in list(self._unsure.items()):
-                relation = self._core.relations.get(relation_id)
+                relation = self._core.graph.relations.get(relation_id)
                 if relation is None:
                     del self._unsure[relation_id]
                 else:
@@ -277,24 +299,31 @@ class LogKeeper:
     ) -> tuple[int, list[Edit]] | None:
         """The new safe epoch of a relation whose log is given up, and the transaction; None if it is not."""
         core = self._core
-        jobs = [core.jobs[i] for i in sorted(positions) if i in core.jobs]
+        jobs = [core.graph.jobs[i] for i in sorted(positions) if i in core.graph.jobs]
         # One that has gone on since may not be beyond its limit any more.
-        jobs = [j for j in jobs if core.needs(j, relation.id) == positions[j.id]]
-        jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.lost_logs(j)]
+        jobs = [j for j in jobs if core.graph.needs(j, relation.id) == positions[j.id]]
+        jobs = [j for j in jobs if log_limit(core.settings, j.options).drop and not core.graph.lost_logs(j)]
         if not jobs:
             return None
         ids = {j.id for j in jobs}
         if relation.external:
-            safe = max(relation.safe, oldest_needed(core, relation, without=ids))
+            safe = max(relation.safe, self._retention.oldest_needed(relation, without=ids))
             raised: Edit = Put(SourceRecord(relation.id, safe))
         else:
             record = state.state_tables[relation.state_table]
-            safe = releasable(core, relation, record, without=ids)
+            safe = self._retention.releasable(relation, record, without=ids)
             raised = RaiseSafe(record.id, safe)
-        firsts = [core.first_change(relation.id, core.needs(j, relation.id)) for j in jobs]
+        firsts = [core.graph.first_change(relation.id, core.graph.needs(j, relation.id)) for j in jobs]
         if not any(first is not None and first <= safe for first in firsts):
             return None  # Others need all of it: giving it up would free nothing.
-        return safe, [raised, *(_dropped(core, j, relation, safe) for j in jobs if core.needs(j, relation.id) < safe)]
+        return safe, [
+            raised,
+            *(
+                _dropped(j, relation, safe, self._barriers.growth(j, relation))
+                for j in jobs
+                if core.graph.needs(j, relation.id) < safe
+            ),
+        ]
 
 
 def _durable_safe(state: CatalogState, relation: Relation) -> int:
@@ -306,8 +335,8 @@ def _durable_safe(state: CatalogState, relation: Relation) -> int:
     return 0 if table is None else table.safe_epoch
 
 
-def _dropped(core: Core, job: Job, relation: Relation, safe: int) -> AddEvent:
+def _dropped(job: Job, relation: Relation, safe: int, growth: str) -> AddEvent:
     what = "bindings" if relation.external else "log"
     text = f'materialized view "{job.name}" loses the {what} of "{relation.name}" and has to be created again'
-    detail = f"it {growth(core, job, relation)}; it is at epoch {job.reads_from}, what follows {safe} is kept"
+    detail = f"it {growth}; it is at epoch {job.reads_from}, what follows {safe} is kept"
     return AddEvent("log_dropped", job.id, text, detail)

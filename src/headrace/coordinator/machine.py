@@ -54,12 +54,12 @@ def next_epoch(
     common = intersect_all([graph.exact(u.relation, known) for u in upstreams])
     for job in lane:
         # Up to the target it is settled where the inputs are exact: a stop that they have passed by cannot be met.
-        job.stops = {s for s in job.stops if s > found.target or aligned_target(common, first, s, s) is not None}
-    most = min([found.target, *(stop for job in lane for stop in job.stops)])
+        job.keep_stops(lambda s: s > found.target or aligned_target(common, first, s, s) is not None)
+    most = min([found.target, *(stop for job in lane for stop in job.stops.epochs)])
     limit = most if fresh else bounded_target(most, _changes(graph, lane, min(reached.values()), most), limit_rows)
     target = aligned_target(common, first, most, limit)
     if target is None:
-        if min(j.aligning for j in lane) <= found.target:
+        if min(j.stops.asking for j in lane) <= found.target:
             align(graph, lane)
         return Decision(found.target, False, found.first_change)
     return Decision(target, True, found.first_change)
@@ -104,7 +104,7 @@ def checkpoint_due(graph: Graph[R, J], lane: Sequence[J], held: int, *, overdue:
 
     They are held only as long as nobody waits for them, nothing begins with a checkpoint, and there are not too many.
     """
-    asked = any(j.forced > j.committed for j in lane)
+    asked = any(j.pace.forced > j.committed for j in lane)
     return overdue or asked or not may_run_ahead(graph, lane, held, MAX_HELD)
 
 
@@ -134,13 +134,23 @@ def align(graph: Graph[R, J], lane: Sequence[J]) -> None:
     earlier epoch than the newest complete one, so none has passed it.
     """
     for job in lane:
-        job.aligning = graph.complete
+        job.align(graph.complete)
     above = graph.external(lane)
     while above:
         upper = graph.jobs.get(above.pop())
-        if upper is not None and graph.complete not in upper.stops:
-            upper.stops.add(graph.complete)
+        if upper is not None and graph.complete not in upper.stops.epochs:
+            upper.stop_at(graph.complete)
             above += graph.external(graph.lane_of(upper))
+
+
+def align_for_reads(graph: Graph[R, J], epoch: int) -> None:
+    """Ask all views to stop at one epoch, for a read that finds none at which those that it reads are exact.
+
+    All of them, and only at the newest epoch that was asked for: so one stop serves all reads that wait, and a view
+    that is slow is not made to stop more than once on its way.
+    """
+    for job in graph.jobs.values():
+        job.stop_for_reads(epoch)
 
 
 def caught_up(graph: Graph[R, J], job: J, target: int, within_ms: int) -> bool:
@@ -184,9 +194,9 @@ def outcome(graph: Graph[R, J], lane: Sequence[J], target: int, within_ms: int) 
     late: list[int] = []
     in_step = any(j.created for j in lane)
     for job in lane:
-        if job.created or job.status != "creating":
+        if job.created or not job.creating:
             continue
-        worn = job.rounds + 1 >= MAX_ROUNDS
+        worn = job.catching_up.rounds + 1 >= MAX_ROUNDS
         if in_step or caught_up(graph, job, target, within_ms):
             if job.joined:
                 created.append(job.id)

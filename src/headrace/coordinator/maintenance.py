@@ -78,7 +78,7 @@ class Maintenance:
         """Delete what attempts that have died have left on the local disk."""
         core = self._core
         with core.lock:
-            alive = {job.attempt for job in core.jobs.values() if job.attempt is not None}
+            alive = {a for job in core.graph.jobs.values() if (a := job.activity.attempt) is not None}
         alive |= {f"{attempt}{AGAIN}" for attempt in alive}
         forget_leftovers(core.settings.spool_location, alive, older_than_s=SPOOL_GRACE_S)
 

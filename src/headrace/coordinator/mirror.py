@@ -21,42 +21,43 @@ from headrace.catalog.records import (
     StateTableRecord,
 )
 from headrace.catalog.state import CatalogState, Change
-from headrace.coordinator.core import Core
-from headrace.coordinator.lifecycle import recovered_job, recovered_relation
+from headrace.coordinator.core import Job, Relation
+from headrace.coordinator.graph import Graph
+from headrace.coordinator.recovered import recovered_job, recovered_relation
 from headrace.coordinator.steps import position_of
 
 
-def mirror(core: Core, state: CatalogState, change: Change | None = None) -> None:
+def mirror(graph: Graph[Relation, Job], state: CatalogState, change: Change | None = None) -> None:
     """Let relations and jobs be as the catalog says; only those that a change concerns, if one is given.
 
     The caller holds the lock.
     """
     if change is None:
-        core.jobs.clear()
-        core.relations.clear()
+        graph.jobs.clear()
+        graph.relations.clear()
         concerned = set(state.objects)
     else:
         concerned = set(_concerned(change, state))
     for i in sorted(concerned):
         record = state.objects.get(i)
         if record is None or not record.content.in_graph:
-            core.jobs.pop(i, None)
-            gone = core.relations.pop(i, None)
+            graph.jobs.pop(i, None)
+            gone = graph.relations.pop(i, None)
             if gone is not None:
                 gone.dropped = True
             continue
-        core.relations[i] = recovered_relation(record, state, None)
+        graph.relations[i] = recovered_relation(record, state, None)
         if record.content.has_job:
             tables = {t.operator: t.id for t in state.tables_of(i)}
             position = position_of(state.positions_of(i))
-            core.jobs[i] = recovered_job(record, state.jobs[i], tables, position)
+            graph.jobs[i] = recovered_job(record, state.jobs[i], tables, position)
 
 
-def complete_epoch(core: Core) -> int:
+def complete_epoch(graph: Graph[Relation, Job]) -> int:
     """The newest epoch that is complete for certain, as views tell: each was committed at a complete one, and what was
     written up to there is in the catalog before it. The caller holds the lock.
     """
-    return max((job.committed for job in core.jobs.values()), default=0)
+    return max((job.committed for job in graph.jobs.values()), default=0)
 
 
 def _concerned(change: Change, state: CatalogState) -> Iterator[int]:

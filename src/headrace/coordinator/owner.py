@@ -18,7 +18,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,8 +28,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import AddEvent, Delete, Edit, Put
 from headrace.catalog.records import SettingRecord
 from headrace.catalog.state import CatalogState
+from headrace.common.clock import Clock
 from headrace.config import ENV_PREFIX, Settings
-from headrace.coordinator.core import Core, state_root
+from headrace.coordinator.core import state_root
 from headrace.errors import CorruptObject, InvalidParameter, OperationalError, StorageError
 from headrace.state.stores import ObjectStore
 
@@ -142,8 +143,11 @@ def objection(mark: Mark | None, known: Mapping[int, str], place: str, origins: 
 class Owner:
     """This server's claim on the state: its mark, and whether vacuum may still delete."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, catalog: Catalog, store: ObjectStore, clock: Clock, settings: Callable[[], Settings]) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._clock = clock
+        self._settings = settings
         self._mark: Mark | None = None
         self._looked_s = 0.0
         self._objection: str | None = None
@@ -151,42 +155,42 @@ class Owner:
 
     def claim(self) -> None:
         """Put this start's mark. Raises `InvalidParameter` where the state is another database's, `StorageError`."""
-        core = self._core
-        with core.catalog.reading() as state:
+        with self._catalog.reading() as state:
             known, put, pending = known_marks(state), put_marks(state), pending_marks(state)
-        place = place_of(core.settings, core.catalog)
-        before = newest_mark(core.store)
+        place = place_of(self._settings(), self._catalog)
+        before = newest_mark(self._store)
         if before is None and not put:
             known = {}  # None has ever been there for certain: none is gone.
-        wrong = objection(before, known, place, core.catalog.origins)
-        if wrong is not None and not core.settings.state_moved:
+        wrong = objection(before, known, place, self._catalog.origins)
+        if wrong is not None and not self._settings().state_moved:
             raise self._refusal(wrong)
         number = 1 + max([before.number if before else 0, *put, *pending])
         # Whoever adopts the state decides what is contested; a restart does not.
-        contested = before is not None and before.contested and wrong is None and not core.settings.state_moved
-        mark = Mark(number, secrets.token_hex(16), place, core.clock.now_ms(), contested)
+        contested = before is not None and before.contested and wrong is None and not self._settings().state_moved
+        mark = Mark(number, secrets.token_hex(16), place, self._clock.now_ms(), contested)
         if before is not None and pending.get(before.number) == before.nonce:
             put, pending = {before.number: before.nonce}, {}  # Those that came before it are not asked for any more.
         pending = {n: pending[n] for n in sorted(pending)[-MOST_PENDING:]} | {number: mark.nonce}
         edits: list[Edit] = [Put(SettingRecord(name, json.dumps(m))) for name, m in ((OWNER, put), (PENDING, pending))]
         if wrong is not None:
-            edits.append(AddEvent("state_adopted", None, f"the state in {core.root.url} was adopted: {wrong}"))
-        core.catalog.transact(edits)
+            edits.append(AddEvent("state_adopted", None, f"the state in {self._store.root.url} was adopted: {wrong}"))
+        self._catalog.transact(edits)
         self._put(mark)
-        core.catalog.transact([Put(SettingRecord(OWNER, json.dumps({number: mark.nonce}))), Delete("setting", PENDING)])
+        self._catalog.transact(
+            [Put(SettingRecord(OWNER, json.dumps({number: mark.nonce}))), Delete("setting", PENDING)]
+        )
         self._mark = mark
         self._forget_old(mark)
 
     def check(self) -> None:
         """Raise `InvalidParameter` where the state would not be this server's if it took the catalog over."""
-        core = self._core
-        known, place = known_marks(core.catalog.image), place_of(core.settings, core.catalog)
-        wrong = objection(newest_mark(core.store), known, place, core.catalog.origins)
-        if wrong is not None and not core.settings.state_moved:
+        known, place = known_marks(self._catalog.image), place_of(self._settings(), self._catalog)
+        wrong = objection(newest_mark(self._store), known, place, self._catalog.origins)
+        if wrong is not None and not self._settings().state_moved:
             raise self._refusal(wrong)
 
     def _put(self, mark: Mark) -> None:
-        store = self._core.store
+        store = self._store
         try:
             store.put(mark.path, mark.encode())
         except StorageError:
@@ -198,33 +202,32 @@ class Owner:
 
     def _refusal(self, why: str) -> InvalidParameter:
         return InvalidParameter(
-            f"the state in {self._core.root.url} cannot be used: {why}",
+            f"the state in {self._store.root.url} cannot be used: {why}",
             hint="give each database a state_url of its own. If the other one is gone for good, or this is it and was "
             f"moved or restored, start once with {ENV_PREFIX}STATE_MOVED=true",
         )
 
     def _forget_old(self, mark: Mark) -> None:
-        for found in list(self._core.store.list(FOLDER)):
+        for found in list(self._store.list(FOLDER)):
             name = _NAME.fullmatch(found.path)
             if name and int(name[1]) <= mark.number - KEPT_MARKS:
                 with suppress(StorageError):
-                    self._core.store.delete(found.path)
+                    self._store.delete(found.path)
 
     def may_delete(self) -> bool:
         """Whether the state is this server's alone, as of a moment ago; an event says so where it is not.
 
         Raises `Fenced`, `StorageError`.
         """
-        core = self._core
-        _ = core.catalog.state  # a server that was shut out contests nothing, and deletes nothing
-        now_s = core.clock.monotonic_s()
+        _ = self._catalog.state  # a server that was shut out contests nothing, and deletes nothing
+        now_s = self._clock.monotonic_s()
         if self._objection is not None or now_s - self._looked_s >= RECHECK_S or not self._looked_s:
             self._objection = self._look()
             self._looked_s = now_s
         if self._objection is not None and self._told != self._objection:
             self._told = self._objection
-            text = f"nothing is deleted in {core.root.url}: {self._objection}"
-            core.catalog.transact([AddEvent("vacuum_halted", None, text)])
+            text = f"nothing is deleted in {self._store.root.url}: {self._objection}"
+            self._catalog.transact([AddEvent("vacuum_halted", None, text)])
         return self._objection is None
 
     def look_again(self) -> None:
@@ -234,15 +237,15 @@ class Owner:
     def _look(self) -> str | None:
         if self._mark is None:
             return "it has not been claimed"
-        found = newest_mark(self._core.store)
+        found = newest_mark(self._store)
         if found is None:
             return "the mark that this database has put there is gone"
         if found.nonce == self._mark.nonce:
             return "another server says that it is its own" if found.contested else None
-        _ = self._core.catalog.state
+        _ = self._catalog.state
         if not found.contested:
             with suppress(StorageError):  # somebody else has, or the next look does
-                self._core.store.put(found.contest, self._mark.encode())
+                self._store.put(found.contest, self._mark.encode())
         return f"it has been taken by the database whose catalog is {found.place}"
 
 

@@ -18,8 +18,10 @@ from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
-from headrace.coordinator.core import Core, Job
+from headrace.coordinator.core import Core, Job, Relation
 from headrace.coordinator.exact import Interval, intersect_all, newest
+from headrace.coordinator.graph import Graph
+from headrace.coordinator.machine import align_for_reads
 from headrace.coordinator.query_epochs import (
     Candidate,
     Consistency,
@@ -123,7 +125,10 @@ LATER: Final = Later()
 
 
 class Reads:
-    """Chooses epochs for reads, never an earlier one of a relation than was served before."""
+    """Chooses epochs for reads, never an earlier one of a relation than was served before. Thread-safe.
+
+    The core's lock guards the floors.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -133,7 +138,7 @@ class Reads:
         """Set floors below what anybody may have been shown before the server started."""
         core = self._core
         with core.lock:
-            found = {i: restart_floor(r.changes, core.exact(i)) for i, r in core.relations.items()}
+            found = {i: restart_floor(r.changes, core.graph.exact(i)) for i, r in core.graph.relations.items()}
             self._floors.raise_to(found)
 
     def snapshot(self, relation_ids: Sequence[int], options: ReadOptions) -> Snapshot:
@@ -153,7 +158,7 @@ class Reads:
             notices = self._notices(ids, epochs, options) if options.at is None else []
             pin = core.pins.pin(ids, epoch)
             if options.align:
-                core.align_for_reads(epoch)
+                align_for_reads(core.graph, epoch)
             mirrored = core.mirrored
         try:
             tables, sources = self._contents(epochs, pin, mirrored)
@@ -226,7 +231,7 @@ class Reads:
             core.check()
             if options.check is not None:
                 options.check()
-            read = [Candidate(i, core.exact(i), floors[i]) for i in ids]
+            read = [Candidate(i, core.graph.exact(i), floors[i]) for i in ids]
             found = self._choose(read, options)
             if found is not None:
                 return found
@@ -246,8 +251,8 @@ class Reads:
         """Let no cadence hold back views on their way to an epoch."""
         if not epoch:
             return
-        for job in self._core.jobs_above(ids):
-            job.forced = max(job.forced, epoch)
+        for job in self._core.graph.jobs_above(ids):
+            job.hurry(epoch)
         self._core.changed.notify_all()
 
     def _choose(self, read: Sequence[Candidate], options: ReadOptions) -> dict[int, int] | None:
@@ -255,57 +260,59 @@ class Reads:
         if options.exactly is not None:
             for c in read:
                 if c.floor > options.exactly:
-                    _refuse_shown(core.relation(c.relation).name, options.exactly, c.floor)
+                    _refuse_shown(core.graph.relation(c.relation).name, options.exactly, c.floor)
             self._check_range([c.relation for c in read], options.exactly)
             found = choose_at_most(read, options.exactly)
             return dict.fromkeys((c.relation for c in read), options.exactly) if found == options.exactly else None
-        created = [core.exact(j.id) for j in _created(core)] if options.consistency == "global" else []
+        created = [core.graph.exact(j.id) for j in _created(core.graph)] if options.consistency == "global" else []
         return choose(options.consistency, read, created)
 
     def _go_on_or_refuse(self, read: Sequence[Candidate], options: ReadOptions, late: bool) -> None:
         """Return if the read may wait for its epoch; raise `SnapshotUnavailable` if that will not come."""
         core = self._core
-        jobs = [core.jobs[c.relation] for c in read if c.relation in core.jobs]
+        jobs = [core.graph.jobs[c.relation] for c in read if c.relation in core.graph.jobs]
         for job in jobs:
             if not job.committed:
                 _refuse_new(job)
         if options.consistency == "global" and options.exactly is None:
-            jobs = list({j.id: j for j in [*jobs, *_created(core)]}.values())
+            jobs = list({j.id: j for j in [*jobs, *_created(core.graph)]}.values())
         wanted = options.exactly or max((c.floor for c in read), default=0)
-        behind = [j for j in jobs if core.job_frontier(j) < max(wanted, 1)]
-        stuck = [j for j in behind if stuck_jobs(core, j.id)]
+        behind = [j for j in jobs if core.graph.job_frontier(j) < max(wanted, 1)]
+        stuck = [j for j in behind if stuck_jobs(core.graph, j.id)]
         if stuck:
-            self._refuse(read, min(stuck, key=core.job_frontier), wanted, options)
+            self._refuse(read, min(stuck, key=core.graph.job_frontier), wanted, options)
         if options.exactly is not None:
             passed = [c.relation for c in read if newest(c.exact, wanted) != wanted and (newest(c.exact) or 0) > wanted]
             if passed:
-                _refuse_passed(core.relation(passed[0]).name, wanted)
+                _refuse_passed(core.graph.relation(passed[0]).name, wanted)
         if not jobs and (core.mirrored is None or late):
-            names = ", ".join(f'"{core.relation(c.relation).name}"' for c in read)
+            names = ", ".join(f'"{core.graph.relation(c.relation).name}"' for c in read)
             raise SnapshotUnavailable(f"there is no epoch at which all of {names} can be read together")
         if late and jobs:
-            self._refuse(read, min(jobs, key=core.job_frontier), wanted, options)
-        running = [j for j in jobs if not stuck_jobs(core, j.id)]
+            self._refuse(read, min(jobs, key=core.graph.job_frontier), wanted, options)
+        running = [j for j in jobs if not stuck_jobs(core.graph, j.id)]
         if options.exactly is None and not self._promised(running, wanted):
-            core.align_for_reads(core.epochs.complete)
+            align_for_reads(core.graph, core.epochs.complete)
             core.changed.notify_all()
 
     def _promised(self, jobs: Sequence[Job], wanted: int) -> bool:
         """Whether the views are about to be exact together at an epoch that is new enough."""
         core = self._core
-        stop = max((j.read_stop for j in jobs), default=0)
+        stop = max((j.stops.for_reads for j in jobs), default=0)
         if stop < wanted or not stop:
             return False
         return all(
-            (stop in j.stops and core.job_frontier(j) < stop) or newest(core.exact(j.id), stop) == stop for j in jobs
+            (stop in j.stops.epochs and core.graph.job_frontier(j) < stop)
+            or newest(core.graph.exact(j.id), stop) == stop
+            for j in jobs
         )
 
     def _refuse(self, read: Sequence[Candidate], behind: Job, wanted: int, options: ReadOptions) -> NoReturn:
         core = self._core
-        at = core.job_frontier(behind)
-        why = stuck_jobs(core, behind.id) or [behind]
-        reasons = "; ".join(_state_of(core, j) for j in why)
-        created = [core.exact(j.id) for j in _created(core)]
+        at = core.graph.job_frontier(behind)
+        why = stuck_jobs(core.graph, behind.id) or [behind]
+        reasons = "; ".join(_state_of(core.graph, j) for j in why)
+        created = [core.graph.exact(j.id) for j in _created(core.graph)]
         common = newest(common_epochs(options.consistency, read, created))
         if options.exactly is not None:
             shown = f"the transaction reads at epoch {wanted}"
@@ -314,7 +321,7 @@ class Reads:
             shown = f"the session has written at epoch {wanted}"
             hint = "SET read_your_writes = off accepts an older snapshot"
         else:
-            name = next(core.relation(c.relation).name for c in read if c.floor == wanted)
+            name = next(core.graph.relation(c.relation).name for c in read if c.floor == wanted)
             shown = f'"{name}" was already shown at epoch {wanted}'
             hint = "SET monotonic_reads = 'off' accepts an older snapshot; each relation is readable by itself"
             if options.consistency == "global" and behind.id not in {c.relation for c in read}:
@@ -329,7 +336,7 @@ class Reads:
         core = self._core
         if at > core.epochs.complete:
             raise EpochTooNew(f"epoch {at} is above the newest complete epoch {core.epochs.complete}")
-        oldest = max((core.relation(i).safe for i in ids), default=0)
+        oldest = max((core.graph.relation(i).safe for i in ids), default=0)
         if at < oldest:
             raise EpochTooOld(
                 f"epoch {at} is below the oldest epoch that can be read, {oldest}",
@@ -343,7 +350,7 @@ class Reads:
         self._check_range(ids, at)
         if not ids:
             return {}
-        found = choose_at_most([Candidate(i, core.exact(i)) for i in ids], at)
+        found = choose_at_most([Candidate(i, core.graph.exact(i)) for i in ids], at)
         if found is None:
             raise SnapshotUnavailable(f"no epoch at or below {at} at which all relations of the statement can be read")
         return dict.fromkeys(ids, found)
@@ -352,10 +359,10 @@ class Reads:
 
     def _notices(self, ids: Sequence[int], epochs: Mapping[int, int], options: ReadOptions) -> list[str]:
         core = self._core
-        own = core.jobs_above(ids)
-        found = [_state_of(core, j) for j in reversed(own) if _trouble(j)]
+        own = core.graph.jobs_above(ids)
+        found = [_state_of(core.graph, j) for j in reversed(own) if _trouble(j)]
         limit_ms = core.settings.lag_notice_ms
-        for job in (core.jobs[i] for i in ids if i in core.jobs):
+        for job in (core.graph.jobs[i] for i in ids if i in core.graph.jobs):
             late_ms = epoch_ms(core.epochs.complete) - epoch_ms(epochs[job.id])
             if limit_ms and late_ms > limit_ms and not _trouble(job):
                 found.append(f'materialized view "{job.name}" is {late_ms / 1000:.0f} s behind: epoch {epochs[job.id]}')
@@ -366,12 +373,14 @@ class Reads:
     def _holding_back(self, own: Sequence[Job], epoch: int) -> list[str]:
         """The views in trouble without which a global read would be newer."""
         core = self._core
-        counted = _created(core)
-        well: list[Sequence[Interval]] = [core.exact(j.id) for j in counted if not stuck_jobs(core, j.id)]
+        counted = _created(core.graph)
+        well: list[Sequence[Interval]] = [core.graph.exact(j.id) for j in counted if not stuck_jobs(core.graph, j.id)]
         best = newest(intersect_all(well)) if well else core.epochs.complete
         if best is None or best <= epoch:
             return []
-        return [f"{_state_of(core, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own]
+        return [
+            f"{_state_of(core.graph, j)}; it holds back global reads" for j in counted if _trouble(j) and j not in own
+        ]
 
     # ---- contents
 
@@ -385,7 +394,7 @@ class Reads:
             if mirrored is not None:
                 state = mirrored
             for i, epoch in epochs.items():
-                relation = core.relation(i)
+                relation = core.graph.relation(i)
                 if relation.schema is None:
                     binding = state.offsets_at(i, epoch)
                     sources[i] = {} if binding is None else binding.offsets
@@ -396,33 +405,33 @@ class Reads:
         return tables, sources
 
 
-def _created(core: Core) -> list[Job]:
+def _created(graph: Graph[Relation, Job]) -> list[Job]:
     """The views that `global` counts: all but those that are still being created."""
-    return [j for j in core.jobs.values() if j.created]
+    return [j for j in graph.jobs.values() if j.created]
 
 
 def _trouble(job: Job) -> bool:
-    return job.error is not None or job.status in ("paused", "quarantined")
+    return job.error is not None or job.paused or job.quarantined
 
 
-def stuck_jobs(core: Core, relation_id: int) -> list[Job]:
+def stuck_jobs(graph: Graph[Relation, Job], relation_id: int) -> list[Job]:
     """The views, out of one and all that it is built on, that do not go on by themselves. Under the lock.
 
     With each of them count those that it moves in step with: where one of a group is stuck, none goes on.
     """
-    found = {j.id: j for above in core.jobs_above([relation_id]) for j in [above, *core.lane_of(above)]}
+    found = {j.id: j for above in graph.jobs_above([relation_id]) for j in [above, *graph.lane_of(above)]}
     return [j for j in found.values() if _trouble(j)]
 
 
-def _state_of(core: Core, job: Job) -> str:
+def _state_of(graph: Graph[Relation, Job], job: Job) -> str:
     """What keeps a view, in one sentence."""
     if job.error is not None:
         since = datetime.fromtimestamp(job.trouble.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        verb = "quarantined" if job.status == "quarantined" else "failing"
+        verb = "quarantined" if job.quarantined else "failing"
         return f'materialized view "{job.name}" is {verb} since {since}: {job.error.message}'
-    if job.status == "paused":
+    if job.paused:
         return f'materialized view "{job.name}" is paused'
-    late_s = (epoch_ms(core.epochs.complete) - epoch_ms(core.job_frontier(job))) / 1000
+    late_s = (epoch_ms(graph.complete) - epoch_ms(graph.job_frontier(job))) / 1000
     return f'materialized view "{job.name}" is {late_s:.1f} s behind'
 
 
@@ -430,7 +439,7 @@ def _refuse_new(job: Job) -> NoReturn:
     reason = f": {job.error.message}" if job.error is not None else ""
     raise SnapshotUnavailable(
         f'materialized view "{job.name}" is still being created{reason}',
-        detail=job.progress or None,
+        detail=job.catching_up.text or None,
         hint="SHOW JOBS shows its progress",
     )
 

@@ -123,7 +123,7 @@ class Standby:
             return
         status, limit_ms = self.status(), self._core.settings.standby_staleness_ms
         with self._core.lock:
-            fresh = [r for r in map(self._core.relation, relation_ids) if r.external and not r.bound]
+            fresh = [r for r in map(self._core.graph.relation, relation_ids) if r.external and not r.bound]
         if fresh:
             raise SnapshotUnavailable(
                 f'nothing has read source "{fresh[0].name}" yet: it is not known here what it holds',
@@ -223,9 +223,9 @@ class Standby:
         self._torn = True
         lease = lease_of(state)
         with core.changed:
-            mirror(core, state, None if found is None or found.whole else found.change)
+            mirror(core.graph, state, None if found is None or found.whole else found.change)
             core.mirrored, self._lease = state, lease
-            complete = max(complete_epoch(core), 0 if lease is None else lease.complete)
+            complete = max(complete_epoch(core.graph), 0 if lease is None else lease.complete)
             if complete > core.epochs.complete or lease != before:
                 self._fresh_s = core.clock.monotonic_s() if began_s is None else began_s
             core.epochs.follow(complete)

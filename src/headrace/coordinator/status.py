@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, get_args
 
 from headrace.connectors.job_options import CHECKPOINT
-from headrace.coordinator.core import Core, Job, Relation, option_int
-from headrace.coordinator.exact import Interval
-from headrace.coordinator.history import History
-from headrace.coordinator.logs import UnreadLog, edges, log_part, unread
+from headrace.coordinator.core import Core, Job, Relation, ShownStatus, lag_ms, option_int
+from headrace.coordinator.exact import Interval, newest
+from headrace.coordinator.logs import UnreadLog, UnreadLogs, log_part
 from headrace.coordinator.options import log_limit
 from headrace.coordinator.reads import Reads
+from headrace.coordinator.watchdog import Barriers
+from headrace.errors import HeadraceError
 
 INTERVALS_SHOWN = 16
 """Newest exact ranges that are shown of a relation."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The status of a job, as SHOW JOBS and `headrace_catalog.jobs` show it."""
+
+    id: int
+    name: str
+    kind: str
+    group: str
+    status: ShownStatus
+    """See `Job.shown_status`."""
+    committed_epoch: int
+    frontier: int
+    lag_ms: int
+    """How far the newest epoch at which it is exact lies behind the wall clock."""
+    rows_in: int
+    rows_out: int
+    epochs: int
+    """Epochs since the server started; so are the counts of rows and errors."""
+    last_epoch_ms: int
+    error: HeadraceError | None
+    error_since_ms: int
+    row_errors: int
+    late_rows: int
+    """Rows of its sources that it has not taken in because the watermark had passed them."""
+    progress: str
+    waiting_for: str
+    """What keeps it from its next checkpoint; empty if it has nothing to do."""
+    failures: int
+    """Failed attempts since the last one that succeeded."""
+    retry_in_ms: int
+    """Until the next attempt, if the last one failed."""
+    in_flight_epoch: int | None
+    """The epoch that it is working on."""
+    upstreams: tuple[int, ...]
+    rows_done: int | None = None
+    """Rows of its inputs' content that it has read, while it is being created; None otherwise."""
+    rows_expected: int | None = None
+    rows_per_second: float | None = None
+    remaining_ms: int | None = None
+    """How long that will take at the present rate."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +67,7 @@ class GroupStatus:
     name: str
     jobs: tuple[str, ...]
     status: str
-    """The worst of its jobs': quarantined, failing, paused, creating or running."""
+    """The worst of its jobs'."""
     committed_epoch: int
     frontier: int
     checkpoint_interval_ms: int
@@ -87,23 +131,67 @@ class RelationEpochs:
     current_epoch: int
 
 
-_WORST = ("quarantined", "failing", "paused", "creating", "running")
+_WORST: Final[tuple[ShownStatus, ...]] = get_args(ShownStatus)
 
 
 class Status:
     """Makes what people see of the coordinator's state; changes nothing."""
 
-    def __init__(self, core: Core, history: History, reads: Reads) -> None:
+    def __init__(self, core: Core, reads: Reads, barriers: Barriers, unread: UnreadLogs) -> None:
         self._core = core
-        self._history = history
+        self._barriers = barriers
+        self._unread = unread
+        self._history = core.history
         self._reads = reads
+
+    def jobs(self) -> list[JobStatus]:
+        """All jobs of materialized views and sinks, by id."""
+        core = self._core
+        with core.lock:
+            return [self._job(job) for _, job in sorted(core.graph.jobs.items())]
+
+    def _job(self, job: Job) -> JobStatus:
+        core, m, reading = self._core, job.metrics, job.catching_up.reading
+        frontier, attempt = core.graph.job_frontier(job), core.progress.of(job.activity.attempt)
+        now_s = core.clock.monotonic_s()
+        retry_s = max(0.0, job.trouble.retry_at_s - now_s) if job.failures else 0.0
+        held = next((j for j in core.graph.lane_of(job) if j.error is not None and j is not job), None)
+        return JobStatus(
+            id=job.id,
+            name=job.name,
+            kind=self._core.graph.relation(job.id).record.kind,
+            group=job.group,
+            status=job.shown_status,
+            committed_epoch=job.committed,
+            frontier=frontier,
+            lag_ms=lag_ms(core.clock.now_ms(), newest(core.graph.exact(job.id)) or 0),
+            rows_in=m.rows_in,
+            rows_out=m.rows_out,
+            epochs=m.epochs,
+            last_epoch_ms=m.last_epoch_ms,
+            error=job.error,
+            error_since_ms=job.trouble.since_ms if job.error is not None else 0,
+            row_errors=m.row_errors,
+            late_rows=m.late_rows,
+            progress=job.catching_up.text
+            or ("" if held is None else f'held up by "{held.name}" of its checkpoint group'),
+            waiting_for=self._barriers.waiting_for(job, attempt),
+            failures=job.failures,
+            retry_in_ms=round(retry_s * 1000),
+            in_flight_epoch=None if attempt is None else attempt.epoch,
+            upstreams=job.upstreams,
+            rows_done=None if reading is None else reading.rows_done,
+            rows_expected=None if reading is None else reading.rows_expected,
+            rows_per_second=None if reading is None else reading.rate(now_s),
+            remaining_ms=None if reading is None else reading.remaining_ms(now_s),
+        )
 
     def groups(self) -> list[GroupStatus]:
         """All checkpoint groups, by name."""
         core = self._core
         with core.lock:
             groups: dict[str, list[Job]] = {}
-            for job in core.jobs.values():
+            for job in core.graph.jobs.values():
                 groups.setdefault(job.group, []).append(job)
             return [self._group(name, sorted(jobs, key=lambda j: j.id)) for name, jobs in sorted(groups.items())]
 
@@ -115,9 +203,9 @@ class Status:
             jobs=tuple(j.name for j in jobs),
             status=min((j.shown_status for j in jobs), key=_WORST.index),
             committed_epoch=min(j.committed for j in jobs),
-            frontier=min(core.job_frontier(j) for j in jobs),
+            frontier=min(core.graph.job_frontier(j) for j in jobs),
             checkpoint_interval_ms=max(option_int(j.options, CHECKPOINT, interval_ms) for j in jobs),
-            in_flight=max(j.busy for j in jobs),
+            in_flight=max(j.activity.epochs for j in jobs),
             checkpoints=max(j.metrics.epochs for j in jobs),
             rows_in=sum(j.metrics.rows_in for j in jobs),
             rows_out=sum(j.metrics.rows_out for j in jobs),
@@ -128,18 +216,18 @@ class Status:
         """Every table, source and materialized view, by id."""
         core = self._core
         with core.lock:
-            return [self._epochs(r) for _, r in sorted(core.relations.items())]
+            return [self._epochs(r) for _, r in sorted(core.graph.relations.items())]
 
     def _epochs(self, relation: Relation) -> RelationEpochs:
         core = self._core
-        exact = core.exact(relation.id)
-        job = core.jobs.get(relation.id)
+        exact = core.graph.exact(relation.id)
+        job = core.graph.jobs.get(relation.id)
         return RelationEpochs(
             relation_id=relation.id,
             name=relation.name,
             kind=relation.record.kind,
             committed_epoch=None if job is None else job.committed,
-            frontier=core.frontier(relation.id),
+            frontier=core.graph.frontier(relation.id),
             safe_epoch=relation.safe,
             floor=self._reads.floor(relation.id),
             newest_exact=exact[-1][1] if exact else None,
@@ -150,8 +238,8 @@ class Status:
     def log_stores(self) -> list[EdgeStatus]:
         """Every edge to a view, by the ids of its ends. Looks into merged runs, and so may read from the store."""
         found = []
-        for upstream, downstream in edges(self._core):
-            with unread(self._core, upstream, downstream) as log:
+        for upstream, downstream in self._unread.edges():
+            with self._unread.unread(upstream, downstream) as log:
                 if log is not None:
                     found.append(self._edge(log))
         return found
@@ -170,7 +258,7 @@ class Status:
             epochs = sorted(frozenset().union(*(p.epochs for p in parts)))
             rows, size = sum(p.rows for p in parts), sum(p.bytes for p in parts)
         with core.lock:
-            lost = relation in core.lost_logs(job)
+            lost = relation in core.graph.lost_logs(job)
         reads = self._history.reads(relation.id, job.id)
         return EdgeStatus(
             upstream_id=relation.id,

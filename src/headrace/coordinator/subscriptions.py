@@ -47,7 +47,7 @@ class Feed:
             unique = relation.writable and bool(relation.record.primary_key)
             self._reader = ChangeReader(relation.schema, unique)
             self.columns = relation.columns
-            if not core.is_filled(relation_id):
+            if not core.graph.is_filled(relation_id):
                 raise SnapshotUnavailable(
                     f'materialized view "{relation.name}" is still being created', hint="SHOW JOBS shows its progress"
                 )
@@ -58,13 +58,13 @@ class Feed:
         """The position of who wants what changes from now on."""
         with self._core.lock:
             self._relation()
-            return self._held(Position(self._core.frontier(self._id)))
+            return self._held(Position(self._core.graph.frontier(self._id)))
 
     @property
     def newest_epoch(self) -> int:
         """The epoch up to which the relation will not change any more."""
         with self._core.lock:
-            return self._core.frontier(self._id)
+            return self._core.graph.frontier(self._id)
 
     def oldest(self, since: int = 0) -> Position:
         """The position of who wants all changes that are kept, or those after an epoch."""
@@ -75,7 +75,7 @@ class Feed:
         """The position of who wants all rows that there are, and then what changes."""
         with self._core.lock:
             self._relation()
-            return self._held(beginning_of(self._core.frontier(self._id)))
+            return self._held(beginning_of(self._core.graph.frontier(self._id)))
 
     def at(self, position: Position) -> Position:
         """A position that somebody was given before. Raises `EpochTooOld`, `EpochTooNew`."""
@@ -96,7 +96,7 @@ class Feed:
             relation = self._relation()
             self._check(relation, position)
             state = state if core.mirrored is None else core.mirrored
-            newest = core.frontier(self._id)
+            newest = core.graph.frontier(self._id)
             up_to = max(newest if at_most is None else min(newest, at_most), position.epoch)
             refs = self._refs(state, relation, position, up_to)
             pin = core.pins.pin([self._id], position.after, {r.path for r in refs})
@@ -138,15 +138,15 @@ class Feed:
 
     def _is_idle(self, position: Position) -> bool:
         core = self._core
-        relation = core.relations.get(self._id)
+        relation = core.graph.relations.get(self._id)
         if relation is None or core.stopping or position.within or self._closed:
             return False
-        job = core.jobs.get(self._id)
+        job = core.graph.jobs.get(self._id)
         first = relation.changes.first_after(position.epoch)
-        return first is None or first > (core.complete if job is None else job.committed)
+        return first is None or first > (core.graph.complete if job is None else job.committed)
 
     def _relation(self) -> Relation:
-        relation = self._core.relations.get(self._id)
+        relation = self._core.graph.relations.get(self._id)
         if relation is None:
             raise UndefinedTable("what was followed here does not exist any more", hint="it was dropped")
         return relation
@@ -158,8 +158,8 @@ class Feed:
                 detail=f"kept is what has changed after epoch {relation.safe}",
                 hint="Begin anew with FULL. A subscription with a longer retention keeps more.",
             )
-        if position.after > self._core.complete:
-            raise EpochTooNew(f"epoch {position.epoch} is above the newest complete epoch {self._core.complete}")
+        if position.after > self._core.graph.complete:
+            raise EpochTooNew(f"epoch {position.epoch} is above the newest complete epoch {self._core.graph.complete}")
 
     def _refs(
         self, state: CatalogState, relation: Relation, position: Position, up_to: int

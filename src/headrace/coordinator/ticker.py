@@ -60,7 +60,11 @@ class _Reader:
 
 
 class Ticker:
-    """Makes ticks, periodically in a thread of its own and on demand. One at a time."""
+    """Makes ticks, periodically in a thread of its own and on demand. One at a time.
+
+    `lock` is held over each: who makes it alone changes what is known of a source's reader. Others look one up, or
+    take one out. What a source answers comes from a thread of its own, into a poll that is read once it is done.
+    """
 
     def __init__(self, core: Core, look: Callable[[], None] = lambda: None) -> None:
         self._core = core
@@ -88,7 +92,7 @@ class Ticker:
                     core.changed.doze(left_s)
                 if core.stopping:
                     return
-                idle = not core.jobs
+                idle = not core.graph.jobs
             last_s = core.clock.monotonic_s()
             core.guard.chore("cancelling overdue attempts", self.cancel_overdue)
             self._look()
@@ -130,18 +134,18 @@ class Ticker:
             return
         with core.lock:
             late = core.progress.give_up_idle(limit_ms)
-            overdue = [j for j in core.jobs.values() if j.attempt in late]
+            overdue = [j for j in core.graph.jobs.values() if j.activity.attempt in late]
         for job in overdue:
-            if job.attempt is not None and job.runner is not None:
-                job.runner.cancel(job.attempt)
+            if job.activity.attempt is not None and job.runner is not None:
+                job.runner.cancel(job.activity.attempt)
 
     # ---- asking
 
     def _poll(self, also: Collection[int]) -> list[_Poll]:
         core, now_s = self._core, self._core.clock.monotonic_s()
         with core.lock:
-            read = {i for job in core.jobs.values() for i in job.upstreams} | set(also)
-            sources = [r for r in core.relations.values() if r.external and r.id in read]
+            read = {i for job in core.graph.jobs.values() for i in job.upstreams} | set(also)
+            sources = [r for r in core.graph.relations.values() if r.external and r.id in read]
         polls = []
         for relation in sources:
             reader = self._readers.setdefault(relation.id, _Reader())
@@ -209,7 +213,7 @@ class Ticker:
         """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
         core = self._core
         with core.catalog.reading() as state, core.lock:
-            reached = [job.committed for job in core.jobs.values() if source_id in job.upstreams]
+            reached = [job.committed for job in core.graph.jobs.values() if source_id in job.upstreams]
             least = min(reached, default=0)
             binding = state.offsets_at(source_id, least) if least else None
         return None if binding is None else binding.offsets

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from headrace.catalog.catalog import Catalog
+from headrace.common.clock import Clock
 from headrace.common.faults import fault_point
-from headrace.coordinator.core import Core
+from headrace.config import Settings
 from headrace.coordinator.guard import PiecesOfWork
 from headrace.coordinator.owner import Owner
+from headrace.coordinator.pins import Pins
 from headrace.state.objects import visible_name
 from headrace.state.run import OPEN_RUNS
 from headrace.state.schema import RunRef
+from headrace.state.stores import ObjectStore, StoreRoot
 
 
-@dataclass
+@dataclass(frozen=True)
 class VacuumCounts:
     """What vacuum has deleted and kept since the server started."""
 
@@ -32,13 +36,21 @@ class Vacuum:
     that long.
     """
 
-    def __init__(self, core: Core, owner: Owner) -> None:
-        self._core = core
+    def __init__(
+        self, catalog: Catalog, store: ObjectStore, root: StoreRoot, pins: Pins, owner: Owner, clock: Clock,
+        settings: Callable[[], Settings],
+    ) -> None:  # fmt: skip
+        self._catalog = catalog
+        self._store = store
+        self._root = root
+        self._pins = pins
+        self._clock = clock
+        self._settings = settings
         self._passing = threading.Lock()
         self._owner = owner
         self._unreferenced: dict[str, float] = {}
         self.counts = VacuumCounts()
-        """Changed under the core's lock."""
+        """Replaced as a whole, by one pass at a time."""
 
     def pass_once(self) -> int:
         """Look at all objects; returns how many were deleted.
@@ -52,21 +64,20 @@ class Vacuum:
             return self._pass()
 
     def _pass(self) -> int:
-        core = self._core
         self._owner.look_again()
         self._owner.may_delete()  # in every pass: whoever has taken the state learns of it in time
-        grace_s = core.settings.vacuum_grace_ms / 1000
-        found = {o.path: o.modified_s for o in core.store.list() if o.path.endswith((".run", ".tmp"))}
+        grace_s = self._settings().vacuum_grace_ms / 1000
+        found = {o.path: o.modified_s for o in self._store.list() if o.path.endswith((".run", ".tmp"))}
         # In this order: what is being written is either still so here, or in the catalog below.
-        writing, pinned = core.pins.prefixes(), core.pins.paths()
+        writing, pinned = self._pins.prefixes(), self._pins.paths()
         versions: defaultdict[int, list[RunRef]] = defaultdict(list)
-        with core.catalog.reading() as state:
+        with self._catalog.reading() as state:
             for run in state.runs.values():
                 versions[run.ref.table_id].append(run.ref)
-        OPEN_RUNS.tidy(core.root, versions)
+        OPEN_RUNS.tidy(self._root, versions)
         referenced = {ref.path for refs in versions.values() for ref in refs}
-        referenced |= pinned | core.pins.paths()
-        now = Moment(core.clock.monotonic_s(), core.clock.now_ms() / 1000)
+        referenced |= pinned | self._pins.paths()
+        now = Moment(self._clock.monotonic_s(), self._clock.now_ms() / 1000)
         before = self._unreferenced
         self._unreferenced = unreferenced(found, referenced, writing, before, now.monotonic_s)
         seen_again = {path: since_s for path, since_s in self._unreferenced.items() if path in before}
@@ -74,13 +85,11 @@ class Vacuum:
         for path in expired(found, seen_again, now, grace_s):
             if self._may_delete():
                 with several.one():
-                    core.store.delete(path)
+                    self._store.delete(path)
                     deleted += 1
                     fault_point("vacuum.delete.after")
-        core.store.tidy()
-        with core.lock:
-            self.counts.passes += 1
-            self.counts.deleted += deleted
+        self._store.tidy()
+        self.counts = VacuumCounts(self.counts.passes + 1, self.counts.deleted + deleted)
         several.end()
         return deleted
 
@@ -88,7 +97,7 @@ class Vacuum:
         if not self._owner.may_delete():
             return False
         fault_point("vacuum.delete.before")
-        self._core.catalog.verify()  # what another server owns by now is not this one's to delete
+        self._catalog.verify()  # what another server owns by now is not this one's to delete
         return True
 
 

@@ -134,7 +134,7 @@ def test_a_group_writes_one_run_for_each_table(db: Tables) -> None:
     assert len({f.epoch for f in found if isinstance(f, WriteResult)}) == 1
     for table in (a, b):
         assert len(db.content(table)) == 20
-        assert len(list(db.catalog.state.runs_of(db.core.relations[table].state_table))) == 1
+        assert len(list(db.catalog.state.runs_of(db.core.graph.relations[table].state_table))) == 1
 
 
 def test_a_failing_request_fails_alone(db: Tables) -> None:
@@ -147,13 +147,13 @@ def test_a_failing_request_fails_alone(db: Tables) -> None:
             RowWrite(sets(t, 1, lambda v: v + 1)), TransactionCommit(0, ReadSet({t}), {t: [change]}),  # type: ignore[list-item]
         )  # fmt: skip
         # As if it had been dropped while the request waited.
-        db.core.relations[gone].dropped = True
+        db.core.graph.relations[gone].dropped = True
     kinds = [type(f.exception(WAIT_S)) for f in futures]
     assert kinds[0] is kinds[4] is type(None)
     assert kinds[1] is NumericOutOfRange and issubclass(kinds[2], HeadraceError) and kinds[3] is UndefinedTable
     assert kinds[5] is SerializationFailure, "something of the table has changed"
     assert db.content(t) == [(1, 2), (2, 2)]
-    db.core.relations[gone].dropped = False
+    db.core.graph.relations[gone].dropped = False
     assert db.content(gone) == []
 
 
@@ -442,7 +442,7 @@ def test_keys_are_found_whichever_run_they_are_in(db: Tables, forgotten: bool) -
         if step % 25 == 0:
             db.writer.tidy()
         assert db.content(t) == sorted(wanted.items()), step
-    assert len(list(db.catalog.state.runs_of(db.core.relations[t].state_table))) < 60, "some were merged"
+    assert len(list(db.catalog.state.runs_of(db.core.graph.relations[t].state_table))) < 60, "some were merged"
 
 
 def test_one_pin_serves_all_who_read_the_same_runs(db: Tables) -> None:

@@ -25,7 +25,7 @@ POINTS = {
 
 
 def tables(db: Tables) -> dict[str, int]:
-    return {r.name: r.id for r in db.core.relations.values()}
+    return {r.name: r.id for r in db.core.graph.relations.values()}
 
 
 def write_to_all(db: Tables) -> None:

@@ -158,7 +158,7 @@ def test_the_transaction_is_one_epoch_over_all_tables(db: Tables) -> None:
 
 
 def runs(db: Tables, tables: list[int]) -> list[Any]:
-    return [r.ref for t in tables for r in db.catalog.state.runs_of(db.core.relations[t].state_table)]
+    return [r.ref for t in tables for r in db.catalog.state.runs_of(db.core.graph.relations[t].state_table)]
 
 
 # ---- conflicts

@@ -303,7 +303,7 @@ class Writer:
         """The table. Raises `UndefinedTable`, `WrongObjectType`."""
         core = self._core
         with core.lock:
-            table = core.relations.get(table_id)
+            table = core.graph.relations.get(table_id)
         if table is None:
             name = self._dropped.get(table_id)
             raise UndefinedTable(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.life import Life
 from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic
@@ -48,7 +49,7 @@ def cancel_jobs(session: Session, statement: st.CancelJobs) -> Result:
     state = session.database.catalog.state
     for job_id in statement.ids:
         job = state.jobs.get(job_id)
-        if job is None or job.status == "created" or job.exact:
+        if job is None or Life.of(job).serves or job.exact:
             raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
         session.rights.require_owner(state.objects[job_id])
     parts = parts_of(state, statement.ids)

@@ -22,6 +22,7 @@ from headrace.catalog.state import CatalogState
 from headrace.connectors.job_options import GROUP, MAX_ROWS, PARALLELISM
 from headrace.coordinator import automatic
 from headrace.coordinator.automatic import WantedIndex, is_automatic
+from headrace.coordinator.life import Life
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Sharable
@@ -48,7 +49,7 @@ def usable(session: Session, options: Mapping[str, str]) -> frozenset[int]:
 
     def fits(index: ObjectRecord) -> bool:
         job = state.jobs[index.id]
-        if job.status != "created" or (is_automatic(index) and job.group != group):
+        if not Life.of(job).serves or (is_automatic(index) and job.group != group):
             return False
         return coordinator.may_read(group, index.id)
 
