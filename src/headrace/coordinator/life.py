@@ -41,6 +41,10 @@ class Turn(Enum):
     """After a start it was planned as before, which it could not be once."""
 
 
+RUNNING: Final[frozenset[JobStatus]] = frozenset(("creating", "created"))
+"""The statuses with which a job takes in what changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """Where a job stands in its life."""
@@ -57,7 +61,7 @@ class Life:
     @property
     def runs(self) -> bool:
         """Whether it takes in what changes."""
-        return self.status in ("creating", "created")
+        return self.status in RUNNING
 
     @property
     def serves(self) -> bool:
