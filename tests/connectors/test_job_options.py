@@ -75,6 +75,9 @@ def test_nobody_else_spells_their_names() -> None:
         ("checkpoint_group", "job-1", "no name for a checkpoint group"),
         ("checkpoint_group", "", "no name for a checkpoint group"),
         ("on_error", "stop", "must be one of fail, null, skip"),
+        ("barrier_interval_ms", "soon", "whole number of at least 0"),
+        ("log_limit_mb", "-1", "whole number of at least 0"),
+        ("log_limit_policy", "wait", "must be one of alert, drop"),
     ],
 )
 def test_views_and_sinks_are_refused_the_same(name: str, value: str, message: str) -> None:
@@ -82,6 +85,12 @@ def test_views_and_sinks_are_refused_the_same(name: str, value: str, message: st
         job_options.check({name: value})
     with pytest.raises(InvalidParameter, match=message):
         sinks.open_sink({"connector": "blackhole", name: value}, [])
+
+
+def test_a_sink_takes_every_option_of_a_job() -> None:
+    values = {o.name: o.choices[0] if o.choices else "1" if o.kind == "number" else "mine" for o in job_options.OPTIONS}
+    job_options.check(values)
+    sinks.open_sink({"connector": "blackhole", **values}, [])
 
 
 def test_a_sink_may_checkpoint_at_every_tick_as_a_view_may() -> None:

@@ -11,7 +11,7 @@ from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.group_changes import Sum
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.plan.tree import WEIGHT
-from headrace.state.accumulators import state_diffs
+from headrace.state.accumulators import Accumulator
 from headrace.state.schema import TableSchema
 
 I32, I64 = pa.int32(), pa.int64()
@@ -23,11 +23,11 @@ def int64s(values: Any) -> pa.Array:
     return pa.array(list(values), I64)
 
 
-def aggregate_stage(kind: str, argument: pa.DataType, result: pa.DataType, is_global: bool = False) -> AggregateStage:
-    diffs = [*WEIGHT, *state_diffs(kind, argument, "a0")]
+def aggregate_stage(accumulator: Accumulator, is_global: bool = False) -> AggregateStage:
+    diffs = [*WEIGHT, *accumulator.diffs("a0")]
     key = () if is_global else (pa.field("g0", I32),)
-    output = pa.schema([*(() if is_global else (("o0", I32),)), ("o1", result), ("o2", I64), ("__w", I64)])
-    return AggregateStage("0", TableSchema(key, (), tuple(diffs)), (Sum(kind, "a0", argument, result, True),), output)
+    output = pa.schema([*(() if is_global else (("o0", I32),)), ("o1", accumulator.result), ("o2", I64), ("__w", I64)])
+    return AggregateStage("0", TableSchema(key, (), tuple(diffs)), (Sum(accumulator, "a0", True),), output)
 
 
 def aggregate_batch(rows: list[tuple[Any, Any, int]], raw: bool, weak: int, is_global: bool = False) -> pa.RecordBatch:

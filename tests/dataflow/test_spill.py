@@ -34,6 +34,8 @@ from headrace.dataflow.operators.spill import WORKING_FACTOR, Account, Spilled, 
 from headrace.dataflow.operators.task import Buffer, Keyed
 from headrace.errors import DiskFull, OutOfBudget
 from headrace.plan.tree import WEIGHT
+from headrace.state.accumulators.doubles import DoubleSum
+from headrace.state.accumulators.sums import SmallSum
 from headrace.state.kernels import concat
 from headrace.state.memory import MemoryController
 from headrace.state.schema import TableSchema
@@ -103,7 +105,7 @@ Maker = Callable[[random.Random], tuple[Any, list[pa.RecordBatch]]]
 
 
 def _aggregate(choice: random.Random, is_global: bool = False) -> tuple[Any, list[pa.RecordBatch]]:
-    stage = aggregate_stage("sum_small", I32, I64, is_global)
+    stage = aggregate_stage(SmallSum(I32), is_global)
     rows = [[(choice.randrange(40), choice.choice([None, 1, 2, 3]), 1) for _ in range(60)] for _ in range(3)]
     return stage, [aggregate_batch(r, False, 1000, is_global) for r in rows]
 
@@ -113,7 +115,7 @@ def _global_aggregate(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]
 
 
 def _float_sums(choice: random.Random) -> tuple[Any, list[pa.RecordBatch]]:
-    stage = aggregate_stage("sum_float", pa.float64(), pa.float64())
+    stage = aggregate_stage(DoubleSum())
     rows = [[(choice.randrange(9), choice.choice([None, 0.1, 1e20, -3.3]), 1) for _ in range(60)] for _ in range(3)]
     return stage, [aggregate_batch(r, True, 1000) for r in rows]
 

@@ -38,7 +38,10 @@ from headrace.dataflow.operators.recompute import NEW, OLD, FirstRows, Recompute
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.errors import HeadraceError
 from headrace.plan.tree import WEIGHT
-from headrace.state.accumulators import state_diffs
+from headrace.state.accumulators.counts import Count
+from headrace.state.accumulators.doubles import DoubleSum
+from headrace.state.accumulators.extremes import Greatest, Least
+from headrace.state.accumulators.sums import SmallSum, WideSum
 from headrace.state.kernels.order_code import SortKey
 from headrace.state.schema import TableSchema
 
@@ -72,7 +75,7 @@ GROUPED = st.lists(
 @unhurried
 @given(GROUPED, st.integers(1, 3), st.booleans())
 def test_groups(epochs: list[list[tuple[Any, Any, bool]]], weak: int, is_global: bool) -> None:
-    stage, task = aggregate_stage("sum_small", I32, I64, is_global), MemoryTask()
+    stage, task = aggregate_stage(SmallSum(I32), is_global), MemoryTask()
     content: Counter[tuple[Any, Any]] = Counter()
     view: Counter[Any] = Counter()
     for changes in epochs:
@@ -103,15 +106,14 @@ def _valued_stage(kind: pa.DataType, weak: int, is_global: bool) -> AggregateSta
     """min(x), max(x), count(DISTINCT x), sum(DISTINCT y), count(y), by g."""
     key = () if is_global else (pa.field("g0", I32),)
     wide = pa.int64()
-    diffs = [*WEIGHT, *state_diffs("count", pa.bool_(), "a2"), *state_diffs("sum_wide", wide, "a3")]
-    diffs += state_diffs("count", pa.bool_(), "a4")
+    diffs = [*WEIGHT, *Count().diffs("a2"), *WideSum(wide).diffs("a3"), *Count().diffs("a4")]
     ordered = TableSchema(key, (pa.field("v", kind),), WEIGHT)
     sums = (
-        Sum("least", "a0", kind, kind, False, ordered=Ordered("ordered0", ordered, "a0_raw", False)),
-        Sum("greatest", "a1", kind, kind, False, ordered=Ordered("ordered1", ordered, "a1_raw", True)),
-        Sum("count", "a2", pa.bool_(), I64, False, distinct=0, value="v0"),
-        Sum("sum_wide", "a3", wide, I64, False, distinct=1, value="v0"),
-        Sum("count", "a4", pa.bool_(), I64, False),
+        Sum(Least(kind), "a0", False, ordered=Ordered("ordered0", ordered, "a0_raw", False)),
+        Sum(Greatest(kind), "a1", False, ordered=Ordered("ordered1", ordered, "a1_raw", True)),
+        Sum(Count(), "a2", False, distinct=0, value="v0"),
+        Sum(WideSum(wide), "a3", False, distinct=1, value="v0"),
+        Sum(Count(), "a4", False),
     )
     distincts = (
         Distinct("distinct0", TableSchema((*key, pa.field("v0", kind)), (), WEIGHT), ("d0_0",), weak_hash=weak),
@@ -159,15 +161,17 @@ def test_extrema_and_distinct_values(name: str, data: Any, weak: int, is_global:
 def _by_value_stages(weak: int, is_global: bool) -> tuple[DistinctStage, AggregateStage]:
     """count(*), count(DISTINCT x), the same for p, sum(DISTINCT x) for q, sum(DISTINCT y) for p, by g; y is double."""
     key = () if is_global else (pa.field("g0", I32),)
-    kinds = (("count", pa.bool_(), None, "__w"), ("count", pa.bool_(), 0, "__w"), ("count", pa.bool_(), 0, "w1"),
-             ("sum_wide", I64, 0, "w2"), ("sum_float", pa.float64(), 1, "__w"))  # fmt: skip
+    count = Count()
+    kinds = (
+        (count, None, "__w"), (count, 0, "__w"), (count, 0, "w1"), (WideSum(I64), 0, "w2"), (DoubleSum(), 1, "__w")
+    )  # fmt: skip
     diffs = [*WEIGHT]
-    for i, (name, kind, _, _) in enumerate(kinds):
-        diffs += state_diffs(name, kind, f"a{i}")
+    for i, (accumulator, _, _) in enumerate(kinds):
+        diffs += accumulator.diffs(f"a{i}")
     groups = TableSchema(key, (), tuple(diffs))
     sums = tuple(
-        Sum(name, f"a{i}", kind, pa.float64() if name == "sum_float" else I64, False, distinct, "v0", weight)
-        for i, (name, kind, distinct, weight) in enumerate(kinds)
+        Sum(accumulator, f"a{i}", False, distinct, "v0", weight)
+        for i, (accumulator, distinct, weight) in enumerate(kinds)
     )
     three = (*WEIGHT, (pa.field("w1", I64), "add"), (pa.field("w2", I64), "add"))
     distincts = (
@@ -244,7 +248,7 @@ def _exact_sum(values: Any) -> float | None:
 def test_distinct_values_are_not_taken_in_by_ranges_of_groups() -> None:
     """Their table is sorted by a key of its own, and must be written in order."""
     assert not _valued_stage(I64, 1, False).keyed
-    assert aggregate_stage("sum_small", I32, I64).keyed
+    assert aggregate_stage(SmallSum(I32)).keyed
 
 
 def test_an_extremum_is_found_without_its_group() -> None:
@@ -283,7 +287,7 @@ HISTORY = st.lists(
 @given(HISTORY)
 def test_sums_of_doubles_are_those_of_the_rows_that_are_left(epochs: list[list[tuple[str, Any, int]]]) -> None:
     """Over the whole range of doubles and any history: what was there before leaves no trace."""
-    stage, task = aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    stage, task = aggregate_stage(DoubleSum()), MemoryTask()
     view: Counter[Any] = Counter()
     live: list[tuple[float, int]] = []
     for changes in epochs:
@@ -327,7 +331,7 @@ def weighted_sum(rows: list[tuple[float, int]]) -> float:
     ],
 )
 def test_a_sum_of_doubles_after_rows_have_gone(there: list[float], gone: list[float], left: float) -> None:
-    stage, task = aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    stage, task = aggregate_stage(DoubleSum()), MemoryTask()
     view: Counter[Any] = Counter()
     _apply(view, task.epoch(stage, aggregate_batch([(1, x, 1) for x in there], True, 1)), ["o1"])
     for x in gone:
@@ -337,7 +341,7 @@ def test_a_sum_of_doubles_after_rows_have_gone(there: list[float], gone: list[fl
 
 def test_a_sum_that_comes_back_to_zero_is_zero() -> None:
     """A weight of many rows is taken back one by one, and `HAVING sum(x) > 0` sees nothing that is left."""
-    stage, task = aggregate_stage("sum_float", pa.float64(), pa.float64()), MemoryTask()
+    stage, task = aggregate_stage(DoubleSum()), MemoryTask()
     view: Counter[Any] = Counter()
     _apply(view, task.epoch(stage, aggregate_batch([(1, 0.1, 3), (1, 0.0, 1)], True, 1)), ["o1"])
     for _ in range(3):
@@ -519,7 +523,7 @@ def test_recompute_refuses_to_remove_what_is_not_there() -> None:
 
 def test_a_hash_decides_nothing() -> None:
     """Rows of other keys under the same hash stay where they are."""
-    stage, task = aggregate_stage("sum_small", I32, I64), MemoryTask()
+    stage, task = aggregate_stage(SmallSum(I32)), MemoryTask()
     task.epoch(stage, aggregate_batch([(1, 5, 1), (2, 7, 1)], False, 1))
     out = task.epoch(stage, aggregate_batch([(2, 7, -1)], False, 1))
     assert [(b.column("o0").to_pylist(), b.column("__w").to_pylist()) for b in out] == [([2], [-1])]

@@ -8,8 +8,10 @@ from pyspark.sql import SparkSession
 from headrace.common.columns import Column
 from headrace.errors import NotSupported
 from headrace.plan import tree
+from headrace.plan.closing import WindowClose
+from headrace.plan.inputs import Input
 from headrace.plan.planner import Planner, Relation, ViewPlan
-from headrace.plan.sessions import marked, read
+from headrace.plan.sessions import Session, marked, read
 from headrace.plan.stored import stored_query, to_content
 from headrace.sql.parser import parse_query
 
@@ -56,7 +58,7 @@ def value(plan: ViewPlan) -> int | None:
 )  # fmt: skip
 def test_marks(planner: Planner, query: str, column: str, expected: int) -> None:
     plan = planner.plan(query, on_window_close=True)
-    assert isinstance(plan.root, tree.WindowClose) and plan.append_only
+    assert isinstance(plan.root, WindowClose) and plan.append_only
     assert plan.event_time.column == column
     assert value(plan) == expected
     assert plan.event_time.expiry["0/open"] == plan.event_time.closes
@@ -115,7 +117,7 @@ def test_state_of_joins_expires(planner: Planner, query: str, expired: dict[str,
     found = {name.split("/")[1]: mark.value(lambda i, _: both[i]) for name, mark in plan.event_time.expiry.items()}
     # The least of both marks: the row's own is at 0.
     assert found == {name: min(0, s * S) for name, s in expired.items()}
-    late = {op.relation: op.late for op in tree.walk(plan.root) if isinstance(op, tree.Input)}
+    late = {op.relation: op.late for op in tree.walk(plan.root) if isinstance(op, Input)}
     assert late == ({1: "t", 2: "z"} if expired else dict.fromkeys(late))
 
 
@@ -148,7 +150,7 @@ def test_sessions_are_one_operator(planner: Planner) -> None:
     plan = planner.plan(sessions(COUNTED), on_window_close=True)
     kinds = [op.kind for op in tree.walk(plan.root)]
     assert kinds == ["window close", "aggregate", "rowwise", "session", "rowwise", "input"]
-    session = next(op for op in tree.walk(plan.root) if isinstance(op, tree.Session))
+    session = next(op for op in tree.walk(plan.root) if isinstance(op, Session))
     assert (session.gap_us, session.columns, session.values) == (10 * S, ["k0"], [])
     # What ends at the watermark is closed; rows are kept until a time that is not before their session's end.
     marks = {name: mark.value(lambda *_: 7 * S) for name, mark in plan.event_time.expiry.items()}

@@ -17,9 +17,14 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.plan import tree
+from headrace.plan.inputs import Input
+from headrace.plan.joins import Join
 from headrace.plan.planner import Planner, Relation, ViewPlan
-from headrace.state import accumulators
-from headrace.state.schema import Combine
+from headrace.plan.recompute import Recompute
+from headrace.plan.rowwise import Rowwise
+from headrace.plan.temporal import TemporalFilter
+from headrace.state.accumulators.accumulator import Layout
+from headrace.state.accumulators.doubles import DoubleSum
 
 TABLES = {
     "t": (("a", "int"), ("b", "string"), ("x", "double"), ("d", "decimal(10,2)"), ("l", "array<int>")),
@@ -43,7 +48,7 @@ def planner(spark: SparkSession) -> Planner:
 
 def kinds(plan: ViewPlan) -> list[str]:
     """Operators from the top, rowwise ones by their label; without projections, which Catalyst places as it likes."""
-    found = [op.label if isinstance(op, tree.Rowwise | tree.Recompute) else op.kind for op in tree.walk(plan.root)]
+    found = [op.label if isinstance(op, Rowwise | Recompute) else op.kind for op in tree.walk(plan.root)]
     return [kind for kind in found if kind != "Project"]
 
 
@@ -91,8 +96,8 @@ def test_operators(planner: Planner, query: str, expected: list[str]) -> None:
 
 def test_join_state(planner: Planner) -> None:
     inner = planner.plan("SELECT t.a, t.x, s.y FROM t JOIN s ON t.a = s.a AND t.b = s.b")
-    join = only(inner, tree.Join)
-    assert isinstance(join, tree.Join)
+    join = only(inner, Join)
+    assert isinstance(join, Join)
     assert [n.rsplit("/", 1)[1] for n in states(inner)] == ["left", "right", "rows"]
     assert [str(f.type) for f in join.left.schema().key] == ["int32", "string"]
     assert len(join.left.values) == 2 and len(join.right.values) == 1
@@ -101,7 +106,7 @@ def test_join_state(planner: Planner) -> None:
     assert [n.rsplit("/", 1)[1] for n in states(left)] == ["left", "left_matches", "right", "rows"]
     full = planner.plan("SELECT t.a, s.y FROM t FULL JOIN s ON t.a = s.a")
     assert {"left_matches", "right_matches"} <= {n.rsplit("/", 1)[1] for n in states(full)}
-    cross = only(planner.plan("SELECT t.a, s.y FROM t CROSS JOIN s"), tree.Join)
+    cross = only(planner.plan("SELECT t.a, s.y FROM t CROSS JOIN s"), Join)
     assert cross.distribution() == "(one group)"
 
 
@@ -109,9 +114,7 @@ def test_an_expansion_of_which_no_column_is_needed(planner: Planner) -> None:
     query = """SELECT 1 AS one FROM t WHERE a IS NULL EXCEPT SELECT 1 AS one FROM (
         SELECT stddev(n) AS s, sort_array(collect_list(k)) AS l FROM (
             SELECT x AS j, d AS k, count(b) AS n FROM t GROUP BY ROLLUP (x, d)))"""
-    expands = [
-        op for op in tree.walk(planner.plan(query).root) if isinstance(op, tree.Rowwise) and op.label == "Expand"
-    ]
+    expands = [op for op in tree.walk(planner.plan(query).root) if isinstance(op, Rowwise) and op.label == "Expand"]
     assert [op.output for op in expands] == [[]]
 
 
@@ -126,8 +129,8 @@ def test_an_expansion_of_which_no_column_is_needed(planner: Planner) -> None:
     ],
 )
 def test_join_types(planner: Planner, query: str, join_type: str) -> None:
-    join = only(planner.plan(query), tree.Join)
-    assert isinstance(join, tree.Join) and join.join_type == join_type
+    join = only(planner.plan(query), Join)
+    assert isinstance(join, Join) and join.join_type == join_type
 
 
 def test_aggregate_state(planner: Planner) -> None:
@@ -147,16 +150,12 @@ def test_a_plan_is_told_from_one_that_keeps_sums_of_doubles_otherwise(
     """So a view whose state is of before is quarantined, and readable, instead of being fed what it does not know."""
     queries = ["SELECT a, sum(x) AS s FROM t GROUP BY a", "SELECT avg(x) AS m FROM t", "SELECT sum(a) AS s FROM t"]
     now = [planner.plan(query).fingerprint for query in queries]
-    layout = accumulators.state_diffs
+    layout = DoubleSum.layout
 
-    def before(kind: str, argument: pa.DataType, prefix: str) -> list[tuple[pa.Field, Combine]]:
-        found = layout(kind, argument, prefix)
-        halves: list[tuple[pa.Field, Combine]] = [
-            (pa.field(f"{prefix}_x{h}", pa.float64()), "add") for h in ("", "__lo")
-        ]
-        return [*found[:-1], *halves] if kind == "sum_float" else found
+    def before(own: DoubleSum) -> Layout:
+        return [*layout(own)[:-1], ("x", pa.float64(), "add"), ("x__lo", pa.float64(), "add")]
 
-    monkeypatch.setattr(accumulators, "state_diffs", before)
+    monkeypatch.setattr(DoubleSum, "layout", before)
     assert [planner.plan(query).fingerprint == known for query, known in zip(queries, now)] == [False, False, True]
 
 
@@ -242,8 +241,8 @@ def test_values_that_are_kept_in_order_or_counted_once(planner: Planner) -> None
 def test_first_rows(planner: Planner, query: str, first: tuple[int, bool, int] | None) -> None:
     """Where a limit, or a bound of a rank, says that the rows behind do not matter."""
     plan = planner.plan(query)
-    found = only(plan, tree.Recompute)
-    assert isinstance(found, tree.Recompute)
+    found = only(plan, Recompute)
+    assert isinstance(found, Recompute)
     made = found.first and (found.first.need, found.first.by_value, len(found.first.orders))
     assert made == first
     assert (" from the first " in "\n".join(plan.explain())) == bool(first and first[2])
@@ -268,9 +267,9 @@ def test_first_rows_of_an_input_that_only_grows(planner: Planner) -> None:
 
 def test_columns_that_nobody_reads_are_not_taken_in(planner: Planner) -> None:
     inputs = [op for op in tree.walk(planner.plan("SELECT count(b) AS c FROM t WHERE a > 1").root) if not op.children]
-    assert [sorted(i.columns) for i in inputs if isinstance(i, tree.Input)] == [["a", "b"]]
+    assert [sorted(i.columns) for i in inputs if isinstance(i, Input)] == [["a", "b"]]
     (none,) = [op for op in tree.walk(planner.plan("SELECT count(*) AS c FROM t").root) if not op.children]
-    assert isinstance(none, tree.Input) and none.columns == []
+    assert isinstance(none, Input) and none.columns == []
 
 
 def test_upstreams_and_columns(planner: Planner) -> None:
@@ -383,7 +382,7 @@ def test_conditions_with_now(planner: Planner) -> None:
     """Whatever Spark makes of a condition: each is found again as a comparison with the time, and nothing else."""
     ago = "timestamp_seconds(x) > now() - INTERVAL '1' DAY"
     plan = planner.plan(f"SELECT a FROM t WHERE {ago} AND a > 1 AND DATE '2024-01-01' <= current_date()")
-    (op,) = (op for op in tree.walk(plan.root) if isinstance(op, tree.TemporalFilter))
+    (op,) = (op for op in tree.walk(plan.root) if isinstance(op, TemporalFilter))
     assert [(b.shift, b.late, b.leaves) for b in op.bounds] == [((-86_400_000_000,), 0, True), ((), 0, False)]
     assert plan.temporal and not plan.append_only
     joined = planner.plan(f"SELECT t.a FROM t JOIN s ON t.a = s.a WHERE {ago} AND NOT now() < timestamp_seconds(y)")

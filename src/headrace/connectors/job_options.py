@@ -40,8 +40,6 @@ class JobOption(Option):
 
     setting: str | None = None
     """The setting that counts for jobs that do not say it."""
-    of_sinks: bool = False
-    """Whether CREATE SINK takes it."""
 
     @property
     def default_text(self) -> str:
@@ -65,14 +63,12 @@ OPTIONS: Final = (
         "the views of a group take in the same epochs, commit together and fail together; `own` is a group by itself, "
         "any other name is a group that is shared",
         setting="default_checkpoint_group",
-        of_sinks=True,
     ),
     JobOption(
         CHECKPOINT,
         "least milliseconds between two checkpoints; the smallest one of a group's views counts",
         "number",
         setting="checkpoint_interval_ms",
-        of_sinks=True,
     ),
     JobOption(
         BARRIER,
@@ -101,19 +97,16 @@ OPTIONS: Final = (
         "number",
         least=1,
         setting="max_rows_per_epoch",
-        of_sinks=True,
     ),
-    JobOption(PARALLELISM, "tasks for each operator", "number", least=1, setting="parallelism", of_sinks=True),
+    JobOption(PARALLELISM, "tasks for each operator", "number", least=1, setting="parallelism"),
     JobOption(
         ON_ERROR,
         "what becomes of a row on which an expression fails (below); only when the view is created",
         default="fail",
         choices=option_texts.ON_ERROR,
-        of_sinks=True,
     ),
 )
 _BY_NAME: Final[Mapping[str, JobOption]] = {o.name: o for o in OPTIONS}
-OF_SINKS: Final = tuple(o for o in OPTIONS if o.of_sinks)
 
 
 def check(options: Mapping[str, str]) -> None:

@@ -48,7 +48,7 @@ OPTIONS = Declared(
     )
 )
 """Options that every sink has besides those of its connector and of its job."""
-_ALL = (*OPTIONS.options, *job_options.OF_SINKS)
+_ALL = (*OPTIONS.options, *job_options.OPTIONS)
 SINK_OPTIONS = tuple(option.name for option in _ALL)
 """The names of these."""
 

@@ -3,14 +3,21 @@
 From the tree to Spark's plan:
 
 build.py             the epoch's DataFrame, operator by operator
+lowering.py          what the module of an operator declares: its stage, its chain, its flow
 flow.py              rows between operators, and the pieces that all operators are built from
+chains.py            operators that follow one another in one worker
+inputs.py            plans of leaves: relations, constant rows
+rowwise.py           plans of operators that work row by row
+unions.py            the plan of UNION ALL
 joins.py             plans of joins: the stage that joins, and those that count matches
+lookups.py           the plan of temporal joins
 aggregates.py        plans of grouped aggregates
+wire.py              what rows send to accumulators, as Spark's expressions
 recompute.py         plans of group recompute
 sessions.py          the plan of session windows
-waiting.py           plans of operators whose rows wait for a time
+temporal.py          the plan of filters by the current time
+closing.py           the plan of EMIT ON WINDOW CLOSE
 python.py            plan nodes that call Python functions over many rows
-chains.py            operators that follow one another in one worker
 vectors.py           Catalyst's expressions as Arrow kernels, where these do exactly the same
 queries.py           queries over one relation or none as Arrow kernels
 failures.py          rows on which an expression fails: which are noted, what the message says

@@ -14,15 +14,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType
 
-from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, stage_output, struct
+from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
+from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.aggregate import AggregateStage
 from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
+from headrace.dataflow.wire import MERGED, wire_columns
 from headrace.plan.catalyst.expressions import Expr
-from headrace.plan.tree import Accumulator, Aggregate, DistinctValues
+from headrace.plan.tree import Aggregate, DistinctValues
 from headrace.plan.types import spark_of
-from headrace.state import accumulators
+from headrace.state.accumulators import Wire
 
 
 def aggregate(plan: Builder, op: Aggregate) -> StagePlan:
@@ -33,11 +36,12 @@ def aggregate(plan: Builder, op: Aggregate) -> StagePlan:
     frame, before = (_by_value if op.by_value else _by_group)(plan, op, names, flow, rows)
     types = [spark_of(a.handle) for a in op.group_attrs]
     for a in op.accumulators:
-        types += [from_arrow_type(a.result_type), *([LongType()] if a.count is not None else [])]
+        types += [from_arrow_type(a.accumulator.result), *([LongType()] if a.count is not None else [])]
     schema = struct([(f"o{i}", t) for i, t in enumerate(types)], weight=True)
     groups = op.state()["groups"]
     stage = AggregateStage(op.id, groups, _sums(plan, op), arrow(schema), distincts, changed=op.by_value)
-    return StagePlan(frame, stage, stage_output(op), schema, before)
+    sums = [a for s in op.accumulators for a in (s.result, s.count) if a is not None]
+    return StagePlan(frame, stage, [*op.group_attrs, *sums], schema, before)
 
 
 def grouped(plan: Builder, op: Aggregate) -> Flow:
@@ -46,6 +50,11 @@ def grouped(plan: Builder, op: Aggregate) -> Flow:
     results = [plan.fresh(e, flow) for e in op.results]
     found = {a.id: r.attribute for a, r in zip(op.output, results)}
     return Flow(b.project([*results, flow.weight], flow.node), flow.weight, found)
+
+
+def chained(chains: Chains, op: Aggregate) -> Chain | None:
+    """The stage that keeps the sums, and what the query computes of them if kernels do."""
+    return chains.projected(op.id, op.results, chains.alone(op))
 
 
 def _computed(op: Aggregate) -> list[Expr]:
@@ -58,10 +67,13 @@ def _rows(plan: Builder, op: Aggregate, flow: Flow) -> DataFrame:
     """What each row sends: its weight, its group, and for the sums and the distinct values."""
     b = plan.bridge
     groups = [plan.column(b.normalized(g), flow).alias(f"g{i}") for i, g in enumerate(op.groups)]
-    wire = [c for i, a in enumerate(op.accumulators) if a.distinct is None for c in _wire(plan, a, f"a{i}", flow)]
+    wire, weight = [], b.column(flow.weight)
+    for i, a in enumerate(op.accumulators):
+        if a.argument is not None:
+            wire += wire_columns(b, a.accumulator, plan.at(a.argument, flow), weight, f"a{i}")
     for i, d in enumerate(op.distincts):
         wire += _values(plan, d, f"d{i}", flow)
-    return b.frame(flow.node).select(b.column(flow.weight).alias("__w"), *groups, *wire)
+    return b.frame(flow.node).select(weight.alias("__w"), *groups, *wire)
 
 
 def _with_hash(plan: Builder, rows: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -77,7 +89,7 @@ def _combined(plan: Builder, op: Aggregate, flow: Flow, rows: DataFrame, names: 
     worker = plan.in_worker(op.child, flow, rows)
     if worker is None or not all(_combinable(f.type) for f in arrow(worker.schema)):
         return None
-    extremes = {f"a{i}_raw": a.kind for i, a in enumerate(op.accumulators) if a.kind in ("min", "max")}
+    extremes = {n: w.merged for n, w in _wires(op).items() if w.merged is not None and not w.adds}
     sums = tuple(n for n in rows.columns if n not in names and n not in extremes)
     stage = CombineStage(op.id, tuple(names), sums, tuple(extremes.items()), arrow(worker.schema))
     return replace(worker, stages=(*worker.stages, stage))
@@ -105,10 +117,11 @@ def _values(plan: Builder, d: DistinctValues, prefix: str, flow: Flow) -> list[S
 def _sums(plan: Builder, op: Aggregate) -> tuple[Sum, ...]:
     tables, found = op.state(), []
     for i, a in enumerate(op.accumulators):
-        made = Sum(a.kind, f"a{i}", a.argument_type, a.result_type, a.count is not None)
-        if a.in_order:
+        made, order = Sum(a.accumulator, f"a{i}", a.count is not None), a.accumulator.order
+        if order is not None:
+            (wire,) = a.accumulator.wire
             name = f"ordered{i}"
-            made = replace(made, ordered=Ordered(name, tables[name], f"a{i}_raw", a.kind == "greatest"))
+            made = replace(made, ordered=Ordered(name, tables[name], f"a{i}_{wire.suffix}", order.descending))
         if a.distinct is not None:
             weight = op.distincts[a.distinct].weight(a.filter)
             made = replace(made, distinct=a.distinct, value="v0", weight=weight)
@@ -133,7 +146,7 @@ def _by_group(
 ) -> tuple[DataFrame, Sequence[Any]]:
     """Rows that have come together by group, combined before if they can be; stages that run before."""
     hashed = _with_hash(plan, rows, names)
-    if op.distincts or not all(accumulators.can_preaggregate(a.kind) for a in op.accumulators):
+    if op.distincts or not all(a.accumulator.merges for a in op.accumulators):
         return plan.collected(op.child, flow, hashed, single=op.is_global)
     sent = _combined(plan, op, flow, rows, names)
     worker = _onward(plan, op, flow, sent, rows, hashed)
@@ -166,7 +179,7 @@ def _by_value(
     plan: Builder, op: Aggregate, names: list[str], flow: Flow, frame: DataFrame
 ) -> tuple[DataFrame, Sequence[Any]]:
     """Changes of groups, from rows that have come together by group and distinct value; stages that run before."""
-    extrema = [f"a{i}_raw" for i, a in enumerate(op.accumulators) if _kept_apart(a)] if _combines(op) else []
+    extrema = _kept_apart(op) if _combines(op) else []
     several = len(op.distincts) > 1 or bool(extrema)
     distincts = _distincts(plan, op, "u" if several else None)
     frame = _one_value_each(plan, op, distincts, bool(extrema), frame) if several else frame
@@ -203,12 +216,13 @@ def _one_value_each(
     of = {a.name: a for a in node.output}
     zero = b.literal_long(0)
     everywhere = [f"g{i}" for i in range(len(op.groups))]
-    once = [n for n in of if n == "__w" or n.startswith("a")]
+    wires = _wires(op)
+    once = [n for n in of if n == "__w" or n in wires]
     most = max(len(d.weights) for d in distincts)
     projections: list[list[Expr]] = []
     for i in range(-1 if apart else 0, len(distincts)):
         row: list[Expr] = [of[n] for n in everywhere]
-        row += [of[n] if not projections else b.null_of(of[n]) if n.endswith("_raw") else zero for n in once]
+        row += [of[n] if not projections else zero if n == "__w" or wires[n].adds else b.null_of(of[n]) for n in once]
         row += [of[n] if i == k else b.null_of(of[n]) for k, d in enumerate(distincts) for n in d.wire]
         weights = ["__w", *(f"d{i}_{name}" for name in op.distincts[i].weights)] if i >= 0 else []
         row += [of[n] for n in weights] + [zero] * (most - len(weights))
@@ -217,54 +231,26 @@ def _one_value_each(
     return b.frame(b.multiplied(projections, names, node))
 
 
-def _wire(plan: Builder, a: Accumulator, prefix: str, flow: Flow) -> list[SparkColumn]:
-    """What each row sends for an accumulator."""
-    b = plan.bridge
-    assert a.argument is not None, "what is over distinct values sends these"
-    argument, weight = plan.at(a.argument, flow), b.column(flow.weight)
-    value = b.column(argument)
-    if accumulators.wire_columns(a.kind) == ("raw",):
-        return [value.alias(f"{prefix}_raw")]
-    zero = F.lit(0).cast("bigint")
-    columns = {"n": F.when(value.isNotNull(), weight).otherwise(zero)}
-    if a.kind == "sum_small":
-        columns["s"] = F.coalesce(value.cast("bigint") * weight, zero)
-    elif a.kind == "sum_wide":
-        decimal = pa.types.is_decimal(a.argument_type)
-        whole = b.column(b.unscaled(argument)) if decimal else value
-        low, high = _times(whole, weight)
-        columns["0"], columns["1"] = F.coalesce(low, zero), F.coalesce(high, zero)
-    return [c.alias(f"{prefix}_{suffix}") for suffix, c in columns.items()]
-
-
-def _times(whole: SparkColumn, weight: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
-    """A number of 64 bits times a weight, as a lower limb of 32 bits and what is above it.
-
-    Any weight will do: what is above fails only beyond 95 bits (of a single product, or of what Spark adds up).
-    """
-    mask, one = _bigint(0xFFFFFFFF), _bigint(1)
-    low, high = whole.bitwiseAND(mask), F.shiftright(whole, 32)
-    # The weight's lower half with a sign, so that its product with the number's lower half has 64 bits.
-    w_low = weight.bitwiseAND(mask) - weight.bitwiseAND(_bigint(1 << 31)) * _bigint(2)
-    w_high = F.shiftright(weight, 32) + F.shiftright(weight, 31).bitwiseAND(one)
-    product = low * w_low
-    above = F.shiftright(product, 32) + high * w_low + low * w_high + high * w_high * _bigint(1 << 32)
-    return product.bitwiseAND(mask), above
-
-
-def _bigint(value: int) -> SparkColumn:
-    return F.lit(value).cast("bigint")
-
-
 def _combines(op: Aggregate) -> bool:
     """Whether Spark may combine rows of a group and value before they are looked up."""
     flat = not any(pa.types.is_nested(t) for d in op.distincts for t in d.types)
-    return flat and all(a.distinct is not None or accumulators.can_preaggregate(a.kind) for a in op.accumulators)
+    return flat and all(a.distinct is not None or a.accumulator.merges for a in op.accumulators)
 
 
-def _kept_apart(a: Accumulator) -> bool:
-    """Whether the value is one more key when rows are combined: an extremum that Spark would have to sort rows for."""
-    return a.kind in ("min", "max") and (pa.types.is_string(a.argument_type) or pa.types.is_binary(a.argument_type))
+def _kept_apart(op: Aggregate) -> list[str]:
+    """Columns that are keys, too, when rows are combined: extrema that Spark would have to sort rows for."""
+    found = []
+    for i, a in enumerate(op.accumulators):
+        kind = a.accumulator.argument
+        if a.distinct is None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            found += [f"a{i}_{w.suffix}" for w in a.accumulator.wire if not w.adds]
+    return found
+
+
+def _wires(op: Aggregate) -> dict[str, Wire]:
+    """What rows send for accumulators, by name."""
+    plain = ((i, a) for i, a in enumerate(op.accumulators) if a.distinct is None)
+    return {f"a{i}_{w.suffix}": w for i, a in plain for w in a.accumulator.wire}
 
 
 def _preaggregated(
@@ -272,12 +258,11 @@ def _preaggregated(
 ) -> DataFrame:  # fmt: skip
     """Let Spark combine the epoch's rows by the keys first, on both sides of its own shuffle."""
     combined = [F.sum(n).alias(n) for n in dict.fromkeys(["__w", *weights])]
-    for i, a in enumerate(op.accumulators):
-        for suffix in accumulators.wire_columns(a.kind) if a.distinct is None else ():
-            name = f"a{i}_{suffix}"
-            if name not in keys:
-                how = {"min": F.min, "max": F.max}.get(a.kind, F.sum)
-                combined.append(how(name).alias(name))
+    ways = {n: w.merged for n, w in _wires(op).items() if w.merged is not None and n not in keys}
+    combined += [MERGED[how](F.col(n)).alias(n) for n, how in ways.items()]
     out = frame.groupBy(*keys).agg(*combined)
     single = op.is_global and not op.by_value
     return out.coalesce(1) if single or plan.parallelism == 1 else out
+
+
+LOWERINGS = (Lowering(Aggregate, stage=aggregate, chain=chained, flow=grouped),)

@@ -1,7 +1,7 @@
 """From the tree of incremental operators to the Spark plan of one epoch.
 
 Each stateful operator is a projection to its wire format, a distribution by `__k`, and a `mapInArrow` over a stage of
-`dataflow.operators`. Those of joins, aggregates, group recompute and rows that wait have modules of their own.
+`dataflow.operators`. How that is made of an operator, its own module says (`lowering.py`); this one knows none of them.
 
 Every stage renames its output to fresh expression ids and keeps a map from the query's ids to them, because Catalyst
 renews ids that occur twice in a plan. Inputs without a change are planned as empty: one plan for each set of changed
@@ -10,41 +10,36 @@ inputs.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.connectors.sinks import delivers, drops_retractions, only_counts
-from headrace.dataflow import aggregates, joins, python, recompute, sessions, waiting
-from headrace.dataflow.chains import Chains
-from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan, arrow, struct
+from headrace.dataflow import (
+    aggregates,
+    closing,
+    inputs,
+    joins,
+    lookups,
+    recompute,
+    rowwise,
+    sessions,
+    temporal,
+    unions,
+)
+from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.flow import Builder, Flow, InWorker, StagePlan
+from headrace.dataflow.lowering import by_node
 from headrace.dataflow.operators import materialize
 from headrace.dataflow.operators.deliver import DeliverStage
-from headrace.dataflow.operators.inputs import ConstantStage, InputStage
-from headrace.dataflow.operators.lookup import LookupStage
 from headrace.dataflow.operators.materialize import MaterializeStage
-from headrace.plan.catalyst.nodes import Expand, Filter, Generate, PythonMap
 from headrace.plan.planner import ViewPlan
-from headrace.plan.tree import (
-    Aggregate,
-    Constant,
-    Input,
-    Join,
-    Lookup,
-    Operator,
-    Recompute,
-    Rowwise,
-    Session,
-    TemporalFilter,
-    Union,
-    WindowClose,
-    walk,
-)
-from headrace.plan.types import spark_of
+from headrace.plan.tree import Operator, walk
+
+OPERATORS = (inputs, rowwise, unions, joins, lookups, aggregates, recompute, sessions, temporal, closing)
+"""The modules of the operators: each declares how its own are executed."""
+LOWERINGS = by_node(lowering for module in OPERATORS for lowering in module.LOWERINGS)
 
 
 class EpochPlan(Builder):
@@ -93,17 +88,9 @@ class EpochPlan(Builder):
         chain = self.chains.of(op)
         if chain is not None:
             return self.chains.flow(chain)
-        makers: dict[type[Operator], Any] = {
-            Input: self._unchanged,
-            Rowwise: self._rowwise,
-            Union: self._union,
-            Join: partial(joins.joined, self),
-            Aggregate: partial(aggregates.grouped, self),
-            Recompute: partial(recompute.recompute, self),
-            TemporalFilter: partial(waiting.timed, self),
-        }
-        flow: Flow = makers[type(op)](op)
-        return flow
+        made = LOWERINGS[type(op)].flow
+        assert made is not None, "an operator without a flow is a chain"
+        return made(self, op)
 
     def staged(self, op: Operator) -> Flow:
         return self.chains.flow(self.chains.alone(op))
@@ -116,86 +103,9 @@ class EpochPlan(Builder):
 
     def made(self, op: Operator) -> StagePlan:
         """What an operator with a stage of its own is made of."""
-        makers: dict[type[Operator], Any] = {
-            Input: self._input,
-            Constant: self._constant,
-            Join: partial(joins.join, self),
-            Aggregate: partial(aggregates.aggregate, self),
-            Lookup: self._lookup,
-            Session: partial(sessions.sessions, self),
-            WindowClose: partial(waiting.window_close, self),
-        }
-        made: StagePlan = makers[type(op)](op)
-        return made
+        stage = LOWERINGS[type(op)].stage
+        assert stage is not None, "only an operator with a stage of its own is asked for it"
+        return stage(self, op)
 
-    def _input(self, op: Input) -> StagePlan:
-        schema = struct([(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
-        table = self.relations[op.relation]
-        stage = InputStage(
-            op.id, op.relation, tuple(op.columns), table, self.parallelism, arrow(schema), op.late, op.changes_only
-        )
-        return StagePlan(self.slices(), stage, op.output, schema)
-
-    def _unchanged(self, op: Input) -> Flow:
-        fields = [(f"c{i}", spark_of(a.handle)) for i, a in enumerate(op.output)]
-        empty = self.bridge.spark.createDataFrame([], struct(fields, weight=True))
-        return self.read_as(empty, op.output)
-
-    def _constant(self, op: Constant) -> StagePlan:
-        names = [n for n in op.rows.schema.names if n != "__row"]
-        schema = struct([(n, spark_of(a.handle)) for n, a in zip(names, op.output)], weight=True)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, op.rows.schema) as writer:
-            writer.write_table(op.rows)
-        stage = ConstantStage(op.id, sink.getvalue().to_pybytes(), arrow(schema))
-        return StagePlan(self.slices(), stage, op.output, schema)
-
-    def _rowwise(self, op: Rowwise) -> Flow:
-        b, flow, node = self.bridge, self.flow(op.child), op.node
-        if op.label == "Project":
-            flow = self.noted(f"{op.id}!", flow, op.expressions)
-            named = [self.fresh(e, flow) for e in op.expressions]
-            mapping = {e.id: n.attribute for e, n in zip(op.expressions, named)}
-            placed = self.still_placed(op.expressions, flow.placed)
-            return Flow(b.project([*named, flow.weight], flow.node), flow.weight, mapping, placed)
-        if isinstance(node, Filter):
-            flow = self.noted(f"{op.id}!", flow, node.condition.conjuncts, condition=True)
-            return replace(flow, node=b.filter(self.at(node.condition, flow), flow.node))
-        if isinstance(node, Expand):
-            expanded, output = b.expand(node, lambda e: self.at(e, flow), flow.weight, flow.node)
-            return Flow(expanded, flow.weight, output)
-        if isinstance(node, PythonMap):
-            return self.read_as(python.mapped(b, node, flow.attrs, flow.weight, flow.node), op.output)
-        child = flow.node
-        if isinstance(node, Generate):  # it names the child's columns by position
-            flow = self.noted(f"{op.id}!", flow, node.generator.children)
-            child = b.project([*(flow.attrs[a.id] for a in node.child.output), flow.weight], flow.node)
-        extended, added = b.extended(node, lambda e: self.at(e, flow), child)
-        return Flow(extended, flow.weight, {**flow.attrs, **added})
-
-    def _union(self, op: Union) -> Flow:
-        b = self.bridge
-        parts = []
-        for child in op.children:
-            flow = self.flow(child)
-            columns = [b.alias(flow.attrs[a.id], f"u{i}") for i, a in enumerate(child.output)]
-            parts.append(b.project([*columns, b.alias(flow.weight, "__w")], flow.node))
-        frame = b.frame(b.union(parts))
-        if self.parallelism == 1:
-            frame = frame.coalesce(1)
-        return self.read_as(frame, op.output)
-
-    def _lookup(self, op: Lookup) -> StagePlan:
-        b, flow, table = self.bridge, self.flow(op.child), self.relations[op.relation]
-        assert table is not None
-        flow = self.noted(f"{op.id}!", flow, op.keys, condition=True)
-        keys = [self.column(k, flow).alias(f"k{i}") for i, k in enumerate(op.keys)]
-        own = [c.alias(f"o{i}") for i, c in enumerate(self.columns(flow, op.own))]
-        frame = b.frame(flow.node).select(*keys, *own, b.column(flow.weight).alias("__w"))
-        schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
-        names = tuple(op.columns)
-        stage = LookupStage(op.id, op.relation, table, names, len(op.own), op.outer, arrow(schema))
-        worker = self.in_worker(op.child, flow, frame)
-        if worker is not None:
-            return StagePlan(worker.frame, stage, op.output, schema, worker.stages)
-        return StagePlan(frame, stage, op.output, schema)
+    def chained(self, op: Operator, chains: Chains) -> Chain | None:
+        return LOWERINGS[type(op)].chained(chains, op)

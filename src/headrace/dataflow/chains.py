@@ -23,14 +23,13 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from headrace.dataflow import joins
 from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struct
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.dataflow.vectors import vectorized
 from headrace.plan.catalyst.expressions import Expr, Named
 from headrace.plan.catalyst.nodes import Expand, Filter, Node, Project
-from headrace.plan.tree import Aggregate, Attr, Constant, Input, Join, Lookup, Operator, Rowwise, Session, WindowClose
+from headrace.plan.tree import Attr, Operator
 from headrace.plan.types import spark_of
 
 
@@ -66,7 +65,7 @@ class Chains:
     """The chains of one plan, each made once."""
 
     def __init__(self, plan: Builder, vectorize: bool):
-        self._plan = plan
+        self.plan = plan
         self._vectorize = vectorize
         """Whether expressions may be computed outside of Spark."""
         self._alone: dict[str, Chain] = {}
@@ -75,8 +74,8 @@ class Chains:
     def alone(self, op: Operator) -> Chain:
         """The stage of an operator that has one of its own, with what must follow it."""
         if op.id not in self._alone:
-            made = self._plan.made(op)
-            stages = (*made.before, made.stage, *self._plan.following.get(op.id, ()))
+            made = self.plan.made(op)
+            stages = (*made.before, made.stage, *self.plan.following.get(op.id, ()))
             places = {a.id: i for i, a in enumerate(made.attrs)}
             self._alone[op.id] = Chain(made.frame, stages, made.schema, places)
         return self._alone[op.id]
@@ -84,12 +83,12 @@ class Chains:
     def of(self, op: Operator) -> Chain | None:
         """The stages that make an operator's output; None where Spark has something to do after the last one."""
         if op.id not in self._found:
-            self._found[op.id] = self._made(op)
+            self._found[op.id] = self.plan.chained(op, self)
         return self._found[op.id]
 
     def flow(self, chain: Chain) -> Flow:
         """What a chain puts out, for Spark to go on with."""
-        b, frame = self._plan.bridge, self._plan.map(chain.frame, chain.stages, chain.schema)
+        b, frame = self.plan.bridge, self.plan.map(chain.frame, chain.stages, chain.schema)
         node = b.analyzed(frame)
         handles = node.output
         named = {i: b.alias(handles[place], handles[place].name) for i, place in chain.places.items()}
@@ -108,7 +107,7 @@ class Chains:
 
     def onward(self, worker: InWorker, rows: DataFrame, frame: DataFrame) -> InWorker | None:
         """See `Builder.onward`."""
-        b = self._plan.bridge
+        b = self.plan.bridge
         node, last = b.analyzed(rows), worker.stages[-1]
         places = {a.id: i for i, a in enumerate(node.output)}
         chain = Chain(worker.frame, worker.stages, worker.schema, places)
@@ -116,7 +115,7 @@ class Chains:
 
     def _through(self, operator: str, chain: Chain, below: Node, frame: DataFrame) -> Chain | None:
         """What a frame makes of the output of one of its nodes, which is that of a chain."""
-        b = self._plan.bridge
+        b = self.plan.bridge
         todo, node = [], b.analyzed(frame)
         while not node.equals(below):
             if not isinstance(node, (Project, Filter, Expand)):
@@ -133,31 +132,11 @@ class Chains:
     def _wired(self, operator: str, below: Chain, node: Node) -> Chain | None:
         """A projection or expansion, whose columns need not end with the weight, or a filter."""
         if isinstance(node, Filter):
-            return self._filter(operator, node.condition, below)
+            return self.filtered(operator, node.condition, below)
         if isinstance(node, Expand):
-            return self._computed(operator, below, node.output, node.projections, weighted=False)
+            return self.computed(operator, below, node.output, node.projections, weighted=False)
         assert isinstance(node, Project)
-        return self._computed(operator, below, node.named, [node.named], weighted=False)
-
-    def _made(self, op: Operator) -> Chain | None:
-        match op:
-            case Rowwise(label="Project"):
-                return self._project(op.id, op.expressions, self.of(op.child))
-            case Rowwise(node=Expand() as expand):
-                below = self.of(op.child)
-                return None if below is None else self._computed(op.id, below, expand.output, expand.projections)
-            case Rowwise(node=Filter() as condition):
-                return self._filter(op.id, condition.condition, self.of(op.child))
-            case Input() if not self._plan.changes(op):
-                return None
-            case Input() | Constant() | Lookup() | Session() | WindowClose():
-                return self.alone(op)
-            case Join(join_type="inner"):
-                return self._join(op)
-            case Aggregate():
-                return self._project(op.id, op.results, self.alone(op))
-            case _:
-                return None
+        return self.computed(operator, below, node.named, [node.named], weighted=False)
 
     def _compiled(self, expressions: Sequence[Expr], chain: Chain) -> list[Expression] | None:
         if not self._vectorize:
@@ -170,21 +149,24 @@ class Chains:
             found.append(compiled)
         return found
 
-    def _project(self, operator: str, named: Sequence[Named], below: Chain | None) -> Chain | None:
+    def projected(self, operator: str, named: Sequence[Named], below: Chain | None) -> Chain | None:
+        """A chain (None for none) and then a projection; None where a kernel does not do what Spark does."""
         if below is None:
             return None
-        sources = self._plan.sources(named)
-        placed = self._plan.still_placed(named, below.placed)
+        sources = self.plan.sources(named)
+        placed = self.plan.still_placed(named, below.placed)
         if all(old is not None for old in sources.values()):
             places = {new: below.places[old] for new, old in sources.items() if old is not None}
             return replace(below, places=places, placed=placed)
-        return self._computed(operator, below, named, [named], placed)
+        return self.computed(operator, below, named, [named], placed)
 
-    def _computed(
-        self, operator: str, below: Chain, output: Sequence[Named], projections: Sequence[Sequence[Expr]],
+    def computed(
+        self, operator: str, below: Chain | None, output: Sequence[Named], projections: Sequence[Sequence[Expr]],
         placed: Placed = (), *, weighted: bool = True,
     ) -> Chain | None:  # fmt: skip
-        """Each row once for each projection of it; the weight passes through if it is none of its columns."""
+        """The same for each row once for each projection; the weight passes through if it is none of its columns."""
+        if below is None:
+            return None
         weight = [Column(below.weight)] if weighted else []
         lists = []
         for projection in projections:
@@ -197,12 +179,9 @@ class Chains:
         schema = struct(list(zip(names, map(spark_of, output))), weight=weighted)
         return below.then(operator, step, schema, {e.id: i for i, e in enumerate(output)}, placed)
 
-    def _filter(self, operator: str, condition: Expr, below: Chain | None) -> Chain | None:
+    def filtered(self, operator: str, condition: Expr, below: Chain | None) -> Chain | None:
+        """The same for a filter."""
         compiled = None if below is None else self._compiled([condition], below)
         if below is None or compiled is None:
             return None
         return below.then(operator, Where(compiled[0]), below.schema, below.places, below.placed)
-
-    def _join(self, op: Join) -> Chain | None:
-        chain = replace(self.alone(op), placed=joins.placed(op.left, op.right))
-        return chain if op.residual is None else self._filter(op.id, op.residual, chain)

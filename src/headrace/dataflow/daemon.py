@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from importlib import import_module
+from pkgutil import iter_modules
 from zipimport import zipimporter
 
 from pyspark.daemon import manager
@@ -20,6 +21,8 @@ _LOADED = (
         "aggregate", "calls", "deliver", "functions", "inputs", "join", "materialize", "preserve", "recompute",
     )),
 )  # fmt: skip
+_LOADED_WHOLE = ("headrace.state.accumulators",)
+"""Packages with modules that nothing imports but the stages that a worker is sent."""
 _WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """What keeps the modules from starting threads when they are imported: only a process with one may fork workers."""
 
@@ -30,6 +33,9 @@ def load() -> None:
         os.environ.setdefault(key, value)
     for name in _LOADED:
         import_module(name)
+    for package in map(import_module, _LOADED_WHOLE):
+        for module in iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
     # Every worker starts with `importlib.invalidate_caches()`, which reads the directories of PySpark's own archives
     # anew, once for each of its packages: a tenth of a second, for files that do not change.
     zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]

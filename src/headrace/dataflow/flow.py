@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -32,19 +32,12 @@ from headrace.plan.catalyst.names import stage_name
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.catalyst.plans import mapped
 from headrace.plan.guards import fails, tried
-from headrace.plan.tree import (
-    Aggregate,
-    Attr,
-    Constant,
-    Input,
-    Join,
-    Operator,
-    Session,
-    TemporalFilter,
-    WindowClose,
-)
+from headrace.plan.tree import Attr, Operator
 from headrace.plan.types import arrow_of_spark, spark_of
 from headrace.state.schema import TableSchema
+
+if TYPE_CHECKING:
+    from headrace.dataflow.chains import Chain, Chains
 
 _WIDTH = 2.0**64
 
@@ -139,6 +132,10 @@ class Builder(ABC):
         """What an operator with a stage of its own is made of."""
 
     @abstractmethod
+    def chained(self, op: Operator, chains: Chains) -> Chain | None:
+        """The stages of one worker that make an operator's output; None where Spark has something to compute for it."""
+
+    @abstractmethod
     def staged(self, op: Operator) -> Flow:
         """An operator that is nothing but its stage, and what follows it in the same worker."""
 
@@ -162,20 +159,6 @@ class Builder(ABC):
             return worker.frame, worker.stages
         return self.together(frame, single=single, placed=placed), ()
 
-    def is_idle(self, op: Operator) -> bool:
-        """Whether nothing can come out of an operator: no input below it has changed, and no time passes in it."""
-        if isinstance(op, Input):
-            return not self.changes(op)
-        if isinstance(op, Constant):
-            return self.active is not None
-        if isinstance(op, (TemporalFilter, WindowClose, Session)):
-            return False
-        return all(self.is_idle(child) for child in op.children)
-
-    def changes(self, op: Input) -> bool:
-        """Whether an input may have changed."""
-        return self.active is None or op.relation in self.active
-
     def hash(self, columns: Sequence[SparkColumn]) -> SparkColumn:
         """The int64 hash of columns by which rows are distributed and found."""
         if not columns:
@@ -189,12 +172,6 @@ class Builder(ABC):
         # Its name in Spark's plan: what `EpochParams.inner` is made of.
         function.__name__ = stage_name(stages[-1].label)  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)
-
-    def renamed(self, named: Sequence[Named]) -> dict[int, int] | None:
-        """For expressions that are nothing but attributes under another name: new id to old id."""
-        found = self.sources(named)
-        renamed = {new: old for new, old in found.items() if old is not None}
-        return renamed if len(renamed) == len(found) else None
 
     def sources(self, named: Sequence[Named]) -> dict[int, int | None]:
         """For each named expression's id that of the attribute that it is; None for one that is computed."""
@@ -288,15 +265,10 @@ class Builder(ABC):
         """What a leaf stands on: one row for each slice of the key space, each in a partition of its own."""
         return self.bridge.spark.range(0, self.parallelism, 1, self.parallelism)
 
-
-def stage_output(op: Operator) -> list[Attr]:
-    """The columns that an operator's stage puts out, before Spark makes the operator's output of them."""
-    if isinstance(op, Join):
-        return [*op.left.values, *op.right.values]
-    if isinstance(op, Aggregate):
-        sums = [a for s in op.accumulators for a in (s.result, s.count) if a is not None]
-        return [*op.group_attrs, *sums]
-    return list(op.output)
+    def with_slices(self, rows: DataFrame, known: Mapping[str, SparkColumn]) -> DataFrame:
+        """The rows, and one more for each slice of the state: its columns are null but for those that are known."""
+        columns = (known.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in rows.schema)
+        return rows.unionAll(self.slices().select(*columns))
 
 
 def struct(fields: Sequence[tuple[str, DataType]], *, weight: bool = False, tag: bool = False) -> StructType:

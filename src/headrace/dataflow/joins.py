@@ -18,12 +18,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, stage_output, struct
+from headrace.dataflow.chains import Chain, Chains
+from headrace.dataflow.flow import Builder, Flow, Placed, StagePlan, arrow, struct
+from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import preserve
 from headrace.dataflow.operators.join import JoinStage, Side
 from headrace.dataflow.operators.shared import SharedRows
 from headrace.plan.catalyst.expressions import Attribute
-from headrace.plan.tree import Attr, Join, JoinSide
+from headrace.plan.joins import Join, JoinSide
+from headrace.plan.tree import Attr
 from headrace.plan.types import spark_of
 
 
@@ -36,11 +39,11 @@ def join(plan: Builder, op: Join) -> StagePlan:
         for child, spec, side in zip(op.children, (op.left, op.right), sides)
     ]
     wire = [_side_rows(plan, op, i, flows[i], sides[i], slots) for i in (0, 1)]
-    attrs = stage_output(op)
+    attrs = [*op.left.values, *op.right.values]
     tagged = op.left.preserved or op.right.preserved
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(attrs)], weight=True, tag=tagged)
     stage = JoinStage(op.id, sides[0], sides[1], arrow(schema))
-    busy = [i for i, child in enumerate(op.children) if not plan.is_idle(child)]
+    busy = [i for i, child in enumerate(op.children) if not child.is_idle(plan.active)]
     if len(busy) == 1:
         (i,) = busy
         frame, before = plan.collected(op.children[i], flows[i], wire[i], single=not op.left.keys)
@@ -58,6 +61,14 @@ def joined(plan: Builder, op: Join) -> Flow:
         flow = plan.noted(f"{op.id}!", flow, op.residual.conjuncts, condition=True)
         flow = replace(flow, node=plan.bridge.filter(plan.at(op.residual, flow), flow.node))
     return flow
+
+
+def chained(chains: Chains, op: Join) -> Chain | None:
+    """The stage of an inner join, and its residual condition if a kernel computes that."""
+    if op.join_type != "inner":
+        return None
+    chain = replace(chains.alone(op), placed=placed(op.left, op.right))
+    return chain if op.residual is None else chains.filtered(op.id, op.residual, chain)
 
 
 def placed(*sides: JoinSide) -> Placed:
@@ -174,3 +185,6 @@ class _Slots:
                 free = len(self.types) - 1
             taken.append(free)
         return taken
+
+
+LOWERINGS = (Lowering(Join, stage=join, chain=chained, flow=joined),)

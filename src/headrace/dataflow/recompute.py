@@ -8,8 +8,10 @@ puts out nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import Window as Over
@@ -18,27 +20,52 @@ from pyspark.sql.types import BooleanType, DataType, IntegerType
 
 from headrace.dataflow import python
 from headrace.dataflow.flow import Builder, Flow, arrow, struct
+from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators import calls
 from headrace.dataflow.operators.leading import FirstOfInputStage, LeadingStage
 from headrace.dataflow.operators.recompute import FirstRows, RecomputeStage
-from headrace.errors import NotSupported
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
 from headrace.plan.catalyst.kinds import AggregateCall, SortOrder
-from headrace.plan.catalyst.nodes import Aggregate, Node, PythonGroups, Window
+from headrace.plan.catalyst.nodes import Node
 from headrace.plan.guards import row_parts
-from headrace.plan.python import AGGREGATE_CALL, APPLY
-from headrace.plan.tree import Input, Recompute, Rowwise
+from headrace.plan.recompute import Applied, Recompute, Regrouped, TopN, Windowed
 from headrace.plan.types import spark_of
 from headrace.state.kernels.order_code import SortKey
 
 
-def recompute(plan: Builder, op: Recompute) -> Flow:
-    """The stage that finds both versions of the changed groups, and the operator over them."""
+@dataclass(frozen=True)
+class Versions:
+    """Rows of changed groups, before and after: `side` tells which, 0 is before.
+
+    `is_row` is false for the row that keeps a group without rows alive, where there is one.
+    """
+
+    flow: Flow
+    side: Attribute
+    is_row: Attribute | None = None
+
+
+Again: TypeAlias = Callable[[Builder, Any, Versions], tuple[Node, Mapping[int, Attribute], Attribute]]
+"""Spark's own operator over both versions: its node, where the operator's columns are in it, and the side."""
+
+
+def recompute(again: Again, plan: Builder, op: Recompute) -> Flow:
+    """Spark's own operator over both versions; then the side becomes the weight."""
+    b, versions = plan.bridge, _versions(plan, op)
+    node, mapping, side = again(plan, op, versions)
+    weight = F.when(b.column(side) == 0, F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
+    kept = [b.alias(mapping[a.id], a.name) for a in op.output]
+    node = b.analyzed(b.frame(node).select(*[b.column(k) for k in kept], weight.alias("__w")))
+    *columns, out_weight = node.output
+    return Flow(node, out_weight, {a.id: c for a, c in zip(op.output, columns)})
+
+
+def _versions(plan: Builder, op: Recompute) -> Versions:
+    """The stage that finds both versions of the changed groups."""
     b = plan.bridge
     _reduce_at_leaf(plan, op)
-    given = [*op.node.expressions, *(op.limit[0] if op.limit is not None else ())]
-    parts = [part for e in given for part in row_parts(e)] if op.label != APPLY else []
+    parts = [part for e in op.computed() for part in row_parts(e)]
     flow = plan.noted(f"{op.id}!", plan.flow(op.child), parts)
     keys = [plan.column(k, flow) for k in op.keys]
     values = plan.columns(flow, op.values)
@@ -49,8 +76,7 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     columns += orders if first is not None and first.orders else [plan.hash([*keys, *values]).alias("__h")]
     placed = flow.holds_together(k.id for k in op.keys if isinstance(k, Attribute))
     frame = plan.together(b.frame(flow.node).select(*columns), single=not keys, placed=placed)
-    # Spark gives no row for a Python aggregate over nothing, so there is nothing to keep alive.
-    phantom = op.label == "Aggregate" and not keys and not _calls_python(op.node)
+    phantom = op.never_empty
     fields: list[tuple[str, DataType]] = [(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.values)]
     extra: dict[str, DataType] = {"__side": IntegerType(), **({"__row": BooleanType()} if phantom else {})}
     schema = struct([*fields, *extra.items()])
@@ -60,7 +86,8 @@ def recompute(plan: Builder, op: Recompute) -> Flow:
     else:
         stage = RecomputeStage(op.id, op.state()["rows"], phantom, arrow(schema), first)
     node, mapping, handles = plan.named(plan.map(frame, [stage], schema), op.values, list(extra))
-    return _recomputed(plan, op, Flow(node, handles[0], mapping), handles)
+    side, *is_row = handles
+    return Versions(Flow(node, side, mapping), side, is_row[0] if is_row else None)
 
 
 def _first_rows(plan: Builder, op: Recompute, flow: Flow) -> tuple[FirstRows | None, list[SparkColumn]]:
@@ -88,13 +115,10 @@ def _reduce_at_leaf(plan: Builder, op: Recompute) -> None:
     ids = [e.id for e in wanted if isinstance(e, Attribute)]
     if len(ids) < len(wanted):
         return
-    while isinstance(child, Rowwise) and child.label == "Project":
-        sources = plan.renamed(child.expressions)
-        if sources is None:  # what is computed for a row may fail, and has to
-            return
+    while (sources := child.renamed()) is not None:  # what is computed for a row may fail, and has to
         ids = [sources[i] for i in ids]
         child = child.child
-    if not isinstance(child, Input):
+    if child.children or child.reading() is None:
         return
     places = {a.id: f"c{i}" for i, a in enumerate(child.output)}
     keys, ordering = ids[: len(op.keys)], ids[len(op.keys) :]
@@ -110,59 +134,40 @@ def _sort_key(order: Expr) -> SortKey:
     return SortKey(order.falls, not order.nulls_last)
 
 
-def _recomputed(plan: Builder, op: Recompute, flow: Flow, extra: list[Attribute]) -> Flow:
-    """Spark's own operator over both versions, kept apart by the side; then the side becomes the weight."""
-    b, side, own = plan.bridge, extra[0], op.node
-    node: Node
-    mapping: Mapping[int, Attribute]
-    if op.limit is not None:
-        node, mapping = _top_n(plan, op, flow, side), flow.attrs
-    elif isinstance(own, Window):
-        partition = [*(plan.at(e, flow) for e in own.partition), side]
-        node, added = b.window(own, lambda e: plan.at(e, flow), partition, flow.node)
-        mapping = {**flow.attrs, **added}
-    elif isinstance(own, Aggregate):
-        node, mapping, side = _regrouped(plan, op, own, flow, extra)
-    elif isinstance(own, PythonGroups):
-        frame = python.applied(b, own, flow.attrs, side, flow.node)
-        node, mapping, (side,) = plan.named(frame, op.output, [calls.SIDE])
-    else:
-        raise NotSupported(f"group recompute of {op.label}")
-    weight = F.when(b.column(side) == 0, F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
-    kept = [b.alias(mapping[a.id], a.name) for a in op.output]
-    node = b.analyzed(b.frame(node).select(*[b.column(k) for k in kept], weight.alias("__w")))
-    *columns, out_weight = node.output
-    return Flow(node, out_weight, {a.id: c for a, c in zip(op.output, columns)})
+def _windowed(plan: Builder, op: Windowed, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+    flow, side = versions.flow, versions.side
+    partition = [*(plan.at(e, flow) for e in op.node.partition), side]
+    node, added = plan.bridge.window(op.node, lambda e: plan.at(e, flow), partition, flow.node)
+    return node, {**flow.attrs, **added}, side
 
 
-def _calls_python(node: Node) -> bool:
-    return any(e.has(AGGREGATE_CALL) for e in node.expressions)
-
-
-def _regrouped(
-    plan: Builder, op: Recompute, grouping: Aggregate, flow: Flow, extra: list[Attribute]
-) -> tuple[Node, dict[int, Attribute], Attribute]:
-    b = plan.bridge
-    results: list[Named] = [plan.fresh(e, flow) for e in grouping.results]
-    if len(extra) == 2:
-        results = [named(r.rewritten(partial(_only_rows, b, extra[1]))) for r in results]
-    side = b.alias(extra[0], "__side")
-    groups = [*(plan.at(e, flow) for e in grouping.groups), extra[0]]
+def _regrouped(plan: Builder, op: Regrouped, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+    b, flow = plan.bridge, versions.flow
+    results: list[Named] = [plan.fresh(e, flow) for e in op.node.results]
+    if versions.is_row is not None:
+        results = [named(r.rewritten(partial(_only_rows, b, versions.is_row))) for r in results]
+    side = b.alias(versions.side, "__side")
+    groups = [*(plan.at(e, flow) for e in op.node.groups), versions.side]
     node = b.aggregate(groups, [*results, side], flow.node)
     return node, {a.id: r.attribute for a, r in zip(op.output, results)}, side.attribute
 
 
-def _top_n(plan: Builder, op: Recompute, flow: Flow, side: Expr) -> Node:
-    assert op.limit is not None
-    b = plan.bridge
-    orders, low, high = op.limit
+def _applied(plan: Builder, op: Applied, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+    flow = versions.flow
+    frame = python.applied(plan.bridge, op.node, flow.attrs, versions.side, flow.node)
+    node, mapping, (side,) = plan.named(frame, op.output, [calls.SIDE])
+    return node, mapping, side
+
+
+def _top_n(plan: Builder, op: TopN, versions: Versions) -> tuple[Node, Mapping[int, Attribute], Attribute]:
+    b, flow = plan.bridge, versions.flow
     # Ties are broken by the row's hash, so that the same rows always give the same answer.
-    order = [*(b.ordering(plan.at(o, flow)) for o in orders), plan.hash(plan.columns(flow, op.values))]
-    position = F.row_number().over(Over.partitionBy(b.column(side)).orderBy(*order))
-    frame = b.frame(flow.node).withColumn("__position", position).where(F.col("__position") > low)
-    if high is not None:
-        frame = frame.where(F.col("__position") <= high)
-    return b.analyzed(frame)
+    order = [*(b.ordering(plan.at(o, flow)) for o in op.orders), plan.hash(plan.columns(flow, op.values))]
+    position = F.row_number().over(Over.partitionBy(b.column(versions.side)).orderBy(*order))
+    frame = b.frame(flow.node).withColumn("__position", position).where(F.col("__position") > op.low)
+    if op.high is not None:
+        frame = frame.where(F.col("__position") <= op.high)
+    return b.analyzed(frame), flow.attrs, versions.side
 
 
 def _only_rows(b: Bridge, is_row: Expr, e: Expr) -> Expr | None:
@@ -171,3 +176,11 @@ def _only_rows(b: Bridge, is_row: Expr, e: Expr) -> Expr | None:
         return None
     condition = is_row if e.filter is None else b.and_(is_row, e.filter)
     return b.call(e, e.function, distinct=e.is_distinct, condition=condition)
+
+
+LOWERINGS = (
+    Lowering(Windowed, flow=partial(recompute, _windowed)),
+    Lowering(Regrouped, flow=partial(recompute, _regrouped)),
+    Lowering(Applied, flow=partial(recompute, _applied)),
+    Lowering(TopN, flow=partial(recompute, _top_n)),
+)

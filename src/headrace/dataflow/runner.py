@@ -129,7 +129,7 @@ class EpochRunner:
         """How many tasks the stages of the plan that runs have."""
         self._under_way = "", ""
         """The attempt that runs, and the group of Spark's job."""
-        self._inputs: dict[str, int | None] = {op.id: getattr(op, "relation", None) for op in _leaves(plan)}
+        self._inputs = plan.leaves
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
         """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
@@ -313,9 +313,3 @@ class EpochRunner:
 def _again(params: EpochParams) -> EpochParams:
     """The parameters for another try at the same step: tasks of the first may still be at work."""
     return replace(params, attempt=params.attempt + AGAIN, prefix=f"{params.prefix}/{AGAIN}")
-
-
-def _leaves(plan: ViewPlan) -> list[Any]:
-    from headrace.plan import tree
-
-    return [op for op in tree.walk(plan.root) if not op.children]

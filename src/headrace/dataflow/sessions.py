@@ -5,9 +5,10 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from headrace.dataflow.flow import Builder, StagePlan, arrow, struct
+from headrace.dataflow.lowering import Lowering
 from headrace.dataflow.operators.session import TIME, SessionStage
 from headrace.plan.catalyst.expressions import Attribute
-from headrace.plan.tree import Session
+from headrace.plan.sessions import Session
 from headrace.plan.types import spark_of
 
 
@@ -25,3 +26,6 @@ def sessions(plan: Builder, op: Session) -> StagePlan:
     schema = struct([(f"o{i}", spark_of(a.handle)) for i, a in enumerate(op.output)], weight=True)
     stage = SessionStage(op.id, op.state()[Session.TABLE], op.gap_us, tuple(op.columns), arrow(schema))
     return StagePlan(frame, stage, op.output, schema, before)
+
+
+LOWERINGS = (Lowering(Session, stage=sessions),)

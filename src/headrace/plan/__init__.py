@@ -5,8 +5,7 @@ The way:
 planner.py     `Planner`: a view's query in, its incremental plan out
 catalyst/      the seam around Catalyst: nothing else calls Spark's Java process
 derive.py      walks the optimized plan and builds the tree
-recompute.py   operators that compute whole groups anew, or each row by itself
-tree.py        the tree of operators: ids, state tables, fingerprint
+tree.py        what an operator is, and the tree of them: ids, state tables, fingerprint
 types.py       types at the border between Catalyst and Arrow
 alike.py       which of Catalyst's expressions do the same
 failures.py    Spark's errors as headrace's
@@ -14,22 +13,33 @@ guards.py      guards: expressions that give NULL where they would fail
 stored.py      analyzed plans of DataFrames as text
 cuts.py        where a plan is cut so that its joins become jobs of their own
 
-Rules:
+Operators, each with its node and the rule that makes it of Catalyst's plan:
 
+inputs.py      leaves: relations, rows that the query itself states
+rowwise.py     projections, filters and whatever else is done row by row
+unions.py      UNION ALL
 joins.py       joins
-sharing.py     sides of joins that are looked up in a relation's own rows
 lookups.py     temporal joins
 aggregates.py  grouping
+recompute.py   group recompute
+sessions.py    session windows, found by their structure
+temporal.py    `now()` in conditions
+closing.py     EMIT ON WINDOW CLOSE
+python.py      nodes that call Python functions
+
+More rules:
+
+sharing.py     sides of joins that are looked up in a relation's own rows
+accumulable.py which aggregate functions accumulate, and by which accumulator
 distinct.py    DISTINCT aggregates, hidden from Spark's own rewriting
 windows.py     window functions, and filters on a rank
-sessions.py    session windows, found by their structure
-python.py      nodes that call Python functions
-temporal.py    `now()` in conditions
+limits.py      LIMIT and OFFSET
 tolerance.py   `on_error` 'null' and 'skip': expressions that may fail, guarded
 
 Event time:
 
-event_time.py  where watermarks go in a plan, and what state they bound
+event_time.py  which watermarks count in a plan: asks its operators
+marks.py       what Catalyst's expressions make of marks
 watermarks.py  marks as they move through a plan. Pure
 
 `catalyst/bridge.py` plans a query over *empty but not known to be empty* leaves, one for each relation. `derive.py`
@@ -80,12 +90,12 @@ key instead of the whole row. The planner knows it as one more path to its relat
 the first path of which the join gives all columns; other joins take one whose key is theirs.
 
 *Event time.* A mark is a least of chains, each the watermark of a relation's column put through monotone steps
-(shifts, windows, calendar units). `event_time.py` reads them off Catalyst's expressions: through projections,
-`Expand` (HOP), unions, grouping and partition keys, and joins whose conditions bound the difference of two times. A
-plan in which nothing needs a mark (no `WindowClose`, no such join) has nothing to do with event time and leaves out
-no row. Otherwise every state table with a marked key or column gets `TableSchema.expires`. The end of a session has
-the mark of the rows' time: whatever comes later is at the watermark or above, so it can prolong only what ends after
-it.
+(shifts, windows, calendar units). `marks.py` reads them off Catalyst's expressions, and each operator says what becomes
+of those of its input: projections, `Expand` (HOP), unions, grouping and partition keys, and joins whose conditions
+bound the difference of two times pass them on. A plan in which nothing needs a mark (no `WindowClose`, no such join)
+has nothing to do with event time and leaves out no row. Otherwise every state table with a marked key or column gets
+`TableSchema.expires`. The end of a session has the mark of the rows' time: whatever comes later is at the watermark or
+above, so it can prolong only what ends after it.
 
 *Rows on which an expression fails* (`tolerance.py`) are the subject of docs/design/0011.
 

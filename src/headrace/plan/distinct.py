@@ -7,6 +7,7 @@ where the mark is an expression that changes nothing.
 
 from __future__ import annotations
 
+from headrace.plan.accumulable import RULES
 from headrace.plan.alike import Alike
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr
@@ -14,7 +15,6 @@ from headrace.plan.catalyst.kinds import AggregateCall
 from headrace.plan.catalyst.nodes import Aggregate, Node
 
 _MARK = frozenset({"KnownNullable"})
-_KEPT = ("Count", "Sum", "Average")
 
 
 def hidden(b: Bridge, node: Node) -> Node:
@@ -32,7 +32,7 @@ def hidden(b: Bridge, node: Node) -> Node:
     calls = [e for r in results for e in r.every(AggregateCall) if e.is_distinct]
     same = Alike()
     several = len({_numbers(c, same) for c in calls}) > 1 or any(c.filter is not None for c in calls)
-    if not several or any(c.function.kind not in _KEPT for c in calls):
+    if not several or not all(_counts_once(c) for c in calls):
         return node
 
     def hide(e: Expr) -> Expr | None:
@@ -62,6 +62,11 @@ def plain_arguments(call: AggregateCall) -> list[Expr] | None:
     if not call.is_distinct and not function.has(_MARK):
         return None
     return [_unmarked(a) for a in function.children]
+
+
+def _counts_once(call: AggregateCall) -> bool:
+    rule = RULES.get(call.function.kind)
+    return rule is not None and rule.counts_once
 
 
 def _unmarked(expression: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""The rule for temporal joins: `a JOIN b FOR SYSTEM_TIME AS OF PROCTIME() ON a.k = b.pk`.
+"""Temporal joins: `a JOIN b FOR SYSTEM_TIME AS OF PROCTIME() ON a.k = b.pk`.
 
 `b` is planned as a leaf of its own, which no other rule takes. Whatever Catalyst has put between the join and that leaf
 are projections and filters; they are unfolded into expressions over the leaf's columns and computed after the look-up,
@@ -8,16 +8,20 @@ comes of the other side is null. By an index several rows may be found; there a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named
 from headrace.plan.catalyst.nodes import Filter, Join, Node, Project
 from headrace.plan.catalyst.plans import mapped
-from headrace.plan.tree import Attr, Lookup, Operator, Rowwise
+from headrace.plan.marks import Marks, column_of
+from headrace.plan.rowwise import Projection, Selection
+from headrace.plan.tree import Attr, Operator, Reading
 from headrace.plan.types import arrow_of
 
 if TYPE_CHECKING:
@@ -26,6 +30,37 @@ if TYPE_CHECKING:
 _CLAUSE = "FOR SYSTEM_TIME AS OF PROCTIME()"
 _TYPES = {"Inner": "inner", "LeftOuter": "left"}
 _FLOATING = ("float", "double")
+
+
+@dataclass
+class Lookup(Operator):
+    """A temporal join: each row with the one row of a relation, as it is at the epoch, that has its key.
+
+    Output are the columns `own` of its input, `columns` of the relation, and whether there is such a row.
+    """
+
+    relation: int
+    relation_name: str
+    columns: list[str]
+    keys: Sequence[Expr]
+    """What is looked up: for each column of the relation's key an expression over the input."""
+    key_types: list[pa.DataType]
+    own: list[Attr]
+    matched: Attr
+    outer: bool
+    kind = "lookup"
+
+    def detail(self) -> str:
+        how = "left " if self.outer else ""
+        keys = ", ".join(k.text for k in self.keys)
+        return f"{how}in {self.relation_name} [{', '.join(self.columns)}] by {keys}"
+
+    def reading(self) -> Reading:
+        return Reading(self.relation, changes=False, content=True)
+
+    def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
+        own = {a.id for a in self.own}
+        return {place: mark for place, mark in below[0].items() if column_of(place) in own}
 
 
 @dataclass
@@ -81,7 +116,7 @@ def derive_lookup_join(d: Derivation, node: Join, needed: set[int]) -> Operator 
     )  # fmt: skip
     if join_type == "inner" and residual:
         kept = b.filter(b.all_of(residual), b.local_leaf([a.handle for a in output]))
-        made = Rowwise(output, True, [made], kept, "Filter", kept.condition.text)
+        made = Selection(output, True, [made], kept, "Filter", kept.condition.text)
     hit = b.all_of([matched.handle, *residual])
     columns: list[Named] = [a.handle for a in own if a.id in needed]
     for handle in right_node.output:
@@ -89,7 +124,7 @@ def derive_lookup_join(d: Derivation, node: Join, needed: set[int]) -> Operator 
             value = shown[i] if join_type == "inner" else b.if_else_null(hit, shown[i])
             columns.append(b.alias(value, handle.name, handle))
     text = "[" + ", ".join(c.text for c in columns) + "]"
-    return Rowwise(d.attrs([c.attribute for c in columns]), True, [made], node, "Project", text, columns)
+    return Projection(d.attrs([c.attribute for c in columns]), True, [made], node, "Project", text, columns)
 
 
 def refuse_lookup(relation: Relation) -> NotSupported:
@@ -181,4 +216,4 @@ def _tells_apart(b: Bridge, key: Expr, cast: Expr) -> bool:
     return b.widens(key, cast) and cast.type not in _FLOATING
 
 
-__all__ = ["derive_lookup_join", "refuse_lookup"]
+__all__ = ["Lookup", "derive_lookup_join", "refuse_lookup"]

@@ -57,12 +57,18 @@ class ViewPlan:
     @property
     def lookups(self) -> frozenset[int]:
         """Ids of the relations in which it looks up rows as they are at each epoch."""
-        return frozenset(op.relation for op in tree.walk(self.root) if isinstance(op, tree.Lookup))
+        return frozenset(r.relation for r in self._readings if not r.changes)
 
     @property
     def read_only_by_lookup(self) -> frozenset[int]:
         """Those of them of which it takes in no changes."""
-        return self.lookups - {op.relation for op in tree.walk(self.root) if isinstance(op, tree.Input)}
+        return self.lookups - {r.relation for r in self._readings if r.changes}
+
+    @property
+    def leaves(self) -> Mapping[str, int | None]:
+        """Operators without any below them: id -> the relation that one reads; None for rows of the query itself."""
+        found = {op.id: op.reading() for op in tree.walk(self.root) if not op.children}
+        return {i: None if reading is None else reading.relation for i, reading in found.items()}
 
     @property
     def arrangements(self) -> frozenset[int]:
@@ -72,19 +78,22 @@ class ViewPlan:
     @property
     def sharable(self) -> tuple[tree.Sharable, ...]:
         """For each side that its joins keep and could look up in an index instead, the index; sorted."""
-        joins = [op for op in tree.walk(self.root) if isinstance(op, tree.Join)]
-        return tuple(sorted(s.sharable for j in joins for s in (j.left, j.right) if s.sharable is not None))
+        return tuple(sorted(found for op in tree.walk(self.root) for found in op.sharable()))
 
     @property
     def changes_only(self) -> frozenset[int]:
         """Ids of the relations of which it never reads the content, but only what changes after its first epoch."""
-        inputs = [op for op in tree.walk(self.root) if isinstance(op, tree.Input)]
-        return frozenset(op.relation for op in inputs) - {op.relation for op in inputs if not op.changes_only}
+        inputs = [r for r in self._readings if r.changes]
+        return frozenset(r.relation for r in inputs) - {r.relation for r in inputs if r.content}
+
+    @property
+    def _readings(self) -> list[tree.Reading]:
+        return tree.readings(self.root)
 
     @property
     def temporal(self) -> bool:
         """Whether its rows change as time passes, also when its inputs do not."""
-        return any(isinstance(op, tree.TemporalFilter) for op in tree.walk(self.root))
+        return any(op.by_clock for op in tree.walk(self.root))
 
     def into(self, sink: Mapping[str, str]) -> ViewPlan:
         """The plan that hands its changes to a sink."""
@@ -286,12 +295,12 @@ class _Planning:
         by_id = {a.id: a for a in root.output}
         root.output = [by_id[h.id] for h in handles]
         watermarks = {r.id: r.watermark for r in self.leaves.values() if r.watermark is not None}
-        root, event_time = with_event_time(root, watermarks, on_window_close)
+        names = [c.name for c in columns]
+        root, event_time = with_event_time(root, watermarks, on_window_close, names)
         tree.number(root)
         key = tuple(pa.field(c.name, arrow_of(h)) for c, h in zip(columns, handles))
-        upstreams = dict.fromkeys(op.relation for op in tree.walk(root) if isinstance(op, (tree.Input, tree.Lookup)))
+        upstreams = dict.fromkeys(r.relation for r in tree.readings(root))
         schema = TableSchema(key=key, value=(), diffs=tree.WEIGHT)
-        event_time = _in_view(event_time, root, columns)
         found, generation = tree.fingerprint(root), self.generation
         return ViewPlan(
             root, columns, schema, tuple(upstreams), found, event_time=event_time, generation=generation
@@ -313,13 +322,6 @@ class _Planning:
                         f"the nondeterministic expression {expression.text} in a view",
                         hint="compute such values when rows are inserted, and store them",
                     )
-
-
-def _in_view(event_time: EventTime, root: tree.Operator, columns: tuple[Column, ...]) -> EventTime:
-    """With the view's name of the column that has a watermark."""
-    if not isinstance(root, tree.WindowClose):
-        return event_time
-    return replace(event_time, column=columns[root.position].name)
 
 
 def _nodes(b: Bridge, node: Node) -> Iterator[Node]:

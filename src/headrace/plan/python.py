@@ -8,6 +8,7 @@ about how rows fall into batches and partitions, so a function that depends on i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -18,19 +19,31 @@ from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.catalyst.kinds import PythonCall
 from headrace.plan.catalyst.nodes import Node, PythonGroups, PythonMap, PythonTable
-from headrace.plan.recompute import recompute
-from headrace.plan.tree import Operator, Rowwise
+from headrace.plan.recompute import Applied, recompute
+from headrace.plan.rowwise import Rowwise
+from headrace.plan.tree import Operator
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
 
-AGGREGATE_CALL = frozenset({"PythonUDAF"})
-APPLY = "Apply"
-"""Label of a group recompute by `applyInPandas` or `applyInArrow`."""
 _GROUPED = {
     PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF: "applyInPandas",
     PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF: "applyInArrow",
 }
+
+
+@dataclass
+class PythonRows(Rowwise):
+    """What a Python function makes of all rows: `mapInPandas`, `mapInArrow`."""
+
+    node: PythonMap
+
+
+@dataclass
+class TableFunction(Rowwise):
+    """Each row once for each row that a Python table function makes of it, with the columns of that beside its own."""
+
+    node: PythonTable
 
 
 def derive_map(d: Derivation, node: PythonMap, needed: set[int]) -> Operator:
@@ -40,7 +53,7 @@ def derive_map(d: Derivation, node: PythonMap, needed: set[int]) -> Operator:
     below = node.child
     child = d.derive(below, {a.id for a in below.output})
     output = d.attrs(node.output)
-    return Rowwise(output, child.append_only, [child], node, node.kind, node.detail)
+    return PythonRows(output, child.append_only, [child], node, node.kind, node.detail)
 
 
 def derive_table_function(d: Derivation, node: PythonTable, needed: set[int]) -> Operator:
@@ -63,7 +76,7 @@ def derive_table_function(d: Derivation, node: PythonTable, needed: set[int]) ->
     wanted = (needed & below) | d.references([call])
     child = d.derive(node.child, wanted)
     kept = [a for a in d.attrs(node.output) if a.id in needed]
-    return Rowwise(kept, child.append_only, [child], node, node.kind, node.detail)
+    return TableFunction(kept, child.append_only, [child], node, node.kind, node.detail)
 
 
 def derive_apply(d: Derivation, node: PythonGroups, needed: set[int]) -> Operator:
@@ -75,7 +88,7 @@ def derive_apply(d: Derivation, node: PythonGroups, needed: set[int]) -> Operato
         )
     keys = node.keys
     wanted = d.references([node.call, *keys])
-    return recompute(d, node, APPLY, keys, wanted, d.attrs(node.output))
+    return recompute(Applied, d, node, keys, wanted, d.attrs(node.output))
 
 
 def refuse_cogroup(d: Derivation, node: Node, needed: set[int]) -> Operator:

@@ -8,7 +8,7 @@ that looks like it keeps its window functions, which are right, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,8 +21,11 @@ from headrace.plan.catalyst.kinds import AggregateCall, WindowCall
 from headrace.plan.catalyst.nodes import Filter, Node, Project, PythonMap, Window
 from headrace.plan.catalyst.parts import Part
 from headrace.plan.catalyst.plans import mapped
-from headrace.plan.tree import Operator, Session
+from headrace.plan.marks import TIMES, Marks, Reader
+from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
 from headrace.plan.types import arrow_of
+from headrace.plan.watermarks import Shift
+from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
@@ -32,7 +35,6 @@ _NOTE = "headrace.session"
 P = TypeVar("P", bound=Part)
 
 _END = "window_end"
-_TIMES = ("timestamp", "timestamp_ntz")
 
 
 def headrace_session(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -41,6 +43,62 @@ def headrace_session(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 _NEVER_RUN = headrace_session
+
+
+@dataclass
+class Session(Operator):
+    """Session windows: each row with the start and the end of its session, the last two columns of the output.
+
+    A session of a key is rows whose times follow each other at less than the gap; it ends a gap after the last.
+    """
+
+    keys: Sequence[Expr]
+    key_types: list[pa.DataType]
+    time: Expr
+    """Never null: a timestamp with or without zone."""
+    gap_us: int
+    values: list[Attr]
+    """Columns of the input that are kept beside key and time."""
+    columns: list[str]
+    """Where in the state each column of the output is, but for the last two."""
+    kind = "session"
+    TABLE = "rows"
+
+    def detail(self) -> str:
+        return f"of {self.time.text} with a gap of {self.gap_us / 1e6:g} s"
+
+    def distribution(self) -> str | None:
+        return ", ".join(k.text for k in self.keys) or "(one group)"
+
+    def tables(self) -> dict[str, TableSchema]:
+        until = [pa.field("until", pa.int64(), nullable=False)] if self.TABLE in self.expires else []
+        values = [pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)]
+        return {
+            self.TABLE: TableSchema(
+                key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
+                value=(pa.field("t", pa.int64(), nullable=False), *until, *values),
+                diffs=WEIGHT,
+            )
+        }
+
+    def is_idle(self, active: frozenset[int] | None) -> bool:
+        return False  # a join above it is planned as if it had changed
+
+    def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
+        """Rows of a session change with one that is less than the gap before its end: later than the mark.
+
+        So sessions that end at the mark or before are closed. Of a start, and of a row's own time, nothing is known: a
+        session may have gone on for long. What changes has the key of the row that changed.
+        """
+        reader = Reader(below[0])
+        places = dict(zip(self.columns, self.output))
+        found = {f"k{i}": reader.mark(key) for i, key in enumerate(self.keys)}
+        marks: Marks = {places[name].id: mark for name, mark in found.items() if mark is not None and name in places}
+        mark = reader.mark(self.time)
+        if mark is not None:
+            self.expire(self.TABLE, "until", mark)
+            marks[self.output[-1].id] = mark.then(Shift(1))
+        return marks
 
 
 @dataclass(frozen=True)
@@ -194,7 +252,7 @@ def _ends(node: Node) -> _Found:
     first, found_time, below = _starts(below, start, keys)
     _need(found_time == time)
     child, column, lagged_us = _begun(below, first, time, keys)
-    _need(lagged_us == gap_us and gap_us > 0 and column.type in _TIMES)
+    _need(lagged_us == gap_us and gap_us > 0 and column.type in TIMES)
     attributes = {a.id: a for a in child.output}
     _need(all(k in attributes and not attributes[k].is_collated for k in keys))
     return _Found(child, column, [attributes[k] for k in keys], gap_us, start, end)
@@ -261,7 +319,7 @@ def _window(node: Node, made: int) -> tuple[Expr, list[int], list[int], Node]:
 
 def _plus(e: Expr) -> tuple[int, int]:
     """A column and the microseconds added to it."""
-    if e.kind == "Cast" and e.type in _TIMES:
+    if e.kind == "Cast" and e.type in TIMES:
         e = e.child
     _need(e.kind == "TimestampAddInterval")
     column, interval = e.children

@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.plan.catalyst.expressions import Attribute, Expr
-from headrace.plan.catalyst.nodes import Filter
-from headrace.plan.tree import Input, JoinSide, Operator, Rowwise, Sharable, Shared
+from headrace.plan.tree import Operator, Sharable, Shared
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
+    from headrace.plan.inputs import Input
+    from headrace.plan.joins import JoinSide
 
 _EXACT = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string", "binary")
 """Key types of which equal values are stored and hashed alike; decimals are, too. Floating point has two zeros."""
@@ -34,10 +35,10 @@ def share(d: Derivation, left: tuple[Operator, JoinSide], right: tuple[Operator,
 
 
 def _share(d: Derivation, child: Operator, side: JoinSide) -> Input | None:
-    relation = _picked(child)
-    if relation is None or side.preserved or not side.keys or not all(_exact(k) for k in side.keys):
+    picked = child.picked()
+    if picked is None or side.preserved or not side.keys or not all(_exact(k) for k in side.keys):
         return None
-    leaf, names, present = relation
+    leaf, names, present = picked.leaf, picked.names, picked.present
     if any(r.id == leaf.relation and r.watermark is not None for r in d.relations.values()):
         return None  # its own state can be bounded by the watermark
     ids = [*(k.id for k in side.keys if isinstance(k, Attribute)), *(a.id for a in side.values)]
@@ -63,32 +64,3 @@ def _exact(key: Expr) -> bool:
         return False
     kind = key.type
     return kind in _EXACT or kind.startswith("decimal(")
-
-
-def _picked(op: Operator) -> tuple[Input, dict[int, str], list[str]] | None:
-    """The relation of which an operator only picks columns: with their names by attribute, and those without nulls.
-
-    None for any other operator.
-    """
-    if isinstance(op, Input):
-        return op, {a.id: name for a, name in zip(op.output, op.columns, strict=True)}, []
-    if not isinstance(op, Rowwise) or op.label not in ("Project", "Filter"):
-        return None
-    below = _picked(op.child)
-    if below is None:
-        return None
-    leaf, names, present = below
-    if op.label == "Project":
-        inner = {e.id: _known(e.value, names) for e in op.expressions}
-        return leaf, {i: name for i, name in inner.items() if name is not None}, present
-    assert isinstance(op.node, Filter)
-    for condition in op.node.condition.conjuncts:
-        name = _known(condition.child, names) if condition.kind == "IsNotNull" else None
-        if name is None:
-            return None
-        present = [*present, name]
-    return leaf, names, present
-
-
-def _known(e: Expr, names: dict[int, str]) -> str | None:
-    return names.get(e.id) if isinstance(e, Attribute) else None

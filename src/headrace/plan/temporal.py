@@ -9,16 +9,19 @@ with the time, which becomes a bound of a `TemporalFilter`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.types import DateType, StructField, StructType, TimestampNTZType, TimestampType
 
-from headrace.common.shifts import DAY, DAY_US, Shift
+from headrace.common.shifts import DAY, DAY_US, Shift, describe
 from headrace.errors import NotSupported
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr, Literal
 from headrace.plan.catalyst.nodes import Aggregate, Filter, Join, Node, Project, Subquery
-from headrace.plan.tree import Bound, Operator, TemporalFilter
+from headrace.plan.tree import WEIGHT, Operator, attr_arrow
+from headrace.state.schema import TableSchema
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
@@ -38,6 +41,47 @@ _HINT = (
     "a view can compare a time of its rows with it, all on one side, in conditions that are joined by AND: "
     "WHERE ts > now() - INTERVAL '1 hour'; compute anything else from now() in a query over the view"
 )
+
+
+@dataclass
+class Bound:
+    """One end of the time in which a row passes a filter: `row` against a shift of the current time."""
+
+    row: Expr
+    """A time of the row."""
+    shift: Shift
+    late: int
+    """Microseconds (0 or 1) by which the shifted time must have passed the row's."""
+    leaves: bool
+    """The row passes until then; else from then on."""
+
+    def text(self) -> str:
+        """As a condition."""
+        sign = (">", ">=") if self.leaves else ("<=", "<")
+        return f"{self.row.text} {sign[self.late]} {describe(self.shift)}"
+
+
+@dataclass
+class TemporalFilter(Operator):
+    """A filter that compares times of the rows with the current time, which is the time of the epoch.
+
+    State table `rows` has each row by the time at which it is next to enter or to leave.
+    """
+
+    bounds: list[Bound]
+    kind = "temporal filter"
+    by_clock = True
+
+    def detail(self) -> str:
+        return " and ".join(b.text() for b in self.bounds)
+
+    def state(self) -> dict[str, TableSchema]:
+        values = [pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.output)]
+        due, leaves = (pa.field(name, pa.int64(), nullable=False) for name in ("due", "leaves"))
+        return {"rows": TableSchema(key=(due,), value=(leaves, *values), diffs=WEIGHT)}
+
+    def is_idle(self, active: frozenset[int] | None) -> bool:
+        return False  # what waits may be due
 
 
 class Clock:

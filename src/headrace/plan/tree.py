@@ -2,6 +2,9 @@
 
 The tree is what `EXPLAIN` prints and what the fingerprint is taken of. Handles of Catalyst expressions ride along for
 the builder of the epoch job; they are no part of a node's identity.
+
+`Operator` is all that others know of an operator. The class of each one stands beside the rule that makes it of
+Catalyst's plan, in a module of this package, and nothing asks which class an operator is of.
 """
 
 from __future__ import annotations
@@ -9,17 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.common.shifts import Shift, describe
 from headrace.plan.catalyst.expressions import Attribute, Expr, Named
-from headrace.plan.catalyst.nodes import Node
+from headrace.plan.marks import Marks, Reader
 from headrace.plan.watermarks import Mark
+from headrace.state.accumulators import Accumulator
 from headrace.state.schema import Combine, TableSchema
+
+if TYPE_CHECKING:
+    from headrace.plan.inputs import Picked
 
 _EXPR_ID = re.compile(r"#(\d+)L?")
 
@@ -52,6 +58,8 @@ class Operator:
 
     kind = "operator"
 
+    # ---- what it is
+
     @property
     def child(self) -> Operator:
         """The first operator below it, often the only one."""
@@ -77,6 +85,44 @@ class Operator:
         """Schemas of its state tables by name within the node."""
         return {name: replace(schema, expires=self.expires.get(name)) for name, schema in self.tables().items()}
 
+    # ---- what it reads
+
+    def reading(self) -> Reading | None:
+        """What it reads of a relation by itself."""
+        return None
+
+    def sharable(self) -> list[Sharable]:
+        """Indexes that would serve instead of state that it keeps."""
+        return []
+
+    def picked(self) -> Picked | None:
+        """The columns of a relation that its output is, for an operator that does nothing but pick them."""
+        return None
+
+    def renamed(self) -> Mapping[int, int] | None:
+        """For what puts out each row as it is, but for columns left out or renamed: new id -> id in its child."""
+        return None
+
+    # ---- time
+
+    by_clock = False
+    """Whether its rows change as time passes, also when its input does not."""
+
+    def is_idle(self, active: frozenset[int] | None) -> bool:
+        """Whether nothing can come out of it when just these relations have changed; None: any may have."""
+        return all(child.is_idle(active) for child in self.children)
+
+    def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
+        """The marks of its output, given those of its children, and relations' columns with watermarks.
+
+        It notes on itself what of its state expires by them (`expire`), and which rows it leaves out as late.
+        """
+        return {}
+
+    def marks_needed(self) -> list[Mark]:
+        """The marks without which it could not work, or would keep its state for ever."""
+        return []
+
     def expire(self, table: str, column: str, mark: Mark) -> None:
         """Rows of a state table may be forgotten once their event time is below a mark."""
         self.expires[table], self.expiry[table] = column, mark
@@ -86,83 +132,15 @@ class Operator:
         self.expires, self.expiry = {}, {}
 
 
-@dataclass
-class Input(Operator):
-    """A relation of the database: its change of the epoch, or all of it in the first epoch."""
+@dataclass(frozen=True)
+class Reading:
+    """What an operator reads of a relation by itself."""
 
     relation: int
-    relation_name: str
-    columns: list[str]
-    late: str | None = field(default=None, init=False)
-    """The time column by which late rows are not taken in; None if all rows are."""
-    changes_only: bool = field(default=False, init=False)
-    """Its content before the first checkpoint is not read: a join looks it up."""
-    kind = "input"
-
-    def detail(self) -> str:
-        late = "" if self.late is None else f" unless late by {self.late}"
-        only = " changes only" if self.changes_only else ""
-        return f"{self.relation_name} [{', '.join(self.columns)}]{late}{only}"
-
-    def forget_event_time(self) -> None:
-        super().forget_event_time()
-        self.late = None
-
-
-@dataclass
-class Constant(Operator):
-    """Rows that the query itself states; put out once, in the first epoch."""
-
-    rows: pa.Table
-    kind = "constant"
-
-    def detail(self) -> str:
-        return f"{self.rows.num_rows} rows"
-
-
-@dataclass
-class Rowwise(Operator):
-    """A node that Spark runs row by row; weights pass through."""
-
-    node: Node
-    label: str
-    text: str
-    expressions: Sequence[Named] = field(default_factory=list)
-    kind = "rowwise"
-
-    def detail(self) -> str:
-        return f"{self.label} {self.text}"
-
-
-@dataclass
-class Union(Operator):
-    """All rows of all children."""
-
-    kind = "union"
-
-
-@dataclass
-class Lookup(Operator):
-    """A temporal join: each row with the one row of a relation, as it is at the epoch, that has its key.
-
-    Output are the columns `own` of its input, `columns` of the relation, and whether there is such a row.
-    """
-
-    relation: int
-    relation_name: str
-    columns: list[str]
-    keys: Sequence[Expr]
-    """What is looked up: for each column of the relation's key an expression over the input."""
-    key_types: list[pa.DataType]
-    own: list[Attr]
-    matched: Attr
-    outer: bool
-    kind = "lookup"
-
-    def detail(self) -> str:
-        how = "left " if self.outer else ""
-        keys = ", ".join(k.text for k in self.keys)
-        return f"{how}in {self.relation_name} [{', '.join(self.columns)}] by {keys}"
+    changes: bool
+    """It takes in what changes; else it looks up rows as they are at the epoch."""
+    content: bool
+    """It reads what was there before its first epoch."""
 
 
 @dataclass(frozen=True)
@@ -194,80 +172,13 @@ class Sharable:
 
 
 @dataclass
-class JoinSide:
-    """One side of a join: the equi-join key, and the columns kept beside it."""
+class Accumulation:
+    """A call of an aggregate function whose value is accumulated, and by what."""
 
-    keys: Sequence[Expr]
-    key_types: list[pa.DataType]
-    values: list[Attr]
-    preserved: bool
-    shared: Shared | None = None
-    """None for a side with an arrangement of its own."""
-    sharable: Sharable | None = None
-    """For a side with an arrangement of its own: the index of all columns that would serve instead."""
-
-    def schema(self) -> TableSchema:
-        """The side's arrangement."""
-        return TableSchema(
-            key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
-            value=tuple(pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)),
-            diffs=WEIGHT,
-        )
-
-    def identity(self) -> TableSchema:
-        """The arrangement that counts the matches of each distinct row of a preserved side."""
-        return TableSchema(key=self.schema().value, value=(), diffs=(*WEIGHT, (pa.field("matches", pa.int64()), "add")))
-
-
-@dataclass
-class Join(Operator):
-    """A join of two changing inputs.
-
-    `join_type` is inner, left, full, semi, anti or existence. A side that is preserved (its rows come out without a
-    match, too) has a second arrangement that counts matches per row after the residual condition.
-    """
-
-    join_type: str
-    left: JoinSide
-    right: JoinSide
-    residual: Expr | None
-    condition_text: str
-    exists: Attr | None = None
-    kind = "join"
-
-    def detail(self) -> str:
-        return f"{self.join_type} {self.condition_text}"
-
-    def distribution(self) -> str | None:
-        return ", ".join(k.text for k in self.left.keys) or "(one group)"
-
-    def shared(self) -> dict[str, Shared]:
-        return {n: s.shared for n, s in (("left", self.left), ("right", self.right)) if s.shared is not None}
-
-    def tables(self) -> dict[str, TableSchema]:
-        sides = (("left", self.left), ("right", self.right))
-        tables = {name: side.schema() for name, side in sides if side.shared is None}
-        if self.left.preserved:
-            tables["left_matches"] = self.left.identity()
-        if self.right.preserved:
-            tables["right_matches"] = self.right.identity()
-        return tables
-
-
-@dataclass
-class Accumulator:
-    """One accumulable aggregate: what each row adds, and how the sums read.
-
-    kind: count, sum_small (integers up to 32 bits), sum_wide (64-bit integers, decimals of up to 18 digits),
-    sum_decimal (longer decimals), sum_float, min, max; least, greatest (of values that may be taken back). `argument`
-    is NULL where the row does not count (a filter is folded in).
-    """
-
-    kind: str
+    accumulator: Accumulator
     argument: Expr | None
-    argument_type: pa.DataType
+    """NULL where a row does not count (a filter is folded in); None of what is over distinct values."""
     result: Attr
-    result_type: pa.DataType
     """What the operator hands to Spark: for sums the raw sum, which the result expressions then convert."""
     count: Attr | None = None
     """Where the number of counted rows is wanted too (averages)."""
@@ -279,7 +190,7 @@ class Accumulator:
     @property
     def in_order(self) -> bool:
         """Whether its values are kept in order."""
-        return self.kind in ("least", "greatest")
+        return self.accumulator.order is not None
 
 
 @dataclass
@@ -310,7 +221,7 @@ class Aggregate(Operator):
 
     groups: Sequence[Expr]
     group_attrs: list[Attr]
-    accumulators: list[Accumulator]
+    accumulators: list[Accumulation]
     results: Sequence[Named]
     text: str
     distincts: list[DistinctValues] = field(default_factory=list)
@@ -334,172 +245,31 @@ class Aggregate(Operator):
         return f"distinct values, then {groups}" if self.by_value else groups
 
     def tables(self) -> dict[str, TableSchema]:
-        from headrace.state.accumulators import state_diffs
-
         diffs = list(WEIGHT)
         for i, a in enumerate(self.accumulators):
-            diffs += state_diffs(a.kind, a.argument_type, f"a{i}")
+            diffs += a.accumulator.diffs(f"a{i}")
         key = tuple(pa.field(f"g{i}", attr_arrow(a)) for i, a in enumerate(self.group_attrs))
         tables = {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
         for i, a in enumerate(self.accumulators):
             if a.in_order:
-                tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.argument_type),), WEIGHT)
+                tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.accumulator.argument),), WEIGHT)
         for i, d in enumerate(self.distincts):
             values = tuple(pa.field(f"v{n}", t) for n, t in enumerate(d.types))
             weights: list[tuple[pa.Field, Combine]] = [(pa.field(name, pa.int64()), "add") for name in d.weights]
             tables[f"distinct{i}"] = TableSchema((*key, *values), (), (*WEIGHT, *weights))
         return tables
 
-
-@dataclass
-class Bound:
-    """One end of the time in which a row passes a filter: `row` against a shift of the current time."""
-
-    row: Expr
-    """A time of the row."""
-    shift: Shift
-    late: int
-    """Microseconds (0 or 1) by which the shifted time must have passed the row's."""
-    leaves: bool
-    """The row passes until then; else from then on."""
-
-    def text(self) -> str:
-        """As a condition."""
-        sign = (">", ">=") if self.leaves else ("<=", "<")
-        return f"{self.row.text} {sign[self.late]} {describe(self.shift)}"
-
-
-@dataclass
-class TemporalFilter(Operator):
-    """A filter that compares times of the rows with the current time, which is the time of the epoch.
-
-    State table `rows` has each row by the time at which it is next to enter or to leave.
-    """
-
-    bounds: list[Bound]
-    kind = "temporal filter"
-
-    def detail(self) -> str:
-        return " and ".join(b.text() for b in self.bounds)
-
-    def state(self) -> dict[str, TableSchema]:
-        values = [pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.output)]
-        due, leaves = (pa.field(name, pa.int64(), nullable=False) for name in ("due", "leaves"))
-        return {"rows": TableSchema(key=(due,), value=(leaves, *values), diffs=WEIGHT)}
-
-
-@dataclass
-class First:
-    """How much of each partition decides an operator's result: the first `need` rows, or the first `need` values."""
-
-    orders: Sequence[Expr]
-    """Sort orders of which the rows' order code is made; empty where the rows' hash is the order."""
-    need: int
-    by_value: bool = False
-    kept: bool = False
-    """The input only grows, so that no others are kept."""
-
-    def text(self) -> str:
-        """For people, and for the fingerprint; empty if all rows are kept, in the order of their hash."""
-        if not self.orders and not self.kept:
-            return ""
-        what = "values" if self.by_value else "rows"
-        order = f" by [{', '.join(o.text for o in self.orders)}]" if self.orders else ""
-        return f" {'keeps' if self.kept else 'from'} the first {self.need} {what}{order}"
-
-
-@dataclass
-class Recompute(Operator):
-    """Group recompute: Spark's own operator over the old and the new rows of every partition that changed.
-
-    With `first`, the state is kept in order, and only the first rows of a partition are read; over an input that only
-    grows, they are all that is kept.
-    """
-
-    node: Node
-    label: str
-    text: str
-    keys: Sequence[Expr]
-    key_types: list[pa.DataType]
-    values: list[Attr]
-    limit: tuple[Sequence[Expr], int, int | None] | None = None
-    """For a top-N: sort orders, offset, and limit."""
-    first: First | None = None
-    kind = "recompute"
-
-    def __post_init__(self) -> None:
-        if self.first is not None:
-            self.first = replace(self.first, kept=self.child.append_only)
-
-    def detail(self) -> str:
-        return f"{self.label} {self.text}{'' if self.first is None else self.first.text()}"
-
-    def distribution(self) -> str | None:
-        return ", ".join(k.text for k in self.keys) or "(one group)"
-
-    def tables(self) -> dict[str, TableSchema]:
-        return {
-            "rows": TableSchema(
-                key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
-                value=tuple(pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)),
-                diffs=WEIGHT,
-            )
-        }
-
-
-@dataclass
-class Session(Operator):
-    """Session windows: each row with the start and the end of its session, the last two columns of the output.
-
-    A session of a key is rows whose times follow each other at less than the gap; it ends a gap after the last.
-    """
-
-    keys: Sequence[Expr]
-    key_types: list[pa.DataType]
-    time: Expr
-    """Never null: a timestamp with or without zone."""
-    gap_us: int
-    values: list[Attr]
-    """Columns of the input that are kept beside key and time."""
-    columns: list[str]
-    """Where in the state each column of the output is, but for the last two."""
-    kind = "session"
-    TABLE = "rows"
-
-    def detail(self) -> str:
-        return f"of {self.time.text} with a gap of {self.gap_us / 1e6:g} s"
-
-    def distribution(self) -> str | None:
-        return ", ".join(k.text for k in self.keys) or "(one group)"
-
-    def tables(self) -> dict[str, TableSchema]:
-        until = [pa.field("until", pa.int64(), nullable=False)] if self.TABLE in self.expires else []
-        values = [pa.field(f"v{i}", attr_arrow(a)) for i, a in enumerate(self.values)]
-        return {
-            self.TABLE: TableSchema(
-                key=tuple(pa.field(f"k{i}", t) for i, t in enumerate(self.key_types)),
-                value=(pa.field("t", pa.int64(), nullable=False), *until, *values),
-                diffs=WEIGHT,
-            )
-        }
-
-
-@dataclass
-class WindowClose(Operator):
-    """Holds rows back until the watermark has passed them: what it puts out never changes."""
-
-    position: int
-    """Of the column with the event time."""
-    mark: Mark
-    kind = "window close"
-    TABLE = "open"
-
-    def detail(self) -> str:
-        return self.output[self.position].name
-
-    def tables(self) -> dict[str, TableSchema]:
-        columns = tuple(pa.field(f"c{i}", attr_arrow(a)) for i, a in enumerate(self.output))
-        return {self.TABLE: TableSchema(columns, (), WEIGHT)}
+    def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
+        reader = Reader(below[0])
+        keys: Marks = {}
+        for i, (group, attr) in enumerate(zip(self.groups, self.group_attrs, strict=True)):
+            found = reader.marks_of(group, attr.id)
+            keys |= found
+            for place, mark in found.items():
+                column = f"g{i}" if isinstance(place, int) else f"g{i}.{attr_arrow(attr).field(place[1]).name}"
+                for name in self.state() if not self.expires else ():
+                    self.expire(name, column, mark)
+        return Reader(keys).marks_of_all(self.results)
 
 
 WEIGHT: tuple[tuple[pa.Field, Any], ...] = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
@@ -528,6 +298,11 @@ def walk(root: Operator) -> Iterator[Operator]:
     yield root
     for child in root.children:
         yield from walk(child)
+
+
+def readings(root: Operator) -> list[Reading]:
+    """What a plan reads of relations, parents first."""
+    return [reading for op in walk(root) if (reading := op.reading()) is not None]
 
 
 def state_tables(root: Operator) -> dict[str, TableSchema]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from headrace.plan.catalyst.expressions import Attribute, Expr, Literal
 from headrace.plan.catalyst.kinds import WindowCall
 from headrace.plan.catalyst.nodes import Filter, Node, Window
-from headrace.plan.recompute import recompute, rowwise
-from headrace.plan.tree import First, Operator
+from headrace.plan.recompute import First, Windowed, recompute
+from headrace.plan.rowwise import derive_selection
+from headrace.plan.tree import Operator
 from headrace.plan.types import arrow_of
 from headrace.state.kernels.order_code import useful
 
@@ -31,8 +32,8 @@ def derive_filter(d: Derivation, node: Filter, needed: set[int]) -> Operator:
     """A filter; one that bounds a rank computed right below it tells that node how many rows it wants."""
     child = node.child
     if isinstance(child, Window) and (first := _bound(node.condition, child)) is not None:
-        return rowwise(d, node, needed, partial(derive_window, d, first=first))
-    return rowwise(d, node, needed, d.derive)
+        return derive_selection(d, node, needed, partial(derive_window, d, first=first))
+    return derive_selection(d, node, needed, d.derive)
 
 
 def derive_window(d: Derivation, node: Node, needed: set[int], first: First | None = None) -> Operator:
@@ -41,7 +42,7 @@ def derive_window(d: Derivation, node: Node, needed: set[int], first: First | No
     below = {a.id for a in node.child.output}
     child_needed = (needed & below) | (d.references(node.expressions) & below)
     output = [a for a in d.attrs(node.output) if a.id in child_needed or a.id not in below]
-    made = recompute(d, node, "Window", node.partition, child_needed, output)
+    made = recompute(Windowed, d, node, node.partition, child_needed, output)
     return replace(made, first=first)
 
 

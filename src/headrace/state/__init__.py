@@ -18,7 +18,7 @@ watermark.py     rows below a table's watermark, which nobody sees any more. Pur
 Writing:
 
 changes.py       inserts and deletes become rows with weights. Pure
-accumulators.py  how sums, counts and the like are kept
+accumulators/    how sums, counts and the like are kept
 merge.py         which runs to merge, and the merge
 spool.py         what the stages of a task leave for its last one
 memory.py        counts bytes in use, and decides who waits and who spills

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged, neutral
+from headrace.dataflow.operators.group_changes import Columns, GroupChanges, Sum, merged
 from headrace.dataflow.operators.pairs import fetched, take_or_null
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.dataflow.operators.values import Distinct, Ordered
-from headrace.state import accumulators
-from headrace.state.kernels import checked, consolidate, exact_sum, rows_equal
+from headrace.state.kernels import checked, consolidate, neutral, or_neutral, rows_equal, totals
 from headrace.state.schema import TableSchema
 
 _Part = tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]
@@ -73,7 +71,8 @@ class AggregateStage(Labelled, Keyed):
         before = self._before(old, found)
         after: Columns = {}
         for field, how in self.schema.diffs:
-            self._combine(field.name, how, before, delta, after)
+            what = checked.ROWS if field.name == "__w" else checked.SUMS
+            after[field.name] = totals(how, before[field.name], delta.column(field.name), what)
         for i, o in enumerate(self._ordered):
             change = merged(o.schema, [p[2][i] for p in parts])
             before[o.wire], after[o.wire] = o.versions(task, delta, change)
@@ -96,32 +95,19 @@ class AggregateStage(Labelled, Keyed):
         """The group of a global aggregate without any rows."""
         arrays = [pa.array([0], pa.int64())]
         for field, how in self.schema.diffs:
-            arrays.append(neutral(field.type, how, 1))
+            arrays.append(neutral(how, field.type, 1))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow())
 
     def _before(self, old: pa.RecordBatch, found: np.ndarray) -> Columns:
         columns = {}
         for field, how in self.schema.diffs:
-            values = take_or_null(old.column(field.name), found)
-            columns[field.name] = pc.fill_null(values, 0) if how == "add" else values
+            columns[field.name] = or_neutral(how, take_or_null(old.column(field.name), found))
         return columns
-
-    def _combine(self, name: str, how: str, before: Columns, delta: pa.RecordBatch, after: Columns) -> None:
-        if how == "add":
-            what = checked.ROWS if name == "__w" else checked.SUMS
-            after[name] = pa.array(checked.plus(int64(before[name]), int64(delta.column(name)), what))
-        elif how == "exact":
-            after[name] = pa.array(exact_sum.rounded_totals(before[name], delta.column(name)))
-        else:
-            kind = before[name].type
-            plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind  # the kernels know no zones
-            pick = pc.min_element_wise if how == "min" else pc.max_element_wise
-            after[name] = pick(before[name].cast(plain), delta.column(name).cast(plain)).cast(kind)
 
     def _total(self, s: Sum, diffs: Columns) -> pa.Array:
         if s.ordered is not None:
             return diffs[s.ordered.wire]
-        return accumulators.read(s.kind, [diffs[n] for n in s.diffs], s.result_type)
+        return s.accumulator.read([diffs[n] for n in s.diffs])
 
     def _values(self, diffs: Columns) -> list[pa.Array]:
         """Sums and counts by the diffs."""
@@ -129,7 +115,7 @@ class AggregateStage(Labelled, Keyed):
         for s in self.sums:
             values.append(self._total(s, diffs))
             if s.with_count:
-                values.append(accumulators.counted(s.kind, [diffs[n] for n in s.diffs]))
+                values.append(s.accumulator.counted([diffs[n] for n in s.diffs]))
         return values
 
     def _changes(self, delta: pa.RecordBatch, before: Columns, after: Columns, first: bool) -> Iterator[pa.RecordBatch]:

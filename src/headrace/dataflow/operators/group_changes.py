@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,8 @@ import pyarrow as pa
 from headrace.dataflow.operators.pairs import lookup
 from headrace.dataflow.operators.task import Keyed, Labelled, Task, gathered, int64, sliced, state_batch
 from headrace.dataflow.operators.values import Distinct, Ordered
-from headrace.state import accumulators
-from headrace.state.kernels import concat, consolidate, empty
+from headrace.state.accumulators import Accumulator
+from headrace.state.kernels import concat, consolidate, empty, neutral
 from headrace.state.kernels.equality import Ints
 from headrace.state.kernels.hashing import hash_columns
 from headrace.state.schema import TableSchema
@@ -30,26 +31,25 @@ Write = tuple[str, TableSchema, pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Sum:
-    """One accumulator: its kind, the wire columns it is fed from, and how it is read.
+    """An accumulator, and what it is fed from: wire columns whose names begin with `prefix`.
 
     With `distinct` it is fed from the column `value` of that table of distinct values instead, of which those count
     whose `weight` there is above zero. An extremum of values that may be taken back is what `ordered` says.
     """
 
-    kind: str
+    accumulator: Accumulator
     prefix: str
-    argument_type: pa.DataType
-    result_type: pa.DataType
     with_count: bool
+    """Whether the number of rows is put out, too."""
     distinct: int | None = None
     value: str = ""
     weight: str = "__w"
     ordered: Ordered | None = None
 
-    @property
+    @cached_property
     def diffs(self) -> list[str]:
         """Names of its diff columns."""
-        return [f.name for f, _ in accumulators.state_diffs(self.kind, self.argument_type, self.prefix)]
+        return [f.name for f, _ in self.accumulator.diffs(self.prefix)]
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class GroupChanges:
         weights = int64(batch.column("__w"))
         for s in self.sums:
             if s.distinct is None:
-                wire = [batch.column(f"{s.prefix}_{suffix}") for suffix in accumulators.wire_columns(s.kind)]
-                columns.update(zip(s.diffs, accumulators.to_diffs(s.kind, wire, weights)))
+                sent = [batch.column(f"{s.prefix}_{w.suffix}") for w in s.accumulator.wire]
+                columns.update(zip(s.diffs, s.accumulator.of_rows(sent, weights)))
         return consolidate(self._with_zeros(columns), self.schema, keep_zeros=self.keeps_values)
 
     def together(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -103,7 +103,7 @@ class GroupChanges:
         columns: Columns = {"__k": pa.array(self._groups_of(delta, rows))}
         for s in self.sums:
             if s.distinct == i:
-                found = accumulators.from_values(s.kind, rows.column(s.value), signs[s.weight])
+                found = s.accumulator.of_values(rows.column(s.value), signs[s.weight])
                 columns.update(zip(s.diffs, found))
         by_place = TableSchema((), (), tuple((f, how) for f, how in self.schema.diffs if f.name in columns))
         once = consolidate(state_batch(by_place, columns), by_place)
@@ -129,7 +129,7 @@ class GroupChanges:
         n = len(columns["__k"])
         for field, how in self.schema.diffs:
             if field.name not in columns:
-                columns[field.name] = neutral(field.type, how, n)
+                columns[field.name] = neutral(how, field.type, n)
         return state_batch(self.schema, columns)
 
 
@@ -164,11 +164,6 @@ class DistinctStage(Keyed, Labelled):
         task.write(writes)
 
 
-def neutral(kind: pa.DataType, how: str, n: int) -> pa.Array:
-    """Values of a diff that change nothing."""
-    return pa.array(np.zeros(n, dtype=np.int64)) if how == "add" else pa.nulls(n, kind)
-
-
 def merged(schema: TableSchema, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The changes of one table of values together."""
     if len(parts) == 1:
@@ -176,4 +171,4 @@ def merged(schema: TableSchema, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return consolidate(concat(parts, schema.arrow()), schema) if parts else empty(schema.arrow())
 
 
-__all__ = ["DistinctStage", "GroupChanges", "Sum", "Write", "merged", "neutral"]
+__all__ = ["DistinctStage", "GroupChanges", "Sum", "Write", "merged"]

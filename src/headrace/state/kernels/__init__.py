@@ -16,7 +16,7 @@ exact_sum.py   sums of doubles without rounding
 bloom.py       Bloom filters over sorted keys
 """
 
-from headrace.state.kernels.combine import combine_groups, consolidate, extrema, negated
+from headrace.state.kernels.combine import combine_groups, consolidate, extrema, negated, neutral, or_neutral, totals
 from headrace.state.kernels.equality import Selector, int64_values, rows_equal, validity
 from headrace.state.kernels.order import (
     Groups,
@@ -50,10 +50,13 @@ __all__ = [
     "joined",
     "match",
     "negated",
+    "neutral",
+    "or_neutral",
     "rows_equal",
     "sort_order",
     "sort_rows",
     "stable_order",
     "take",
+    "totals",
     "validity",
 ]

@@ -1,4 +1,4 @@
-"""Combination of equal rows: each diff column is reduced per group in its own way."""
+"""Combination of equal rows: each diff column in its own way. What these ways (`Combine`) are is known here alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.state.kernels import checked, exact_sum
 from headrace.state.kernels.equality import Bools, Ints, canonical_bits, fixed_width, int64_values, validity
 from headrace.state.kernels.order import Groups, group_rows, sort_rows, take
 from headrace.state.kernels.sorting import stable_order
-from headrace.state.schema import TableSchema
+from headrace.state.schema import Combine, TableSchema
 
 LIMB_BITS, LIMB_MASK = checked.LIMB_BITS, checked.LIMB_MASK
 
@@ -72,6 +72,31 @@ def combine_groups(
     for i, diff in enumerate(diffs):
         arrays[schema.diff_start + i] = diff if kept is None else diff.filter(kept)
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def neutral(how: Combine, kind: pa.DataType, n: int) -> pa.Array:
+    """Values of a diff that change nothing."""
+    return pa.array(np.zeros(n, dtype=np.int64)) if how == "add" else pa.nulls(n, kind)
+
+
+def or_neutral(how: Combine, values: pa.Array) -> pa.Array:
+    """Values of a diff, of which null is what changes nothing."""
+    return pc.fill_null(values, 0) if how == "add" else values
+
+
+def totals(how: Combine, before: pa.Array, change: pa.Array, what: str) -> pa.Array:
+    """What a diff of each row is after a change; of "exact" ones the doubles nearest to the sums.
+
+    Sums that do not fit raise an error which says `what` they are.
+    """
+    if how == "add":
+        return pa.array(checked.plus(int64_values(before), int64_values(change), what))
+    if how == "exact":
+        return pa.array(exact_sum.rounded_totals(before, change))
+    kind = before.type
+    plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind  # the kernels know no zones
+    pick = pc.min_element_wise if how == "min" else pc.max_element_wise
+    return pick(before.cast(plain), change.cast(plain)).cast(kind)
 
 
 def _alive(batch: pa.RecordBatch, schema: TableSchema, groups: Groups, diffs: list[pa.Array] | None) -> Bools | None:

@@ -1,0 +1,84 @@
+"""Minima and maxima: of rows that only come in the diffs, of those that may go as the first of values in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.state.accumulators.accumulator import Accumulator, Layout, Sent, Wire
+from headrace.state.kernels.order_code import SortKey
+from headrace.state.schema import Combine
+
+
+@dataclass(frozen=True)
+class Extreme(Accumulator):
+    """The smallest or largest of values that are never taken back; not of doubles, whose NaN Arrow passes over."""
+
+    combine: ClassVar[Combine]
+
+    def __post_init__(self) -> None:
+        if not self.can_hold(self.argument):
+            raise ValueError(
+                f"the {self.combine} of {self.argument} cannot be accumulated; its values are kept in order"
+            )
+
+    @staticmethod
+    def can_hold(kind: pa.DataType) -> bool:
+        """Whether Arrow's kernels order values of a type as Spark does: NaN is above all there, booleans have none."""
+        return not (pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+    def layout(self) -> Layout:
+        return [("m", self.argument, self.combine)]
+
+    def of_rows(self, sent: Sequence[pa.Array], weights: np.ndarray) -> list[pa.Array]:
+        return list(sent)
+
+    def read(self, diffs: Sequence[pa.Array]) -> pa.Array:
+        return diffs[0]
+
+
+class Minimum(Extreme):
+    """The smallest of values that are never taken back."""
+
+    wire = (Wire("raw", Sent.VALUE, "min"),)
+    combine = "min"
+
+
+class Maximum(Extreme):
+    """The largest of values that are never taken back."""
+
+    wire = (Wire("raw", Sent.VALUE, "max"),)
+    combine = "max"
+
+
+@dataclass(frozen=True)
+class FirstInOrder(Accumulator):
+    """The smallest or largest of values that may be taken back: nothing is kept but the values themselves."""
+
+    def layout(self) -> Layout:
+        return []
+
+    def of_rows(self, sent: Sequence[pa.Array], weights: np.ndarray) -> list[pa.Array]:
+        return []
+
+    def read(self, diffs: Sequence[pa.Array]) -> pa.Array:
+        raise AssertionError("is read of the values")
+
+
+class Least(FirstInOrder):
+    """The smallest of values that may be taken back."""
+
+    order = SortKey(descending=False, nulls_first=None)
+
+
+class Greatest(FirstInOrder):
+    """The largest of values that may be taken back."""
+
+    order = SortKey(descending=True, nulls_first=None)
+
+
+__all__ = ["Extreme", "FirstInOrder", "Greatest", "Least", "Maximum", "Minimum"]

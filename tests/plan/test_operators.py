@@ -1,0 +1,197 @@
+"""What holds for every class of operators: it stands in its own modules, and nothing else asks which one it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.dataflow import build
+from headrace.dataflow.lowering import Lowering, by_node
+from headrace.plan import tree
+from headrace.plan.recompute import Recompute
+from headrace.plan.rowwise import Rowwise
+from headrace.plan.tree import Operator
+
+SOURCE = Path(headrace.__file__).parent
+COMMON = (Operator, Rowwise, Recompute)
+"""Classes that others are made of, and no node of a plan is."""
+
+
+def below(kind: type[Operator]) -> set[type[Operator]]:
+    return {kind}.union(*(below(k) for k in kind.__subclasses__() if k.__module__.startswith("headrace.")))
+
+
+CLASSES = {kind.__name__: kind for kind in below(Operator)}
+NODES = set(CLASSES.values()) - set(COMMON)
+KINDS = {kind.kind for kind in CLASSES.values()}
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("headrace", *path.relative_to(SOURCE).with_suffix("").parts))
+
+
+@lru_cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def known_by(path: Path) -> dict[str, type[Operator]]:
+    """The classes of operators that a module defines or imports, also for types alone, by the names it has for them."""
+    module = module_of(path)
+    found = {name: kind for name, kind in CLASSES.items() if kind.__module__ == module}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                kind = CLASSES.get(alias.name)
+                if kind is not None and kind.__module__ == node.module:
+                    found[alias.asname or alias.name] = kind
+    return found
+
+
+def asked(tree: ast.AST) -> Iterator[ast.expr]:
+    """What is compared with, matched with, or looked up: where a class decides what is done."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            yield node.args[1]
+        elif isinstance(node, ast.MatchClass):
+            yield node.cls
+        elif isinstance(node, ast.Dict):
+            yield from (key for key in node.keys if key is not None)
+        elif isinstance(node, ast.Compare):
+            yield from (node.left, *node.comparators)
+
+
+def switches(tree: ast.AST, names: set[str]) -> Iterator[str]:
+    """Where one of these classes is asked for, by itself or as `module.Class`, or an operator's kind is compared."""
+    for part in asked(tree):
+        inner = list(ast.walk(part))
+        named = {n.id for n in inner if isinstance(n, ast.Name)} | {
+            n.attr for n in inner if isinstance(n, ast.Attribute)
+        }
+        if named & names:
+            yield ast.unparse(part)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            of_kinds = any(isinstance(side, ast.Attribute) and side.attr == "kind" for side in sides)
+            words = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
+            if of_kinds and words & KINDS:
+                yield ast.unparse(node)
+
+
+ASKED: dict[str, list[str]] = {}
+"""Modules that ask for the class of an operator, and what they ask for. It must stay empty."""
+
+
+def test_nobody_asks_for_the_class_of_an_operator() -> None:
+    """What depends on it is a method of the node, or declared beside its stages: whoever adds one finds it there."""
+    found = {}
+    for path in sources():
+        parts = path.relative_to(SOURCE).parts
+        if parts[0] in ("plan", "dataflow", "coordinator") and parts[1] not in ("catalyst", "operators"):
+            names = {n for n, kind in known_by(path).items() if kind.__module__ != module_of(path)}
+            texts = list(switches(parsed(path), names))
+            if texts:
+                found["/".join(parts)] = texts
+    assert found == ASKED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "isinstance(op, Join)", "isinstance(op, (Join, tree.Operator))", "issubclass(kind, Operator)",
+        "type(op) is Join", "{Join: 1}[type(op)]", "op.kind == 'join'", "op.kind in ('join', 'union')",
+        "match op:\n    case Join(): pass",
+    ],
+)  # fmt: skip
+def test_the_rule_sees_what_it_forbids(text: str) -> None:
+    assert list(switches(ast.parse(text), {"Join", "Operator"}))
+
+
+@pytest.mark.parametrize("text", ["Join(output, True, [])", "node.kind == 'Join'", "{op.id: Join(op)}"])
+def test_the_rule_leaves_alone_what_is_not_meant(text: str) -> None:
+    assert not list(switches(ast.parse(text), {"Join"}))
+
+
+def test_every_operator_is_lowered_in_one_way() -> None:
+    assert set(build.LOWERINGS) == NODES
+    declared = Lowering(Operator, flow=lambda plan, op: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ValueError, match="Operator is lowered in two ways"):
+        by_node([declared, Lowering(Operator, flow=declared.flow)])
+    with pytest.raises(ValueError, match="Operator needs a flow"):
+        Lowering(Operator, chain=lambda chains, op: None)
+
+
+def test_the_module_of_an_operator_has_one_name() -> None:
+    """`plan/x.py` has its node and its rule, `dataflow/x.py` how it is executed. Python's are row by row."""
+    for module in build.OPERATORS:
+        name = module.__name__.rpartition(".")[2]
+        homes = {lowering.node.__module__.rpartition(".")[2] for lowering in module.LOWERINGS}
+        assert homes - {"python"} == ({"tree"} if name == "aggregates" else {name})
+
+
+HOMES = {
+    "Lookup": {"plan/lookups.py", "dataflow/lookups.py", "dataflow/operators/lookup.py"},
+    "Session": {"plan/sessions.py", "dataflow/sessions.py", "dataflow/operators/session.py"},
+    "WindowClose": {"plan/closing.py", "dataflow/closing.py", "dataflow/operators/close.py"},
+    "TemporalFilter": {"plan/temporal.py", "dataflow/temporal.py", "dataflow/operators/timed.py"},
+}
+"""All files of the program that know of an operator of one stage, or of two."""
+
+
+def stages_of(plan: Path) -> set[Path]:
+    """The modules of stages that the plan of an operator uses."""
+    nodes = [node for node in ast.walk(parsed(plan)) if isinstance(node, ast.ImportFrom)]
+    names = {name for node in nodes for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+    return {path for path in SOURCE.glob("dataflow/operators/*.py") if module_of(path) in names}
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_an_operator_stands_in_three_files(name: str) -> None:
+    """Its node with its rule, its plan, and what runs of it in workers: docs/EXTENDING.md counts them."""
+    found = {path for path in sources() if CLASSES[name] in known_by(path).values()}
+    (plan,) = (path for path in found if path.parent.name == "dataflow")
+    stages = stages_of(plan)
+    for other in SOURCE.glob("dataflow/*.py"):
+        assert other == plan or not stages & stages_of(other), f"{other.name} runs its stage, too"
+    assert {path.relative_to(SOURCE).as_posix() for path in found | stages} == HOMES[name]
+
+
+def test_an_operator_without_a_rule_of_its_own_has_no_marks_and_no_state() -> None:
+    """What a new operator need not say."""
+    op = Operator([], True, [])
+    assert (op.state(), op.shared(), op.reading(), op.sharable(), op.picked(), op.renamed()) == (
+        {},
+        {},
+        None,
+        [],
+        None,
+        None,
+    )
+    assert op.marks([{1: None}], {}) == {} and op.marks_needed() == []  # type: ignore[dict-item]
+    assert tree.readings(op) == [] and not op.by_clock
+
+
+def rows_of_the_map() -> list[str]:
+    """For each module its nodes, and what runs of them in workers."""
+    found = []
+    for module in build.OPERATORS:
+        path = Path(str(module.__file__))
+        nodes = ", ".join(sorted(f"`{lowering.node.__name__}`" for lowering in module.LOWERINGS))
+        stages = ", ".join(sorted(f"`{stage.name}`" for stage in stages_of(path)))
+        found.append(f"| `{path.name}` | {nodes} | {stages or 'none of its own'} |")
+    return found
+
+
+def test_the_documentation_has_a_map_of_operators() -> None:
+    text = (SOURCE.parents[1] / "docs" / "EXTENDING.md").read_text()
+    assert [row for row in rows_of_the_map() if row not in text] == []
