@@ -25,6 +25,7 @@ from headrace.coordinator import guard, ticker
 from headrace.coordinator.committer import Committer
 from headrace.coordinator.compaction import Compactor
 from headrace.coordinator.driver import Driver
+from headrace.coordinator.lane_failures import Failures
 from headrace.coordinator.logs import LogKeeper
 from headrace.coordinator.ticker import Ticker
 from headrace.coordinator.watchdog import Watchdog
@@ -239,7 +240,7 @@ def test_a_lane_is_not_stuck_where_giving_up_fails(db: Database, monkeypatch: py
     t = db.table()
     v = db.view("v", t)
     db.c.flush(WAIT_S)
-    broken = Broken(monkeypatch, Driver, "_note_failure", RuntimeError("out of its mind"))
+    broken = Broken(monkeypatch, Failures, "note", RuntimeError("out of its mind"))
     arm("commit.before", "fail", nth=1)
     db.insert(t, 1)
     eventually(lambda: broken.calls)

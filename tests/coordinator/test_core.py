@@ -16,6 +16,7 @@ TAKE_IT_WHOLE = {
     "committer.py",
     "compaction.py",
     "driver.py",
+    "lane_failures.py",
     "lanes.py",
     "lifecycle.py",
     "logs.py",

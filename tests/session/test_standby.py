@@ -410,7 +410,7 @@ def test_tables_are_written_to_before_views_are_planned(opened: Open, monkeypatc
     run(active.session(), *FILLED)
     standby = opened("b", standby=True)
     planning, go_on = threading.Event(), threading.Event()
-    life = standby.coordinator._life
+    life = standby.coordinator._planning
     recover_view = life._recover_view
 
     def slow(*arguments: Any) -> None:

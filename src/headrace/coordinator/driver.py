@@ -5,50 +5,37 @@ What to do is decided in `machine` and `commit`; here are the thread, the clock,
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
-from headrace.catalog.edits import AddEvent, Edit, Put
 from headrace.config import Settings
-from headrace.coordinator.attempt import EpochInFlight, max_rows, reach_target, run_steps, step_rows, work_of
-from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch, plan_rewind
+from headrace.coordinator.attempt import EpochInFlight, max_rows, reach_target, run_steps, work_of
+from headrace.coordinator.commit import GroupEpoch, Part, Work, ahead_of, dues_after, open_epoch
 from headrace.coordinator.committer import Committer, EpochAbandoned, Spawn, spawn
 from headrace.coordinator.core import Core, Job, as_headrace_error
-from headrace.coordinator.life import Turn, turned
+from headrace.coordinator.lane_failures import Failures, refused
 from headrace.coordinator.machine import MAX_HELD, checkpoint_due, idle, may_join, may_run_ahead, next_epoch, pacing
 from headrace.coordinator.membership import Move
 from headrace.coordinator.options import Cadence, cadence
-from headrace.coordinator.steps import position_of
-from headrace.coordinator.targets import Decision, fewer_rows, retry_delay_ms
+from headrace.coordinator.targets import Decision
 from headrace.coordinator.together import next_steps
 from headrace.errors import (
-    DiskFull,
     Fenced,
     HeadraceError,
     JobFailed,
-    LogLost,
-    NotNullViolation,
-    OutOfBudget,
-    SinkError,
     SparkLost,
 )
 from headrace.state.merge import levels
-from headrace.state.schema import HANDED
 
 STALL_LOOK_S = 1.0
 """Seconds between two looks whether compaction has caught up with a group that it holds back."""
 ANY_ROWS = 1 << 62
-EXPRESSION_ERRORS = ("21", "22")
-"""Classes of SQLSTATEs of expressions that met values they cannot be computed with."""
 
 
 class Driver:
     """Runs one lane: the jobs of a group that move in step, or one job that has not joined its group.
 
-    Its own thread alone uses its fields. The thread that commits calls `_commit_failed`, which touches none of them;
+    Its own thread alone uses its fields. The thread that commits calls `_commit_failed`, which changes none of them;
     what both use, the epochs that wait for their commit, the committer keeps under the core's lock.
     """
 
@@ -63,6 +50,7 @@ class Driver:
         self._launch = launch
         self._retire = retire
         self._commits = Committer(core, self._commit_failed, spawn)
+        self._failures = Failures(core, self.lane, launch)
         self._now: EpochInFlight | None = None
         """The epoch that is being run."""
         self._left = False
@@ -109,7 +97,7 @@ class Driver:
         core = self._core
         found = JobFailed(f"the lane {self.name} failed, and is begun again: {as_headrace_error(error).message}")
         try:
-            self._doubt(self._now)
+            self._failures.doubt(self._now)
         finally:
             self._close()
         with core.changed:
@@ -359,7 +347,7 @@ class Driver:
         with core.lock:
             lane = self.lane()
         if any(j.activity.unsure for j in lane):
-            self._resync(lane)
+            self._failures.resync(lane)
         with core.changed:
             lane = self.lane()
             decision = self.decision(lane) if lane else Decision(0, False)
@@ -390,134 +378,21 @@ class Driver:
 
     # ---- failures
 
-    def _resync(self, lane: list[Job]) -> None:
-        """Take up a commit of which it was not known whether it had become durable."""
-        core = self._core
-        with core.committing, core.catalog.reading() as state, core.changed:
-            for job in lane:
-                record = state.jobs.get(job.id)
-                if record is None:
-                    continue
-                if record.committed_epoch > job.committed:
-                    for ref in (r.ref for r in state.runs_of(core.graph.relation(job.id).state_table)):
-                        if job.committed < ref.epoch_hi <= record.committed_epoch:
-                            core.graph.relation(job.id).changed(ref.epoch_hi, ref.rows)
-                job.learn(record, position_of(state.positions_of(job.id)))
-
     def _failed(self, error: HeadraceError) -> None:
         """The epoch that was being run is given up; those before it are committed all the same."""
         now = self._now
         outdated = now is not None and now.outdated
-        self._doubt(now)
+        self._failures.doubt(now)
         self._close()
         if not outdated:
-            self._note_failure(now, error)
-
-    def _doubt(self, now: EpochInFlight | None) -> None:
-        """What it was doing may have been a commit."""
-        with self._core.lock:
-            for job in self.lane() if now is None else now.lane:
-                job.doubt()
+            self._failures.note(now, error)
 
     def _commit_failed(self, now: EpochInFlight, error: HeadraceError) -> None:
-        self._doubt(now)
+        self._failures.doubt(now)
         if not any(p.job.activity.withdrawn or p.version != p.job.version for p in now.epoch.parts):
-            self._note_failure(now, error)
-
-    def _note_failure(self, now: EpochInFlight | None, error: HeadraceError) -> None:
-        core = self._core
-        with core.lock:
-            lane = now.lane if now is not None else self.lane()
-            job = (now.current if now is not None else None) or (lane[0] if lane else None)
-        target = now.epoch.target if now is not None else 0
-        if core.stopping or job is None:
-            return
-        if core.suspended is not None or (isinstance(error, SparkLost) and core.spark_is_lost()):
-            return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark
-        if now is not None and (error.sqlstate[:2] in EXPRESSION_ERRORS or _refused(job, error)) and self._rewound(now):
-            return
-        settings = core.settings
-        if isinstance(error, LogLost):
-            with suppress(HeadraceError):
-                self._quarantine(job, error)
-            core.check_fence()
-        with core.changed:
-            news = job.error is None or job.error.message != error.message
-            job.fail(error, job.trouble.began(core.clock.now_ms()))
-            if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
-                part = now.epoch.current if now is not None else None
-                allowed = max_rows(settings, job) if part is None else step_rows(settings, part)
-                job.limit(fewer_rows(allowed, 0))
-            # Whoever wants it to stop somewhere asks again: what has failed there may succeed further on.
-            for other in lane:
-                other.keep_stops(lambda epoch: False)
-            delay_ms = retry_delay_ms(
-                job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
-            )
-            job.retry(core.clock.monotonic_s() + delay_ms / 1000)
-            core.changed.notify_all()
-        if news:
-            text = f'job "{job.name}" failed at epoch {target}: {error.message}'
-            detail = f"SQLSTATE {error.sqlstate}" + (f"; {error.detail}" if error.detail else "")
-            event = core.sparing.thinned(AddEvent("job_failed", job.id, text, detail[:4000]))
-            with suppress(HeadraceError):
-                core.catalog.transact([] if event is None else [event])
-            core.check_fence()
-
-    def _quarantine(self, job: Job, error: HeadraceError) -> None:
-        """Stop a job that cannot go on for good; the others of its group do, but for those that read it."""
-        core = self._core
-        with core.committing:
-            records = core.catalog.state.jobs
-            if job.id not in records:
-                return  # it has been dropped
-            with core.changed:
-                before = [(j, j.standing, j.membership) for j in core.graph.jobs.values() if j.group == job.group]
-                job.turn(Turn.LOG_LOST)
-                apart = core.graph.settle(job.group)
-                # Others of the group may join it meanwhile.
-                before = [(j, s, m) for j, s, m in before if (j.standing, j.membership) != (s, m)]
-            edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
-            record, effects = turned(records[job.id], Turn.LOG_LOST)
-            edits.append(Put(replace(record, joined=job.joined)))
-            text = f'materialized view "{job.name}" is quarantined: {error.message}'
-            edits += [AddEvent(said, job.id, text, error.detail or "") for said in effects]
-            try:
-                core.catalog.transact(edits)
-            except BaseException:
-                # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
-                # durable all the same, that changes nothing.
-                with core.changed:
-                    for each, standing, membership in before:
-                        each.take_back(standing, membership)
-                raise
-        for each in apart:
-            self._launch(each)
-
-    def _rewound(self, now: EpochInFlight) -> bool:
-        """Take an epoch whole after a step of it failed: between two steps there are states that never existed."""
-        core = self._core
-        if not now.stepwise or all(j.whole for j in now.lane):
-            return False
-        with suppress(HeadraceError), core.committing:
-            with core.catalog.reading() as state:
-                commit = plan_rewind(state, now.lane)
-            core.catalog.transact(commit.edits)
-            with core.changed:
-                commit.apply(core.graph)
-                core.history.taken_back({job.id: job.committed for job in now.lane})
-                for job in now.lane:
-                    job.take_whole()
-                core.changed.notify_all()
-            return True
-        return False
+            self._failures.note(now, error)
 
 
 def _most_rows(settings: Settings, job: Job) -> int:
     """Rows that its next epoch may have: any number where that may be what mends the one before."""
-    return ANY_ROWS if _refused(job, job.error) else max_rows(settings, job)
-
-
-def _refused(job: Job, error: HeadraceError | None) -> bool:
-    """Whether a table does not take what a sink has for it: a later epoch, with the rows mended, may be taken."""
-    return HANDED in job.tables and isinstance(error, (NotNullViolation, SinkError))
+    return ANY_ROWS if refused(job, job.error) else max_rows(settings, job)

@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.catalog.records import JobRecord, JobStatus
 from headrace.coordinator.exact import Interval
-from headrace.coordinator.life import NO_TROUBLE, Life, Trouble, Turn
+from headrace.coordinator.life import NO_TROUBLE, RUNNING, Life, Trouble, Turn
 from headrace.coordinator.membership import Membership, Move, step
 from headrace.coordinator.pace import Pace, Portion, Stops
 from headrace.coordinator.standing import JobAdvance, Standing
@@ -87,7 +87,7 @@ class JobState:
     @property
     def runnable(self) -> bool:
         """Whether its status lets it run."""
-        return self.standing.life.runs and not self.activity.withdrawn
+        return self.standing.status in RUNNING and not self.activity.withdrawn
 
     @property
     def creating(self) -> bool:

@@ -7,9 +7,9 @@
 ```
 
 `step` is the only place that says so. Whoever makes a job's status another one asks it, for the record in the catalog
-as for the job in memory: an ALTER (`lifecycle.py`), a commit (`commit.py`), a lost log (`driver.py`), planning after a
-start (`lifecycle.py`), and the simulation. What nobody may do is an assertion; what may come late, or twice, because
-the outcome of a transaction was not known, leaves the status as it is.
+as for the job in memory: an ALTER (`lifecycle.py`), a commit (`commit.py`), a lost log (`lane_failures.py`), planning
+after a start (`planning.py`), and the simulation. What nobody may do is an assertion; what may come late, or twice,
+because the outcome of a transaction was not known, leaves the status as it is.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Turn(Enum):
     """After a start it was planned as before, which it could not be once."""
 
 
+RUNNING: Final[frozenset[JobStatus]] = frozenset(("creating", "created"))
+"""The statuses with which a job takes in what changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """Where a job stands in its life."""
@@ -57,7 +61,7 @@ class Life:
     @property
     def runs(self) -> bool:
         """Whether it takes in what changes."""
-        return self.status in ("creating", "created")
+        return self.status in RUNNING
 
     @property
     def serves(self) -> bool:

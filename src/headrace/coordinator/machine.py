@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from headrace.common.epoch import epoch_ms
 from headrace.coordinator.exact import intersect_all
 from headrace.coordinator.graph import NOT_AHEAD, Graph, J, Known, R
+from headrace.coordinator.membership import Place
 from headrace.coordinator.targets import Decision, aligned_target, bounded_target, decide
 from headrace.state.schema import ROWS
 
@@ -74,9 +75,10 @@ def idle(graph: Graph[R, J], lane: Sequence[J]) -> bool:
 
 
 def _idle(graph: Graph[R, J], job: J) -> bool:
-    waits = not job.created or not job.joined or job.position is not None or job.pending or job.failures or job.due
+    at, in_step = job.standing, job.membership.place is Place.IN_STEP
+    waits = not at.exact or at.position is not None or at.due or not in_step or job.trouble.failures
     return not waits and all(
-        graph.first_change(i, job.committed) is None for i in job.upstreams if i not in job.lookups
+        graph.first_change(i, at.committed) is None for i in job.upstreams if i not in job.lookups
     )  # fmt: skip
 
 
