@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from headrace.common.columns import Column
 from headrace.errors import NotSupported
 from headrace.plan import tree
+from headrace.plan.aggregates import Aggregate
 from headrace.plan.closing import WindowClose
 from headrace.plan.inputs import Input
 from headrace.plan.planner import Planner, Relation, ViewPlan
@@ -64,7 +65,7 @@ def test_marks(planner: Planner, query: str, column: str, expected: int) -> None
     assert plan.event_time.expiry["0/open"] == plan.event_time.closes
     assert set(plan.event_time.expiry) <= set(plan.state_tables())
     for op in tree.walk(plan.root):
-        assert not isinstance(op, tree.Aggregate) or op.expires, "every grouping is bounded"
+        assert not isinstance(op, Aggregate) or op.expires, "every grouping is bounded"
     for name, mark in plan.event_time.expiry.items():
         assert plan.state_tables()[name].expires is not None
         assert mark.relations <= plan.event_time.relations

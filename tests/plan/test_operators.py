@@ -136,7 +136,7 @@ def test_the_module_of_an_operator_has_one_name() -> None:
     for module in build.OPERATORS:
         name = module.__name__.rpartition(".")[2]
         homes = {lowering.node.__module__.rpartition(".")[2] for lowering in module.LOWERINGS}
-        assert homes - {"python"} == ({"tree"} if name == "aggregates" else {name})
+        assert homes - {"python"} == {name}
 
 
 HOMES = {

@@ -17,6 +17,7 @@ from headrace.errors import (
     UndefinedTable,
 )
 from headrace.plan import tree
+from headrace.plan.aggregates import Aggregate
 from headrace.plan.inputs import Input
 from headrace.plan.joins import Join
 from headrace.plan.planner import Planner, Relation, ViewPlan
@@ -135,13 +136,13 @@ def test_join_types(planner: Planner, query: str, join_type: str) -> None:
 
 def test_aggregate_state(planner: Planner) -> None:
     plan = planner.plan("SELECT b, count(*) AS c, sum(d) AS s, avg(x) AS m FROM t GROUP BY b")
-    schema = plan.state_tables()[f"{only(plan, tree.Aggregate).id}/groups"]
+    schema = plan.state_tables()[f"{only(plan, Aggregate).id}/groups"]
     assert [str(f.type) for f in schema.key] == ["string"]
     assert schema.value == ()
     assert [how for _, how in schema.diffs].count("exact") == 1
-    assert only(plan, tree.Aggregate).distribution() == "b"
-    total = only(planner.plan("SELECT sum(x) AS s FROM t"), tree.Aggregate)
-    assert isinstance(total, tree.Aggregate) and total.is_global and total.distribution() == "(one group)"
+    assert only(plan, Aggregate).distribution() == "b"
+    total = only(planner.plan("SELECT sum(x) AS s FROM t"), Aggregate)
+    assert isinstance(total, Aggregate) and total.is_global and total.distribution() == "(one group)"
 
 
 def test_a_plan_is_told_from_one_that_keeps_sums_of_doubles_otherwise(
@@ -173,8 +174,8 @@ def test_a_plan_is_told_from_one_that_keeps_sums_of_doubles_otherwise(
 )
 def test_aggregates_that_read_alike_are_told_apart(planner: Planner, query: str, different: int) -> None:
     """Catalyst writes constants without quotes and types."""
-    found = only(planner.plan(f"SELECT a, {query} FROM t GROUP BY a"), tree.Aggregate)
-    assert isinstance(found, tree.Aggregate) and len(found.accumulators) == different
+    found = only(planner.plan(f"SELECT a, {query} FROM t GROUP BY a"), Aggregate)
+    assert isinstance(found, Aggregate) and len(found.accumulators) == different
 
 
 def test_distinct_values_that_read_alike_are_told_apart(planner: Planner) -> None:
@@ -185,9 +186,9 @@ def test_distinct_values_that_read_alike_are_told_apart(planner: Planner) -> Non
             "count(DISTINCT b) FILTER (WHERE b IN ('x,y','z')) AS r, "
             "count(DISTINCT b) FILTER (WHERE b IN ('x','y','z')) AS s FROM t GROUP BY a"
         ),
-        tree.Aggregate,
+        Aggregate,
     )
-    assert isinstance(found, tree.Aggregate)
+    assert isinstance(found, Aggregate)
     assert [len(d.filters) for d in found.distincts] == [1, 1, 2]
     assert len({(a.distinct, a.filter) for a in found.accumulators}) == 4
 
@@ -210,7 +211,7 @@ def test_values_that_are_kept_in_order_or_counted_once(planner: Planner) -> None
     assert [f.name for f, _ in tables["0/distinct0"].diffs] == ["__w", "w1"], "one weight for each filter"
     assert [f.name for f, _ in tables["0/distinct1"].diffs] == ["__w"]
     assert once.root.distribution() == "distinct values, then a"
-    assert only(plan, tree.Aggregate).distribution() == "a", "where rows of a group come to one task anyway"
+    assert only(plan, Aggregate).distribution() == "a", "where rows of a group come to one task anyway"
     log = planner.plan("SELECT max(at) AS hi, min(z) AS lo FROM log")
     assert [n.rsplit("/", 1)[1] for n in states(log)] == ["groups", "rows"], "of input that only grows nothing is kept"
 

@@ -22,8 +22,8 @@ from headrace.dataflow.operators.combine import CombineStage
 from headrace.dataflow.operators.group_changes import DistinctStage, GroupChanges, Sum
 from headrace.dataflow.operators.values import Distinct, Ordered
 from headrace.dataflow.wire import MERGED, wire_columns
+from headrace.plan.aggregates import Aggregate, DistinctValues
 from headrace.plan.catalyst.expressions import Expr
-from headrace.plan.tree import Aggregate, DistinctValues
 from headrace.plan.types import spark_of
 from headrace.state.accumulators import Wire
 

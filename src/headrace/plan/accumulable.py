@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Expr
 from headrace.plan.catalyst.kinds import AggregateCall, AggregateFunction
 from headrace.plan.catalyst.plans import mapped
-from headrace.plan.tree import Accumulation, Attr
+from headrace.plan.tree import Attr
 from headrace.plan.types import arrow_of
 from headrace.state.accumulators import Accumulator
 from headrace.state.accumulators.bits import BitAnd, BitOr, BitXor
@@ -28,6 +28,28 @@ from headrace.state.accumulators.sums import DecimalSum, SmallSum, WideSum
 _SMALL = (pa.int8(), pa.int16(), pa.int32())
 _BIGINT_DIGITS = 18
 """So many digits of a decimal fit 64 bits whatever they are."""
+
+
+@dataclass
+class Accumulation:
+    """A call of an aggregate function whose value is accumulated, and by what."""
+
+    accumulator: Accumulator
+    argument: Expr | None
+    """NULL where a row does not count (a filter is folded in); None of what is over distinct values."""
+    result: Attr
+    """What the operator hands to Spark: for sums the raw sum, which the result expressions then convert."""
+    count: Attr | None = None
+    """Where the number of counted rows is wanted too (averages)."""
+    distinct: int | None = None
+    """Which of the aggregate's distinct values it is over, instead of all."""
+    filter: int = 0
+    """Which of the filters of these values is its own."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether its values are kept in order."""
+        return self.accumulator.order is not None
 
 
 class Rule(ABC):
@@ -192,4 +214,4 @@ RULES: Mapping[str, Rule] = {
 }
 """By the kind of Catalyst's function."""
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["RULES", "Accumulation", "Rule"]

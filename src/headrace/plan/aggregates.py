@@ -1,15 +1,15 @@
-"""The rules for grouping: accumulable aggregates, DISTINCT aggregates, and group recompute for the others."""
+"""Grouping: accumulable aggregates, DISTINCT aggregates, and group recompute for the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.errors import NotSupported
-from headrace.plan.accumulable import RULES
+from headrace.plan.accumulable import RULES, Accumulation
 from headrace.plan.alike import Alike
 from headrace.plan.catalyst import nodes
 from headrace.plan.catalyst.bridge import Bridge
@@ -17,13 +17,94 @@ from headrace.plan.catalyst.expressions import Attribute, Expr, Named, named
 from headrace.plan.catalyst.kinds import AggregateCall
 from headrace.plan.distinct import plain_arguments, revealed
 from headrace.plan.guards import apart, has_guard
+from headrace.plan.marks import Marks, Reader
 from headrace.plan.python import check_aggregates
 from headrace.plan.recompute import Regrouped, recompute
-from headrace.plan.tree import Accumulation, Aggregate, Attr, DistinctValues, Operator
+from headrace.plan.tree import WEIGHT, Attr, Operator, attr_arrow
 from headrace.plan.types import arrow_of
+from headrace.state.schema import Combine, TableSchema
 
 if TYPE_CHECKING:
     from headrace.plan.derive import Derivation
+
+
+@dataclass
+class DistinctValues:
+    """Values that are counted once in each group: of one or more columns; where one is NULL, none counts.
+
+    For each aggregate over them those values count that are in a row which passes its filter.
+    """
+
+    arguments: Sequence[Expr]
+    types: list[pa.DataType]
+    filters: list[Expr | None] = field(default_factory=list)
+    """The different filters of the aggregates, None for that of those without one."""
+
+    def weight(self, i: int) -> str:
+        """The diff column that tells how many rows with a value pass filter `i`; `__w` is of those that pass any."""
+        return "__w" if len(self.filters) == 1 or self.filters[i] is None else f"w{i}"
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """The diff columns of filters that have one beside `__w`, and the filters."""
+        return {name: i for i in range(len(self.filters)) if (name := self.weight(i)) != "__w"}
+
+
+@dataclass
+class Aggregate(Operator):
+    """Grouping with accumulable aggregates; without aggregates it is DISTINCT. One look-up per changed group."""
+
+    groups: Sequence[Expr]
+    group_attrs: list[Attr]
+    accumulators: list[Accumulation]
+    results: Sequence[Named]
+    text: str
+    distincts: list[DistinctValues] = field(default_factory=list)
+    kind = "aggregate"
+
+    @property
+    def is_global(self) -> bool:
+        """No GROUP BY: exactly one row, always."""
+        return not self.groups
+
+    @property
+    def by_value(self) -> bool:
+        """Whether values are counted once before groups come together; not where groups keep all their rows' values."""
+        return bool(self.distincts) and not any(a.in_order for a in self.accumulators)
+
+    def detail(self) -> str:
+        return self.text
+
+    def distribution(self) -> str | None:
+        groups = ", ".join(a.name for a in self.group_attrs) or "(one group)"
+        return f"distinct values, then {groups}" if self.by_value else groups
+
+    def tables(self) -> dict[str, TableSchema]:
+        diffs = list(WEIGHT)
+        for i, a in enumerate(self.accumulators):
+            diffs += a.accumulator.diffs(f"a{i}")
+        key = tuple(pa.field(f"g{i}", attr_arrow(a)) for i, a in enumerate(self.group_attrs))
+        tables = {"groups": TableSchema(key=key, value=(), diffs=tuple(diffs))}
+        for i, a in enumerate(self.accumulators):
+            if a.in_order:
+                tables[f"ordered{i}"] = TableSchema(key, (pa.field("v", a.accumulator.argument),), WEIGHT)
+        for i, d in enumerate(self.distincts):
+            values = tuple(pa.field(f"v{n}", t) for n, t in enumerate(d.types))
+            weights: list[tuple[pa.Field, Combine]] = [(pa.field(name, pa.int64()), "add") for name in d.weights]
+            tables[f"distinct{i}"] = TableSchema((*key, *values), (), (*WEIGHT, *weights))
+        return tables
+
+    def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
+        reader = Reader(below[0])
+        keys: Marks = {}
+        for i, (group, attr) in enumerate(zip(self.groups, self.group_attrs, strict=True)):
+            found = reader.marks_of(group, attr.id)
+            keys |= found
+            for place, mark in found.items():
+                column = f"g{i}" if isinstance(place, int) else f"g{i}.{attr_arrow(attr).field(place[1]).name}"
+                for name in self.state() if not self.expires else ():
+                    self.expire(name, column, mark)
+        return Reader(keys).marks_of_all(self.results)
 
 
 def derive_aggregate(d: Derivation, node: nodes.Aggregate, needed: set[int]) -> Operator:
