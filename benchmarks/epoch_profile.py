@@ -18,7 +18,7 @@ from epochs import JOIN_AND_AGGREGATE
 from pyspark.sql import SparkSession
 
 from headrace.catalog.catalog import Catalog
-from headrace.coordinator import driver
+from headrace.coordinator.run import driver
 from headrace.dataflow import runner
 from headrace.plan.catalyst.bridge import Bridge
 

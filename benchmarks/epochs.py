@@ -18,8 +18,8 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from headrace.coordinator import driver
-from headrace.coordinator.together import MOST_TOGETHER, next_steps
+from headrace.coordinator.decide.together import MOST_TOGETHER, next_steps
+from headrace.coordinator.run import driver
 
 ROUNDS, PER_ROUND, WARM_UP = 3, 10, 8
 JOIN_AND_AGGREGATE = "SELECT u.g, count(*) AS n, sum(t.v) AS s FROM t JOIN u ON t.a = u.a GROUP BY u.g"

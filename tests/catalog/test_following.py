@@ -38,7 +38,7 @@ from headrace.catalog.records import (
 from headrace.catalog.stash import StashStore
 from headrace.catalog.state import CatalogState
 from headrace.catalog.store import FORMAT_VERSION, MIGRATIONS, Loaded, Overtaken, Writes
-from headrace.coordinator.lease import Lease
+from headrace.coordinator.decide.lease import Lease
 from headrace.errors import CorruptObject, Fenced, ReadOnlyTransaction, StorageError
 from headrace.state.schema import ROWS, RunRef, TableSchema
 

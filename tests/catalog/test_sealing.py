@@ -21,7 +21,7 @@ from headrace.catalog.places import canonical
 from headrace.catalog.records import ObjectRecord, decode, encode
 from headrace.catalog.sealing import Identity, Keys, key_id, resealed, seal, unseal
 from headrace.config import Settings
-from headrace.coordinator.secrets import Vault, identity, reencrypt, reencrypted, sealed_record
+from headrace.coordinator.ddl.secrets import Vault, identity, reencrypt, reencrypted, sealed_record
 from headrace.errors import CorruptObject, InvalidParameter, OperationalError
 from headrace.shell.catalog import CatalogShell
 

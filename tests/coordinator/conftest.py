@@ -12,7 +12,7 @@ import pytest
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
 from headrace.common.faults import disarm_all
-from headrace.coordinator.core import Core
+from headrace.coordinator.run.core import Core
 
 
 @pytest.fixture(autouse=True)

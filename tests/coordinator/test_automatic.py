@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from headrace.catalog.contents import Content, IndexContent, MaterializedViewContent, TableContent
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.automatic import (
+from headrace.coordinator.decide.automatic import (
     SCHEMA,
     WantedIndex,
     abandoned,
@@ -19,10 +19,10 @@ from headrace.coordinator.automatic import (
     unused,
     wanted,
 )
-from headrace.coordinator.job import JobState
-from headrace.coordinator.machine import pacing
-from headrace.coordinator.membership import Membership
-from headrace.coordinator.standing import Standing
+from headrace.coordinator.decide.job import JobState
+from headrace.coordinator.decide.machine import pacing
+from headrace.coordinator.decide.membership import Membership
+from headrace.coordinator.decide.standing import Standing
 from headrace.plan.tree import Sharable
 
 P_BY_K, P_BY_A_B = Sharable(1, ("k",)), Sharable(1, ("a", "b"))

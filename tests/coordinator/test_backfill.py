@@ -14,8 +14,8 @@ from fake_database import FakeRunner
 from fake_groups import Groups
 
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.core import PATIENCE_S, FairSlots, Job
-from headrace.coordinator.machine import MAX_ROUNDS
+from headrace.coordinator.decide.machine import MAX_ROUNDS
+from headrace.coordinator.run.core import PATIENCE_S, FairSlots, Job
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
@@ -454,8 +454,8 @@ def test_a_new_view_joins_a_busy_group(tmp_path: Path) -> None:
 
 def test_catching_up_without_end_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PC-28: by itself the view is created and said to lag; one that was to join a group fails with a reason."""
-    import headrace.coordinator.committer as committer
-    import headrace.coordinator.machine as machine
+    import headrace.coordinator.decide.machine as machine
+    import headrace.coordinator.run.committer as committer
 
     monkeypatch.setattr(machine, "caught_up", lambda graph, job, target, within_ms: False)
     monkeypatch.setattr(machine, "MAX_ROUNDS", 3)

@@ -21,14 +21,14 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
 from headrace.connectors.base import Binding
 from headrace.connectors.datagen import DatagenSource
-from headrace.coordinator import guard, ticker
-from headrace.coordinator.committer import Committer
-from headrace.coordinator.compaction import Compactor
-from headrace.coordinator.driver import Driver
-from headrace.coordinator.lane_failures import Failures
-from headrace.coordinator.logs import LogKeeper
-from headrace.coordinator.ticker import Ticker
-from headrace.coordinator.watchdog import Watchdog
+from headrace.coordinator.observe.watchdog import Watchdog
+from headrace.coordinator.run import guard, ticker
+from headrace.coordinator.run.committer import Committer
+from headrace.coordinator.run.driver import Driver
+from headrace.coordinator.run.lane_failures import Failures
+from headrace.coordinator.run.ticker import Ticker
+from headrace.coordinator.upkeep.compaction import Compactor
+from headrace.coordinator.upkeep.logs import LogKeeper
 from headrace.errors import StorageError
 from support import WAIT_S, eventually
 

@@ -21,7 +21,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord, RemapRecord
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.watermarks import (
+from headrace.coordinator.decide.watermarks import (
     Cut,
     Declared,
     cuts,

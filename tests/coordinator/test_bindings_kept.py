@@ -13,10 +13,10 @@ from fake_groups import Groups
 from headrace.catalog.edits import EditRejected, Put
 from headrace.catalog.records import SourceRecord
 from headrace.common.clock import ManualClock
-from headrace.coordinator import logs
-from headrace.coordinator.compaction import KEPT_STALE
-from headrace.coordinator.ticker import Ticker
-from headrace.coordinator.watermarks import watermark_at
+from headrace.coordinator.decide.watermarks import watermark_at
+from headrace.coordinator.run.ticker import Ticker
+from headrace.coordinator.upkeep import logs
+from headrace.coordinator.upkeep.compaction import KEPT_STALE
 from headrace.errors import EpochTooOld, LogLost, StorageError
 from headrace.plan.watermarks import EventTime, of_column
 from support import WAIT_S

@@ -6,29 +6,29 @@ import ast
 from pathlib import Path
 
 import headrace.coordinator
-from headrace.coordinator.core import Core
-from headrace.coordinator.graph import Graph
+from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.run.core import Core
 
 FOLDER = Path(headrace.coordinator.__file__).parent
 TAKE_IT_WHOLE = {
-    "arrival.py",
-    "attempt.py",
-    "committer.py",
-    "compaction.py",
-    "driver.py",
-    "lane_failures.py",
-    "lanes.py",
-    "lifecycle.py",
-    "logs.py",
-    "maintenance.py",
-    "metrics.py",
-    "operation.py",
-    "planning.py",
+    "ddl/lifecycle.py",
+    "ddl/planning.py",
+    "observe/arrival.py",
+    "observe/metrics.py",
+    "observe/status.py",
     "reads.py",
-    "standby.py",
-    "status.py",
+    "run/attempt.py",
+    "run/committer.py",
+    "run/driver.py",
+    "run/lane_failures.py",
+    "run/lanes.py",
+    "run/operation.py",
+    "run/standby.py",
+    "run/ticker.py",
     "subscriptions.py",
-    "ticker.py",
+    "upkeep/compaction.py",
+    "upkeep/logs.py",
+    "upkeep/maintenance.py",
     "writes/settling.py",
     "writes/small_runs.py",
     "writes/stored.py",
@@ -56,3 +56,15 @@ def test_the_core_has_a_graph_and_is_none() -> None:
 def test_who_gets_the_core_whole() -> None:
     found = {p.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("*.py") if takes_the_core(p)}
     assert found == TAKE_IT_WHOLE
+
+
+def test_decisions_know_of_nobody_who_runs_them() -> None:
+    """Nothing there has a thread, a clock, a disk or Spark: so the simulation drives the very same code."""
+    wrong = []
+    for path in sorted((FOLDER / "decide").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            rooms = [n for n in names if n.startswith("headrace.coordinator") and "coordinator.decide" not in n]
+            wrong += [f"{path.name}: {n}" for n in [*rooms, *({"threading", "time", "random", "os"} & set(names))]]
+    assert not wrong

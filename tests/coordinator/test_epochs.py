@@ -13,8 +13,8 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SetConfig
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.epochs import EPOCH_BOUND, RESERVE_MS, EpochClock
-from headrace.coordinator.waiting import Waiters
+from headrace.coordinator.run.epochs import EPOCH_BOUND, RESERVE_MS, EpochClock
+from headrace.coordinator.run.waiting import Waiters
 from headrace.errors import HeadraceError
 from support import WAIT_S
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.exact import (
+from headrace.coordinator.decide.exact import (
     ChangeLog,
     after_commit,
     clipped,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_database import Database, FakePlan, FakePlanner, FakeRunner
@@ -15,9 +16,19 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import CommitTable, RaiseSafe
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
+from headrace.coordinator.decide.membership import Move, Place
+from headrace.coordinator.run.lane_failures import Failures
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
-from headrace.errors import CorruptObject, DivisionByZero, InvalidParameter, JobFailed, SnapshotUnavailable
+from headrace.errors import (
+    CorruptObject,
+    DivisionByZero,
+    InvalidParameter,
+    JobFailed,
+    LogLost,
+    SnapshotUnavailable,
+    StorageError,
+)
 from support import WAIT_S
 
 
@@ -587,3 +598,25 @@ def test_a_reader_whose_log_is_gone(db: Groups) -> None:
     assert len(db.runner_of(a).calls) == calls and db.status(a).error is not None
     assert db.read(b) == [[1, 2, 3]] and db.read(a) == db.read(below) == [[1]]
     assert len(db.events("job_quarantined")) == 1
+
+
+def test_a_quarantine_that_fails_leaves_who_has_joined_meanwhile(db: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is taken back is what it has changed itself: the lane of the other one has ended, it cannot be apart."""
+    t = db.table()
+    v, w, _ = (db.grouped(name, "g", t) for name in ("v", "w", "stays"))
+    db.until(lambda: all(j.joined and not j.membership.joining for j in db.core.graph.jobs.values()))
+    lost, other = db.core.graph.jobs[v], db.core.graph.jobs[w]
+    with db.core.lock:
+        other.membership = replace(other.membership, place=Place.APART)
+
+    def transact(edits: Any) -> None:
+        with db.core.lock:
+            other.move(Move.ADMITTED)
+        raise StorageError("the disk is full of holes")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(db.catalog, "transact", transact)
+        with pytest.raises(StorageError):
+            Failures(db.core, lambda: [lost], lambda job: None)._quarantine(lost, LogLost("gone"))
+    assert (lost.status, lost.joined) == ("created", True)
+    assert other.joined, "it has joined, whatever became of that"

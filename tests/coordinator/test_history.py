@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.coordinator.history import History
+from headrace.coordinator.observe.history import History
 
 ERROR = {"split": "f", "position": 1, "column": "c", "value": "x", "message": "no number"}
 

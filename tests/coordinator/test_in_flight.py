@@ -13,7 +13,7 @@ from fake_groups import InFlight
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator import machine
+from headrace.coordinator.decide import machine
 from headrace.errors import StorageError
 from headrace.state.arrangement import Arrangement
 from support import WAIT_S

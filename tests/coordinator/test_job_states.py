@@ -10,12 +10,12 @@ from typing import get_args, get_type_hints
 
 import headrace
 from headrace.catalog.records import JobRecord, JobStatus
-from headrace.coordinator.core import Job
-from headrace.coordinator.job import JobState
-from headrace.coordinator.membership import Membership, Place
-from headrace.coordinator.pace import Pace, Portion, Stops
-from headrace.coordinator.standing import JobAdvance, Standing
-from headrace.coordinator.under_way import Activity, CatchingUp
+from headrace.coordinator.decide.job import JobState
+from headrace.coordinator.decide.membership import Membership, Place
+from headrace.coordinator.decide.pace import Pace, Portion, Stops
+from headrace.coordinator.decide.standing import JobAdvance, Standing
+from headrace.coordinator.decide.under_way import Activity, CatchingUp
+from headrace.coordinator.run.core import Job
 from headrace.errors import JobFailed
 
 SOURCE = Path(headrace.__file__).parent

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.coordinator.lease import Lease, Sign, Watch, look_interval_s, renewal_interval_s
+from headrace.coordinator.decide.lease import Lease, Sign, Watch, look_interval_s, renewal_interval_s
 
 LENGTH_MS = 3_000
 

@@ -12,10 +12,10 @@ import pytest
 
 import headrace
 from headrace.catalog.records import JobRecord, JobStatus
-from headrace.coordinator.job import JobState
-from headrace.coordinator.life import NO_TROUBLE, Life, Turn, step, turned
-from headrace.coordinator.membership import Membership
-from headrace.coordinator.standing import Standing
+from headrace.coordinator.decide.job import JobState
+from headrace.coordinator.decide.life import NO_TROUBLE, Life, Turn, step, turned
+from headrace.coordinator.decide.membership import Membership
+from headrace.coordinator.decide.standing import Standing
 from headrace.errors import JobFailed
 
 STATUSES: tuple[JobStatus, ...] = get_args(JobStatus)
@@ -109,7 +109,7 @@ def test_nobody_else_says_what_a_status_becomes() -> None:
                 continue
             words = {n.value for v in values for n in ast.walk(v) if isinstance(n, ast.Constant)}
             wrong += [f"{path.name}, line {node.lineno}: {ast.unparse(node)}"] if words & {*STATUSES} else []
-    assert not wrong, "coordinator/life.py says it"
+    assert not wrong, "coordinator/decide/life.py says it"
 
 
 def test_trouble_is_counted_until_an_attempt_succeeds() -> None:

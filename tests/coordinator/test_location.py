@@ -14,8 +14,8 @@ from headrace import cli
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import Delete
 from headrace.config import Settings
-from headrace.coordinator.location import LOCATION, state_location
-from headrace.coordinator.owner import OWNER
+from headrace.coordinator.ddl.location import LOCATION, state_location
+from headrace.coordinator.upkeep.owner import OWNER
 from headrace.errors import InvalidParameter
 
 

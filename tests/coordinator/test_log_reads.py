@@ -21,10 +21,10 @@ from world import World, stand, stand_at
 from headrace.catalog.edits import Put
 from headrace.catalog.records import RemapRecord
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.attempt import reads_of
-from headrace.coordinator.commit import next_work, open_epoch
-from headrace.coordinator.history import EdgeReads
-from headrace.coordinator.machine import next_epoch
+from headrace.coordinator.decide.commit import next_work, open_epoch
+from headrace.coordinator.decide.machine import next_epoch
+from headrace.coordinator.observe.history import EdgeReads
+from headrace.coordinator.run.attempt import reads_of
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from support import WAIT_S

@@ -14,8 +14,8 @@ from silence import POINTS, silent
 
 from headrace.catalog.edits import AddEvent, RaiseSafe
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.logs import LogKeeper
-from headrace.coordinator.watchdog import MIB
+from headrace.coordinator.observe.watchdog import MIB
+from headrace.coordinator.upkeep.logs import LogKeeper
 from headrace.errors import DivisionByZero, HeadraceError, InvalidParameter, LogLost, StorageError
 from support import WAIT_S
 

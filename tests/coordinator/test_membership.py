@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 from headrace.catalog.records import JobRecord
-from headrace.coordinator.membership import Membership, Move, Place, step
+from headrace.coordinator.decide.membership import Membership, Move, Place, step
 
 PICTURE = Path(headrace.__file__).parents[2] / "docs" / "ARCHITECTURE.md"
 POSSIBLE = {

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from fake_database import Database
 
-from headrace.coordinator import start_times
-from headrace.coordinator.compaction import MergeCounts
-from headrace.coordinator.core import Metrics
-from headrace.coordinator.metrics import Figures, metrics
-from headrace.coordinator.vacuum import VacuumCounts
+from headrace.coordinator.observe.metrics import Figures, metrics
+from headrace.coordinator.run import start_times
+from headrace.coordinator.run.core import Metrics
+from headrace.coordinator.upkeep.compaction import MergeCounts
+from headrace.coordinator.upkeep.vacuum import VacuumCounts
 from headrace.dataflow.runner import EpochResult
 from headrace.state.iopool import GAUGES, IoMetrics
 from headrace.state.memory import MemoryUse

@@ -19,10 +19,10 @@ from headrace.catalog.moving import Places
 from headrace.catalog.places import PlaceOptions
 from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, RemapRecord, RunRecord, StateTableRecord
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.core import Job, Relation
-from headrace.coordinator.graph import Graph
-from headrace.coordinator.mirror import complete_epoch, mirror
-from headrace.coordinator.standby import Standby
+from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.mirror import complete_epoch, mirror
+from headrace.coordinator.run.standby import Standby
 from headrace.errors import CorruptObject
 from headrace.state.schema import ROWS, RunRef, TableSchema
 

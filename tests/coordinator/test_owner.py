@@ -14,9 +14,9 @@ from fake_database import Database
 
 from headrace import cli
 from headrace.catalog.catalog import Catalog
-from headrace.coordinator import owner as owner_module
-from headrace.coordinator import vacuum as vacuum_module
-from headrace.coordinator.owner import Mark, newest_mark, objection
+from headrace.coordinator.upkeep import owner as owner_module
+from headrace.coordinator.upkeep import vacuum as vacuum_module
+from headrace.coordinator.upkeep.owner import Mark, newest_mark, objection
 from headrace.errors import Fenced, InvalidParameter, StorageError
 from headrace.state.stores import LocalStore, ObjectStore, StoreRoot, store_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from headrace.coordinator.pins import Pins
+from headrace.coordinator.run.pins import Pins
 from support import WAIT_S
 
 

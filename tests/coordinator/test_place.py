@@ -17,8 +17,8 @@ from headrace.catalog.edits import Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord, SettingRecord
 from headrace.cli import app
 from headrace.config import Settings
-from headrace.coordinator.location import LOCATION, location_edits
-from headrace.coordinator.place import look_up, move_catalog, open_catalog
+from headrace.coordinator.ddl.location import LOCATION, location_edits
+from headrace.coordinator.ddl.place import look_up, move_catalog, open_catalog
 from headrace.errors import Fenced, InvalidParameter, OperationalError
 
 

@@ -7,8 +7,8 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.exact import ChangeLog, after_commit, frontier, merged, newest, view_exact
-from headrace.coordinator.query_epochs import (
+from headrace.coordinator.decide.exact import ChangeLog, after_commit, frontier, merged, newest, view_exact
+from headrace.coordinator.decide.query_epochs import (
     Candidate,
     Consistency,
     Floors,

@@ -15,10 +15,10 @@ from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
 from headrace.connectors.base import Binding
 from headrace.connectors.datagen import DatagenSource
-from headrace.coordinator import ticker
-from headrace.coordinator.machine import align_for_reads
-from headrace.coordinator.query_epochs import Floors
+from headrace.coordinator.decide.machine import align_for_reads
+from headrace.coordinator.decide.query_epochs import Floors
 from headrace.coordinator.reads import ReadOptions, Snapshot
+from headrace.coordinator.run import ticker
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, QueryCanceled, SnapshotUnavailable, UndefinedTable

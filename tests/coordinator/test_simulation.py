@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from world import JOINS, KINDS, Ranges, SimJob, World, source_row
 
-from headrace.coordinator.commit import (
+from headrace.coordinator.decide.commit import (
     Commit,
     GroupEpoch,
     Part,
@@ -30,11 +30,11 @@ from headrace.coordinator.commit import (
     plan_rewind,
     source_rests,
 )
-from headrace.coordinator.exact import intersect_all, newest
-from headrace.coordinator.life import Turn
-from headrace.coordinator.machine import idle, may_join, may_run_ahead, next_epoch
-from headrace.coordinator.membership import Move
-from headrace.coordinator.together import next_steps
+from headrace.coordinator.decide.exact import intersect_all, newest
+from headrace.coordinator.decide.life import Turn
+from headrace.coordinator.decide.machine import idle, may_join, may_run_ahead, next_epoch
+from headrace.coordinator.decide.membership import Move
+from headrace.coordinator.decide.together import next_steps
 from headrace.errors import DataError
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "2400"))

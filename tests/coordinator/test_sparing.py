@@ -13,8 +13,8 @@ from fake_database import Database
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
-from headrace.coordinator import sparing
-from headrace.coordinator.sparing import BURST, PAUSE_S, Sparing
+from headrace.coordinator.observe import sparing
+from headrace.coordinator.observe.sparing import BURST, PAUSE_S, Sparing
 from headrace.errors import DivisionByZero, SourceError
 from support import WAIT_S
 

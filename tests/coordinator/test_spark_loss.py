@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_database import Database
 
-from headrace.coordinator.job import PlanFacts
+from headrace.coordinator.decide.job import PlanFacts
 from headrace.errors import SparkLost
 from support import WAIT_S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.steps import (
+from headrace.coordinator.decide.steps import (
     END_OF_KEYS,
     LOWEST_KEY,
     InputProgress,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.targets import (
+from headrace.coordinator.decide.targets import (
     ROWS_PER_TASK,
     Upstream,
     aligned_target,

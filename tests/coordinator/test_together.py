@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
-from headrace.coordinator.commit import GroupEpoch, Part, Work
-from headrace.coordinator.job import JobState
-from headrace.coordinator.life import Trouble
-from headrace.coordinator.membership import Membership
-from headrace.coordinator.pace import Portion
-from headrace.coordinator.progress import ProgressBook
-from headrace.coordinator.standing import Standing
-from headrace.coordinator.steps import LOWEST_KEY, KeySlice, Position, Step
-from headrace.coordinator.targets import ROWS_PER_TASK
-from headrace.coordinator.together import MOST_TOGETHER, next_steps
+from headrace.coordinator.decide.commit import GroupEpoch, Part, Work
+from headrace.coordinator.decide.job import JobState
+from headrace.coordinator.decide.life import Trouble
+from headrace.coordinator.decide.membership import Membership
+from headrace.coordinator.decide.pace import Portion
+from headrace.coordinator.decide.standing import Standing
+from headrace.coordinator.decide.steps import LOWEST_KEY, KeySlice, Position, Step
+from headrace.coordinator.decide.targets import ROWS_PER_TASK
+from headrace.coordinator.decide.together import MOST_TOGETHER, next_steps
+from headrace.coordinator.observe.progress import ProgressBook
 from headrace.dataflow.params import END_OF_KEYS, EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import DivisionByZero, JobFailed

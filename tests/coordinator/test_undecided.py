@@ -13,7 +13,7 @@ from silence import POINTS, silent
 from headrace.catalog.edits import EditRejected
 from headrace.common import faults
 from headrace.common.faults import arm, disarm_all
-from headrace.coordinator.undecided import Undecided
+from headrace.coordinator.ddl.undecided import Undecided
 from headrace.errors import SparkLost, StorageError
 from support import WAIT_S
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from world import World, stand_at
 
-from headrace.coordinator.life import Trouble, Turn
-from headrace.coordinator.machine import idle, next_epoch
-from headrace.coordinator.membership import Membership, Place
-from headrace.coordinator.waiting import Waiters
+from headrace.coordinator.decide.life import Trouble, Turn
+from headrace.coordinator.decide.machine import idle, next_epoch
+from headrace.coordinator.decide.membership import Membership, Place
+from headrace.coordinator.run.waiting import Waiters
 from support import WAIT_S
 
 

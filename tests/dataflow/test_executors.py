@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import headrace
 from headrace.common.hosts import address_towards, bind_address
 from headrace.config import Settings
-from headrace.coordinator.progress import ProgressBook
-from headrace.coordinator.progress_server import ProgressServer
+from headrace.coordinator.observe.progress import ProgressBook
+from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.dataflow import executors
 from headrace.dataflow.executors import driver_host, is_remote, prove
 from headrace.dataflow.params import EpochParams

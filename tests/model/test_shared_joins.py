@@ -13,7 +13,7 @@ from keyed import Keyed
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
-from headrace.coordinator.steps import END_OF_KEYS, KeySlice, Position, Step, TableRest, advanced, plan_step
+from headrace.coordinator.decide.steps import END_OF_KEYS, KeySlice, Position, Step, TableRest, advanced, plan_step
 from headrace.dataflow.params import EpochParams, TableInput
 from headrace.dataflow.runner import EpochResult
 from headrace.plan.planner import Path, Planner, Relation

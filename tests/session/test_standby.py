@@ -521,7 +521,7 @@ def test_what_was_not_taken_in_is_taken_in_later(opened: Open, monkeypatch: pyte
 
     run(active.session(), "INSERT INTO t VALUES (4, 40)", "CREATE TABLE u (k int)")
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.coordinator.standby.mirror", failing)
+        patched.setattr("headrace.coordinator.run.standby.mirror", failing)
         standby.coordinator.look_again(60)
         assert standby.coordinator.standby().error == "injected"  # type: ignore[union-attr]
     renewed(active, standby)

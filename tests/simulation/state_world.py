@@ -32,11 +32,11 @@ from headrace.common.columns import Column, arrow_schema
 from headrace.common.epoch import from_unix_ms
 from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
-from headrace.coordinator.core import Job
-from headrace.coordinator.driver import Driver
-from headrace.coordinator.epochs import EpochClock
-from headrace.coordinator.query_epochs import Monotonic
+from headrace.coordinator.decide.query_epochs import Monotonic
 from headrace.coordinator.reads import ReadOptions
+from headrace.coordinator.run.core import Job
+from headrace.coordinator.run.driver import Driver
+from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.writes.settling import restore
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import headrace
 from headrace.config import Settings
-from headrace.coordinator.owner import FOLDER
+from headrace.coordinator.upkeep.owner import FOLDER
 from headrace.state.stores import store_of
 from object_server import S3Server
 

@@ -1,8 +1,8 @@
 """Options of whatever a job keeps up to date: a view, a sink, a table with a connector. Declared once.
 
 `WITH (...)` and `ALTER ... SET (...)` check them by this, and the manual's table follows from it. Those with a
-`setting` say for one job what that setting says for all, within the same bounds. `coordinator/options.py` says what
-they come to.
+`setting` say for one job what that setting says for all, within the same bounds. `coordinator/decide/options.py` says
+what they come to.
 """
 
 from __future__ import annotations

@@ -21,31 +21,31 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.connectors.sources import Secrets
-from headrace.coordinator import arrival
-from headrace.coordinator.compaction import Compactor
-from headrace.coordinator.core import SPARK_STARTS, Core, RunnerFactory
-from headrace.coordinator.history import Checkpoint, RowErrors
-from headrace.coordinator.lanes import STOP_WAIT_S, Lanes
-from headrace.coordinator.lease import Lease
-from headrace.coordinator.lease_keeper import LeaseKeeper
-from headrace.coordinator.lifecycle import Lifecycle
-from headrace.coordinator.logs import LogKeeper, UnreadLogs
-from headrace.coordinator.maintenance import Maintenance
-from headrace.coordinator.metrics import Metric, collect
-from headrace.coordinator.operation import Operation
-from headrace.coordinator.owner import Owner
-from headrace.coordinator.planning import Planning
-from headrace.coordinator.progress import AttemptProgress
-from headrace.coordinator.progress_server import ProgressServer
+from headrace.coordinator.ddl.lifecycle import Lifecycle
+from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.decide.lease import Lease
+from headrace.coordinator.observe import arrival
+from headrace.coordinator.observe.history import Checkpoint, RowErrors
+from headrace.coordinator.observe.metrics import Metric, collect
+from headrace.coordinator.observe.progress import AttemptProgress
+from headrace.coordinator.observe.progress_server import ProgressServer
+from headrace.coordinator.observe.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs, Status
+from headrace.coordinator.observe.watchdog import Barrier, Barriers, Watchdog
 from headrace.coordinator.reads import CHECK_S, DEFAULT_WAIT_S, NEWEST, Later, ReadOptions, Reads, Snapshot
-from headrace.coordinator.retention import Retention
-from headrace.coordinator.spark_work import SparkWork
-from headrace.coordinator.standby import StandbyStatus
-from headrace.coordinator.status import EdgeStatus, GroupStatus, JobStatus, RelationEpochs, Status
+from headrace.coordinator.run.core import SPARK_STARTS, Core, RunnerFactory
+from headrace.coordinator.run.lanes import STOP_WAIT_S, Lanes
+from headrace.coordinator.run.lease_keeper import LeaseKeeper
+from headrace.coordinator.run.operation import Operation
+from headrace.coordinator.run.spark_work import SparkWork
+from headrace.coordinator.run.standby import StandbyStatus
+from headrace.coordinator.run.ticker import Ticker
 from headrace.coordinator.subscriptions import Feed
-from headrace.coordinator.ticker import Ticker
-from headrace.coordinator.vacuum import Vacuum
-from headrace.coordinator.watchdog import Barrier, Barriers, Watchdog
+from headrace.coordinator.upkeep.compaction import Compactor
+from headrace.coordinator.upkeep.logs import LogKeeper, UnreadLogs
+from headrace.coordinator.upkeep.maintenance import Maintenance
+from headrace.coordinator.upkeep.owner import Owner
+from headrace.coordinator.upkeep.retention import Retention
+from headrace.coordinator.upkeep.vacuum import Vacuum
 from headrace.coordinator.writes.handing import Handing
 from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult

@@ -18,11 +18,10 @@ from headrace.catalog.state import CatalogState
 from headrace.common.columns import Column
 from headrace.common.epoch import epoch_ms
 from headrace.connectors.base import Offsets
-from headrace.coordinator.core import Core, Job, Relation
-from headrace.coordinator.exact import Interval, intersect_all, newest
-from headrace.coordinator.graph import Graph
-from headrace.coordinator.machine import align_for_reads
-from headrace.coordinator.query_epochs import (
+from headrace.coordinator.decide.exact import Interval, intersect_all, newest
+from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.decide.machine import align_for_reads
+from headrace.coordinator.decide.query_epochs import (
     Candidate,
     Consistency,
     Floors,
@@ -32,6 +31,7 @@ from headrace.coordinator.query_epochs import (
     common_epochs,
     restart_floor,
 )
+from headrace.coordinator.run.core import Core, Job, Relation
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.schema import RunRef, TableSchema
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.state import CatalogState
-from headrace.coordinator.core import Core, Relation
-from headrace.coordinator.waiting import CHECK_S
+from headrace.coordinator.run.core import Core, Relation
+from headrace.coordinator.run.waiting import CHECK_S
 from headrace.errors import EpochTooNew, EpochTooOld, SnapshotUnavailable, UndefinedTable
 from headrace.state.changelog import ChangeReader, Piece, Position, beginning_of
 from headrace.state.schema import RunRef

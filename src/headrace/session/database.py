@@ -27,8 +27,8 @@ from headrace.catalog.records import ObjectRecord, SettingRecord
 from headrace.common.clock import Clock, SystemClock
 from headrace.config import Settings, is_parameter
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.core import state_root
-from headrace.coordinator.place import follow_catalog, open_catalog
+from headrace.coordinator.ddl.place import follow_catalog, open_catalog
+from headrace.coordinator.run.core import state_root
 from headrace.dataflow import kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
 from headrace.dataflow.spark import SparkStart, spark_start

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from headrace.coordinator.query_epochs import Consistency, Floors, Monotonic
+from headrace.coordinator.decide.query_epochs import Consistency, Floors, Monotonic
 from headrace.coordinator.reads import ReadOptions
 from headrace.errors import SnapshotUnavailable
 

@@ -19,8 +19,8 @@ from headrace.catalog.shadow import differences
 from headrace.catalog.state import CatalogState
 from headrace.catalog.store import FORMAT_VERSION, describe_owner
 from headrace.config import Settings
-from headrace.coordinator.place import move_catalog, places_of
-from headrace.coordinator.secrets import identity, keys_of, reencrypt
+from headrace.coordinator.ddl.place import move_catalog, places_of
+from headrace.coordinator.ddl.secrets import identity, keys_of, reencrypt
 from headrace.errors import HeadraceError, OperationalError, StorageError
 from headrace.shell.link import Heading
 from headrace.shell.table import aligned

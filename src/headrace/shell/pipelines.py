@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headrace.catalog.contents import SourceContent
 from headrace.catalog.records import ObjectRecord
-from headrace.coordinator.status import JobStatus
+from headrace.coordinator.observe.status import JobStatus
 from headrace.session.database import Database
 from headrace.session.pipelines.apply import Plan, Step
 from headrace.session.pipelines.definitions import Pipeline

@@ -9,11 +9,11 @@ from dataclasses import astuple
 from headrace.catalog.state import CatalogState
 from headrace.common.ownership import is_served, sole_access
 from headrace.config import Settings, apply_parameters, is_parameter
-from headrace.coordinator import inspection
-from headrace.coordinator.core import state_root
-from headrace.coordinator.location import location_edits
-from headrace.coordinator.owner import check_owner
-from headrace.coordinator.place import look_up
+from headrace.coordinator.ddl.location import location_edits
+from headrace.coordinator.ddl.place import look_up
+from headrace.coordinator.observe import inspection
+from headrace.coordinator.run.core import state_root
+from headrace.coordinator.upkeep.owner import check_owner
 from headrace.errors import EpochTooNew, EpochTooOld, OperationalError
 from headrace.shell.link import Heading
 from headrace.shell.table import aligned

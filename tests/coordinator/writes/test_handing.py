@@ -9,8 +9,8 @@ import pytest
 from headrace.catalog.contents import Content, MaterializedViewContent, SinkContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
-from headrace.coordinator.into import circle
-from headrace.coordinator.recovered import rows_schema
+from headrace.coordinator.ddl.recovered import rows_schema
+from headrace.coordinator.decide.into import circle
 from headrace.coordinator.writes.handing import change_of, whole_keys
 from headrace.errors import NotNullViolation, SinkError
 from headrace.state.changes import TableChange, stored_rows

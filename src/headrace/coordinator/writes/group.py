@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from headrace.coordinator.core import Relation
-from headrace.coordinator.watermarks import declared, in_time, raised
+from headrace.coordinator.decide.watermarks import declared, in_time, raised
+from headrace.coordinator.run.core import Relation
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, Touched
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, hashes_of
 from headrace.coordinator.writes.rows import Effect, FoundRow, RowChanges

@@ -24,9 +24,9 @@ from headrace.catalog.edits import Edit
 from headrace.catalog.records import ObjectRecord
 from headrace.common.texts import text_of
 from headrace.connectors.sinks import not_told_apart
-from headrace.coordinator.core import Core, Relation
-from headrace.coordinator.into import target_of
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.into import target_of
+from headrace.coordinator.decide.watermarks import declared
+from headrace.coordinator.run.core import Core, Relation
 from headrace.coordinator.writes.requests import Deferred, Part, Written
 from headrace.coordinator.writes.writer import Writer
 from headrace.dataflow.operators.table_write import null_in

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.edits import SettleRun
 from headrace.catalog.records import RunRecord
-from headrace.coordinator.core import Core
+from headrace.coordinator.run.core import Core
 from headrace.errors import CorruptObject
 from headrace.state.objects import restore_object, sync_object
 from headrace.state.stores import StoreRoot

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from headrace.coordinator.core import Core
+from headrace.coordinator.run.core import Core
 from headrace.state.objects import ALIGNMENT
 from headrace.state.run import Section, write_small_run
 from headrace.state.schema import RunRef

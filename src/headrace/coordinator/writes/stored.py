@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.coordinator.core import Core, Relation
+from headrace.coordinator.run.core import Core, Relation
 from headrace.coordinator.writes.group import find_rows
 from headrace.coordinator.writes.holds import Holds
 from headrace.coordinator.writes.layout import Key, Row, RowLayout, value_reader

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.coordinator.core import Core, Relation
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
+from headrace.coordinator.run.core import Core, Relation
 from headrace.coordinator.writes.gates import Gate
 from headrace.coordinator.writes.group import find_rows, row_delta, with_hashes
 from headrace.coordinator.writes.history import ReadSet

@@ -25,8 +25,8 @@ from headrace.catalog.contents import TableContent
 from headrace.catalog.edits import AdvanceJob, CommitTable, Edit, Put
 from headrace.catalog.records import RemapRecord, RunRecord, run_id
 from headrace.common.faults import fault_point
-from headrace.coordinator.core import Core, Relation, as_headrace_error
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
+from headrace.coordinator.run.core import Core, Relation, as_headrace_error
 from headrace.coordinator.writes.gates import Gate, Gates
 from headrace.coordinator.writes.group import TableGroup
 from headrace.coordinator.writes.history import KEYS_OF_CHANGE, ReadSet, WriteHistory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import SubscriptionContent
 from headrace.catalog.records import ObjectRecord
-from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.decide.automatic import is_automatic
 from headrace.errors import InvalidParameter, NotSupported, WrongObjectType
 from headrace.session.execution import grants, subscriptions
 from headrace.session.execution.existing import refuse_automatic

@@ -20,7 +20,7 @@ from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.common.identifiers import quoted_name
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
 from headrace.session.execution.dml import default_value

@@ -27,7 +27,7 @@ from headrace.connectors.files.stores import local_path
 from headrace.connectors.leaving import columns_outside
 from headrace.connectors.options import check_secrets
 from headrace.connectors.sources import check_secret_options, open_source
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
 from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 from headrace.session.engine import columns_of

@@ -28,7 +28,7 @@ from headrace.connectors.confidential import hiding
 from headrace.connectors.job_options import GROUP, PARALLELISM
 from headrace.connectors.sinks import drops_retractions
 from headrace.connectors.sources import added_columns, check_secret_options, feeds, infer_columns, open_source, settled
-from headrace.coordinator.options import on_error
+from headrace.coordinator.decide.options import on_error
 from headrace.errors import (
     DatatypeMismatch,
     DuplicateObject,

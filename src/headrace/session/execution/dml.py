@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column, arrow_schema, arrow_type
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.layout import Key
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.coordinator.writes.requests import Written as Runs

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
-from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.life import Life
+from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.life import Life
 from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic

@@ -13,7 +13,7 @@ from headrace.catalog.contents import (
     SubscriptionContent,
 )
 from headrace.catalog.records import ObjectRecord
-from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.decide.automatic import is_automatic
 from headrace.errors import (
     DuplicateObject,
     DuplicateTable,

@@ -11,7 +11,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.connectors.job_options import GROUP
 from headrace.connectors.options import OptionReader
 from headrace.connectors.sinks import SINK_OPTIONS, TYPES
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
 from headrace.errors import InvalidParameter, NotNullViolation, NotSupported, SyntaxFault, WrongObjectType
 from headrace.plan.planner import ViewPlan
 from headrace.session.execution.assignment import assigned

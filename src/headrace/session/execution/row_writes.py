@@ -17,7 +17,7 @@ from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_type
 from headrace.common.zones import UTC, Zone
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.layout import Key, Row, RowLayout
 from headrace.coordinator.writes.requests import RowWrite
 from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, change_row, insert_rows

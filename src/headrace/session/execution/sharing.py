@@ -1,7 +1,7 @@
 """Which tables and indexes the joins of a new view look rows up in, instead of keeping these once more.
 
-That may take an index that the system makes first (`coordinator/automatic.py` says when). If then the view is not
-created after all, because its statement fails, is cancelled or the process ends, the index goes again.
+That may take an index that the system makes first (`coordinator/decide/automatic.py` says when). If then the view is
+not created after all, because its statement fails, is cancelled or the process ends, the index goes again.
 
 An automatic index is an index like any other but for its schema (`headrace_internal`, where no user can make
 anything) and a mark in its content. The statement makes it, waits for it, plans the view again and creates the view
@@ -20,9 +20,9 @@ from headrace.catalog.contents import IndexContent, TableContent
 from headrace.catalog.records import ObjectRecord
 from headrace.catalog.state import CatalogState
 from headrace.connectors.job_options import GROUP, MAX_ROWS, PARALLELISM
-from headrace.coordinator import automatic
-from headrace.coordinator.automatic import WantedIndex, is_automatic
-from headrace.coordinator.life import Life
+from headrace.coordinator.decide import automatic
+from headrace.coordinator.decide.automatic import WantedIndex, is_automatic
+from headrace.coordinator.decide.life import Life
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Sharable

@@ -23,8 +23,8 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.config import describe_settings
-from headrace.coordinator.automatic import is_automatic
-from headrace.coordinator.watermarks import declared, time_column
+from headrace.coordinator.decide.automatic import is_automatic
+from headrace.coordinator.decide.watermarks import declared, time_column
 from headrace.errors import NotSupported
 from headrace.session.defined import definition_of
 from headrace.session.execution import connections, routines

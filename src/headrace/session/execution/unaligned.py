@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog.contents import MaterializedViewContent
 from headrace.connectors.job_options import CHECKPOINT, GROUP, MAX_ROWS, ON_ERROR, PARALLELISM
-from headrace.coordinator.options import on_error
+from headrace.coordinator.decide.options import on_error
 from headrace.errors import HeadraceError, NotSupported
 from headrace.plan.cuts import cut_joins, in_place_of, named
 from headrace.plan.failures import translated

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.catalog.contents import MaterializedViewContent, SinkContent, ViewContent
 from headrace.connectors.sinks import delivers, spelled
-from headrace.coordinator.options import on_error
+from headrace.coordinator.decide.options import on_error
 from headrace.errors import NotSupported
 from headrace.session.execution import connections, into, sharing, unaligned
 from headrace.session.execution.ddl import (

@@ -13,7 +13,7 @@ from structlog import get_logger
 from headrace.catalog.contents import MadeBy, MaterializedViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import arrow_schema
-from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.decide.automatic import is_automatic
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
 from headrace.session import frames, functions
 from headrace.session.execution import ddl, fed, routines

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.contents import ConnectionContent, IndexContent, SecretContent, SourceContent, SubscriptionContent
 from headrace.catalog.store import describe_self
-from headrace.coordinator.watermarks import declared
+from headrace.coordinator.decide.watermarks import declared
 from headrace.session.system.relations import Rows, define
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from headrace.catalog.contents import (
     ViewContent,
 )
 from headrace.catalog.records import ObjectRecord
-from headrace.coordinator.automatic import is_automatic
+from headrace.coordinator.decide.automatic import is_automatic
 from headrace.session.defined import definition_of
 from headrace.session.parts import is_part
 from headrace.session.rights import acl_items, role_name

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from headrace.catalog.catalog import Catalog
 from headrace.common.columns import Column
-from headrace.coordinator.inspection import find_table, table_infos, table_name
+from headrace.coordinator.observe.inspection import find_table, table_infos, table_name
 from headrace.errors import UndefinedTable
 from headrace.session.system.relations import Rows, SystemRelation, define, defined
 

@@ -1,0 +1,11 @@
+"""Creating, altering, dropping, and what is taken up and planned at a start.
+
+lifecycle.py  relations and jobs are created, altered, dropped
+planning.py   what the catalog holds is taken up at a start, and planned in the Spark that runs
+recovered.py  relations and jobs as the catalog has them
+grouping.py   which checkpoint group a job may be in
+undecided.py  DDL of which nobody knows yet whether it is durable
+place.py      opens the catalog where the settings say, or moves it there first
+location.py   where the state lies, as the catalog remembers it
+secrets.py    `Vault`: secrets, decrypted when a connector is opened
+"""

@@ -1,0 +1,397 @@
+"""Relations and jobs coming and going: created, altered, dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from headrace.catalog.contents import (
+    ConnectionContent,
+    PlannedContent,
+    RoleContent,
+    SchemaContent,
+    SecretContent,
+    SinkContent,
+    SubscriptionContent,
+)
+from headrace.catalog.edits import AddEvent, Delete, Edit, Put
+from headrace.catalog.records import JobPlan, JobRecord, ObjectRecord, StateTableRecord
+from headrace.catalog.state import CatalogState
+from headrace.connectors.job_options import GROUP, ON_ERROR, of_job
+from headrace.coordinator.ddl.grouping import Grouping
+from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.ddl.recovered import in_order_of_time, recovered_job, rows_schema
+from headrace.coordinator.ddl.secrets import sealed_record
+from headrace.coordinator.ddl.undecided import Undecided
+from headrace.coordinator.decide import automatic
+from headrace.coordinator.decide.into import refuse_circle, target_of
+from headrace.coordinator.decide.life import Turn, turned
+from headrace.coordinator.decide.options import checked_options, on_error
+from headrace.coordinator.run.core import Core, Job, Relation
+from headrace.coordinator.run.lanes import Lanes
+from headrace.errors import (
+    DependentObjectsExist,
+    DuplicateObject,
+    DuplicateTable,
+    Fenced,
+    HeadraceError,
+    InvalidParameter,
+    NotSupported,
+    SnapshotUnavailable,
+    SparkLost,
+    UndefinedObject,
+    UndefinedTable,
+    WrongObjectType,
+)
+from headrace.plan.planner import ViewPlan
+from headrace.state.schema import HANDED, ROWS
+
+
+class Lifecycle:
+    """Changes what there is. DDL is serialised by `ddl`; each step of it is one transaction.
+
+    `forget` is called with the ids of what has been dropped.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        planning: Planning,
+        lanes: Lanes,
+        ticking: threading.Lock,
+        writing_paused: Callable[[], AbstractContextManager[None]],
+        forget: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._core = core
+        self._planning = planning
+        self._ticking = ticking
+        self._writing_paused = writing_paused
+        self._forget = forget
+        self._undecided = Undecided(core.catalog)
+        self.ddl = planning.ddl
+        self.lanes = lanes
+        self.groups = Grouping(core.graph, core.lock, lambda: core.settings)
+
+    # ---- statements
+
+    @contextmanager
+    def _statement(self) -> Iterator[None]:
+        """One at a time, and none while it is not known what became of another."""
+        with self.ddl:
+            self._core.check()
+            self._undecided.settle()  # what cannot be settled for other reasons, the next tick tells
+            yield
+
+    def settle(self) -> None:
+        """Finish statements whose outcome was not known, unless another one runs or the catalog does not answer.
+
+        Raises `Fenced`, and what keeps one of them from being finished though the catalog answers.
+        """
+        if self._undecided and self.ddl.acquire(blocking=False):
+            try:
+                failure = self._undecided.settle()
+            except Fenced:
+                raise
+            except HeadraceError:
+                return
+            finally:
+                self.ddl.release()
+            if failure is not None:
+                raise failure
+
+    # ---- create
+
+    def create_relation(self, record: ObjectRecord) -> int:
+        """See `Coordinator.create_relation`."""
+        core = self._core
+        if not record.content.stands_alone:
+            raise WrongObjectType(f"a {record.kind} is not created this way")
+        with self._statement():
+            self._check_new(record)
+            first, second = core.catalog.allocate_ids(2)
+            record = replace(record, id=first, created_ms=record.created_ms or core.clock.now_ms())
+            edits: list[Edit] = [Put(record)]
+            relation: Relation | None = None
+            if record.content.writable:
+                relation = Relation(record, rows_schema(record), second)
+                assert relation.schema is not None
+                edits.append(Put(JobRecord(first, f"table-{first}", "created", plan=JobPlan(kind="table"))))
+                edits.append(Put(StateTableRecord.from_table_schema(second, first, ROWS, relation.schema)))
+            elif record.content.external:
+                relation = Relation(record)
+                relation.in_order = in_order_of_time(record, core.vault.open(record))
+            self._transact_new(edits, first)
+            if relation is not None:
+                with core.lock:
+                    core.graph.relations[first] = relation
+                self._planning.define_new(record)
+            return first
+
+    def create_view(self, record: ObjectRecord, plan: ViewPlan) -> Job:
+        """See `Coordinator.create_view`; the job is made and not launched."""
+        core = self._core
+        with self._statement():
+            self._check_new(record)
+            if plan.generation != self._planning.generation:
+                raise SparkLost("Spark was started again while the query was planned", hint="run the statement again")
+            for upstream in plan.upstreams:
+                core.graph.relation(upstream)
+            target = target_of(record)
+            if target is not None:
+                core.graph.relation(target)
+                refuse_circle(core.catalog.state, record, plan.upstreams)
+            layouts = plan.state_tables()
+            first, *rest = core.catalog.allocate_ids(1 + len(layouts))
+            tables = dict(zip(layouts, rest))
+            content = replace(
+                record.content_as(PlannedContent), append_only=plan.append_only,
+                watermark_column=plan.event_time.column,
+            )  # fmt: skip
+            depends = tuple(dict.fromkeys((*record.depends_on, *plan.upstreams)))
+            record = replace(
+                record, id=first, content=content, columns=record.columns or plan.columns, depends_on=depends,
+                created_ms=record.created_ms or core.clock.now_ms(),
+            )  # fmt: skip
+            own = of_job(record.options) if isinstance(content, SinkContent) else record.options
+            options = checked_options(own)
+            group = self.groups.group_of(first, record.name, plan.upstreams, options.pop(GROUP, None))
+            joined = not any(j.group == group for j in core.graph.jobs.values())
+            lookups = plan.read_only_by_lookup
+            stored = JobPlan(
+                fingerprint=plan.fingerprint, upstreams=tuple(plan.upstreams), lookups=tuple(sorted(lookups)),
+                arrangements=tuple(sorted(plan.arrangements)), sharable=automatic.stored(plan.sharable),
+            )  # fmt: skip
+            runner = self._planning.runner(plan)
+            new = JobRecord(first, group, "creating", plan=stored, options=options, joined=joined)
+            edits: list[Edit] = [Put(record), Put(new)]
+            edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
+            self._transact_new(edits, first)
+            job = recovered_job(record, new, tables, None)
+            job.take_plan(plan, runner)
+            with core.lock:
+                layout = plan.schema if ROWS in tables else None
+                core.graph.relations[first] = Relation(record, layout, tables.get(ROWS, 0))
+                core.graph.jobs[first] = job
+            self._planning.define_new(record)
+            return job
+
+    def create_secret(self, record: ObjectRecord, value: str) -> int:
+        """See `Coordinator.create_secret`."""
+        core = self._core
+        with self._statement():
+            self._check_new(record)
+            keys = core.vault.keys
+            _ = keys.first  # without one no id is spent
+            record = replace(record, id=core.catalog.allocate_ids(1)[0])
+            record = sealed_record(record, value, core.catalog.state, keys)
+            event = AddEvent("secret_created", record.id, f'secret "{record.name}" was created')
+            self._transact_new([Put(record), event], record.id)
+            return record.id
+
+    def create_subscription(self, record: ObjectRecord) -> int:
+        """See `Coordinator.create_subscription`."""
+        core = self._core
+        (relation_id,) = record.depends_on
+        with self._statement():
+            self._check_new(record)
+            with core.lock:
+                relation, since = core.graph.relation(relation_id), core.graph.frontier(relation_id)
+                if not core.graph.is_filled(relation_id):
+                    raise SnapshotUnavailable(
+                        f'materialized view "{relation.name}" is still being created',
+                        hint="create the subscription when SHOW JOBS shows that it runs",
+                    )
+                pin = core.pins.pin([relation_id], since)  # until all know of the subscription
+            try:
+                content = replace(record.content_as(SubscriptionContent), since=since)
+                record = replace(record, id=core.catalog.allocate_ids(1)[0], content=content)
+                self._transact_new([Put(record)], record.id)
+            finally:
+                core.pins.unpin(pin)
+            return record.id
+
+    def alter_secret(self, secret_id: int, value: str) -> None:
+        """See `Coordinator.alter_secret`."""
+
+        def sealed(record: ObjectRecord) -> ObjectRecord:
+            return sealed_record(record, value, self._core.catalog.state, self._core.vault.keys)
+
+        self.alter_objects([secret_id], sealed, "was given another value")
+
+    def alter_objects(
+        self, object_ids: Sequence[int], change: Callable[[ObjectRecord], ObjectRecord], done: str
+    ) -> None:
+        """See `Coordinator.alter_objects`."""
+        core = self._core
+        with self._statement():
+            edits: list[Edit] = []
+            made: dict[int, ObjectRecord] = {}
+            for object_id in object_ids:
+                before = core.catalog.state.objects.get(object_id)
+                if before is None:
+                    raise UndefinedObject(f"there is no object {object_id}")
+                after = change(before)
+                if after.name != before.name:
+                    self._check_name(after)
+                self._check_owner(after)
+                if after != before:
+                    text = f'{before.kind} "{before.name}" {done}'
+                    edits += [Put(after), AddEvent(f"{before.kind}_altered", object_id, text)]
+                    made[object_id] = after
+            self._undecided.transact(
+                edits,
+                lambda state: all(state.objects.get(i) == after for i, after in made.items()),
+                lambda state: None,
+            )
+
+    def _check_owner(self, record: ObjectRecord) -> None:
+        if record.owner and record.owner not in self._core.catalog.state.objects:
+            raise UndefinedObject("the role that the object is to belong to does not exist any more")
+
+    def _check_new(self, record: ObjectRecord) -> None:
+        self._check_name(record)
+        self._check_owner(record)
+
+    def _check_name(self, record: ObjectRecord) -> None:
+        if self._core.catalog.state.object_named(record.schema, record.name) is not None:
+            if isinstance(record.content, SchemaContent):
+                raise DuplicateObject(f'schema "{record.name}" already exists')
+            if isinstance(record.content, (SecretContent, RoleContent, ConnectionContent)):
+                raise DuplicateObject(f'"{record.name}" already exists')
+            raise DuplicateTable(f'relation "{record.name}" already exists')
+
+    def _transact_new(self, edits: list[Edit], object_id: int) -> None:
+        def settle(state: CatalogState) -> None:
+            if object_id in state.objects:  # It was said not to be created.
+                self._core.catalog.transact([Delete("object", object_id)])
+
+        self._undecided.transact(edits, lambda state: object_id in state.objects, settle)
+
+    # ---- alter, drop
+
+    def alter(self, job_id: int, paused: bool | None, options: Mapping[str, str] | None) -> None:
+        """See `Coordinator.alter_job`."""
+        core = self._core
+        given = checked_options(options or {})
+        with self._statement():
+            job = core.graph.jobs.get(job_id)
+            if job is None:
+                raise UndefinedObject(f"there is no job {job_id}")
+            if ON_ERROR in given and on_error(given) != on_error(job.options):
+                raise NotSupported(
+                    f'another {ON_ERROR} for "{job.name}": its state was made by the expressions of '
+                    f"{ON_ERROR} = '{on_error(job.options)}', and rows of the past would stay as these left them",
+                    hint="create another view of the same query with the option, and drop this one when that is filled",
+                )
+            wanted = given.pop(GROUP, None)
+            if wanted is not None and (job.delivers or HANDED in job.tables):
+                raise InvalidParameter(f"this sink keeps a checkpoint group of its own: {GROUP} cannot be set")
+            group = job.group if wanted is None else self.groups.group_of(job_id, job.name, job.upstreams, wanted)
+            with core.committing:
+                self.groups.check_move(job, group)
+                self._alter(job, paused, given, group)
+            core.notify()
+
+    def _alter(self, job: Job, paused: bool | None, given: Mapping[str, str], group: str) -> None:
+        """The transaction of an ALTER. The caller holds `committing`: no lane is at a commit."""
+        core = self._core
+        record = core.catalog.state.jobs[job.id]
+        turn = {True: Turn.PAUSE, False: Turn.RESUME, None: None}[paused]
+        turned_to, effects = (record, ()) if turn is None else turned(record, turn)
+        options = {**record.options, **given}
+        moved = group != record.group
+        with core.lock:
+            joined = (
+                not any(j.group == group for j in core.graph.jobs.values() if j is not job) if moved else record.joined
+            )
+        kind = effects[0] if effects else "job_moved" if moved else "job_altered"
+        text = f'job "{job.name}": {kind.removeprefix("job_")}' + (f' to checkpoint group "{group}"' if moved else "")
+        altered = replace(turned_to, options=options, group=group, joined=joined)
+
+        def settle(state: CatalogState) -> None:
+            with core.committing:
+                self._take_up(job, state.jobs[job.id])
+
+        edits: list[Edit] = [Put(altered), AddEvent(kind, job.id, text)]
+        self._undecided.transact(edits, lambda state: state.jobs[job.id] == altered, settle)
+        self._take_up(job, altered)
+
+    def _take_up(self, job: Job, record: JobRecord) -> None:
+        """Let a job be as an ALTER has made its record."""
+        core = self._core
+        with core.changed:
+            job.alter(record)
+            core.history.paused(job.id, job.paused, core.clock.monotonic_s())
+            core.changed.notify_all()
+        self.lanes.launch(job)
+
+    def drop(self, ids: Sequence[int]) -> None:
+        """See `Coordinator.drop`."""
+        core = self._core
+        with self._statement():
+            with core.catalog.reading() as state:
+                ids = [*ids, *automatic.unused(state, ids)]
+            self._check_drop(ids)
+            with core.lock:
+                jobs = [core.graph.jobs[i] for i in ids if i in core.graph.jobs]
+            undecided = len(self._undecided)
+            try:
+                self.lanes.withdraw(jobs)
+                with self._writing_paused(), self._ticking:
+                    self._delete(ids, jobs)
+            except BaseException:
+                if len(self._undecided) == undecided:
+                    self._resume(jobs)
+                raise
+        core.notify()
+
+    def _check_drop(self, ids: Sequence[int]) -> None:
+        with self._core.catalog.reading() as state:
+            for i in ids:
+                if i not in state.objects:
+                    raise UndefinedTable(f"object {i} does not exist")
+                others = [d for d in state.dependents(i) if d not in ids]
+                if isinstance(state.objects[i].content, RoleContent):
+                    others += [o.id for o in state.objects.values() if o.owner == i and o.id not in ids]
+                if others:
+                    name, other = state.objects[i].name, state.objects[others[0]].name
+                    raise DependentObjectsExist(
+                        f'cannot drop "{name}" because other objects depend on it',
+                        detail=f'"{other}" depends on "{name}"',
+                        hint="DROP ... CASCADE drops them too",
+                    )
+
+    def _delete(self, ids: Sequence[int], jobs: Sequence[Job]) -> None:
+        def happened(state: CatalogState) -> bool:
+            return not any(i in state.objects for i in ids)
+
+        def settle(state: CatalogState) -> None:
+            if happened(state):
+                self._dropped(ids)
+            else:
+                self._resume(jobs)
+
+        self._undecided.transact([Delete("object", i) for i in ids], happened, settle)
+        self._dropped(ids)
+
+    def _resume(self, jobs: Sequence[Job]) -> None:
+        """They were withdrawn, and are not dropped."""
+        for job in jobs:
+            with self._core.lock:
+                job.reinstate()
+            self.lanes.launch(job)
+
+    def _dropped(self, ids: Sequence[int]) -> None:
+        core = self._core
+        with core.changed:
+            for i in ids:
+                core.graph.jobs.pop(i, None)
+                relation = core.graph.relations.pop(i, None)
+                if relation is not None:
+                    relation.dropped = True
+            core.changed.notify_all()
+        core.vault.forget(ids)
+        self._forget(ids)
+        self._planning.forget(ids)

@@ -1,0 +1,229 @@
+"""Taking up what the catalog holds at a start, and planning it in the Spark that runs, at a start and after a loss."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from headrace.catalog.contents import IndexContent, PlannedContent, SinkContent, SourceContent, TableContent
+from headrace.catalog.edits import AddEvent, Delete, Edit, Put
+from headrace.catalog.records import JobRecord, ObjectRecord
+from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
+from headrace.coordinator.decide import automatic
+from headrace.coordinator.decide.graph import Known
+from headrace.coordinator.decide.job import PlanFacts
+from headrace.coordinator.decide.life import Turn, turned
+from headrace.coordinator.decide.options import on_error
+from headrace.coordinator.decide.steps import Position, position_of
+from headrace.coordinator.decide.watermarks import time_column
+from headrace.coordinator.run.core import Core, Job, Runner, RunnerFactory, as_headrace_error
+from headrace.coordinator.run.lanes import Lanes
+from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
+from headrace.plan.planner import Path, Planner, ViewPlan
+from headrace.plan.planner import Relation as PlannedRelation
+from headrace.plan.stored import stored_query
+
+
+def spark_name(object_id: int) -> str:
+    """The name under which Spark SQL knows a relation."""
+    return f"r{object_id}"
+
+
+class Planning:
+    """Recovers relations and jobs, and has them planned. `ddl` is held by whoever defines, plans or changes them.
+
+    `ticking` and `writing_paused` keep sources from being bound and tables from being written while they are taken up.
+    """
+
+    def __init__(
+        self, core: Core, planner: Planner, make_runner: RunnerFactory, lanes: Lanes, ddl: threading.RLock,
+        ticking: threading.Lock, writing_paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:  # fmt: skip
+        self._core = core
+        self._planner = planner
+        self._make_runner = make_runner
+        self._lanes = lanes
+        self._ticking = ticking
+        self._writing_paused = writing_paused
+        self.ddl = ddl
+
+    def recover(self) -> None:
+        """Take up everything that the catalog holds, as it says. Nothing of it is planned yet: `plan` does that."""
+        left = automatic.abandoned(self._core.catalog.state)
+        if left:
+            self._core.catalog.transact([Delete("object", i) for i in left])
+        # Who takes over writes to tables meanwhile: what becomes of that is noted in the relations that are there.
+        with self._writing_paused(), self._ticking, self._core.catalog.reading() as state:
+            objects = in_order(o for o in state.objects.values() if o.content.in_graph)
+            jobs = dict(state.jobs)
+            relations = {o.id: recovered_relation(o, state, self._core.vault) for o in objects}
+            tables = {i: {t.operator: t.id for t in state.tables_of(i)} for i in jobs}
+            positions = {i: position_of(state.positions_of(i)) for i in jobs}
+            epochs = {i: {t.operator: t.committed_epoch for t in state.tables_of(i)} for i in jobs}
+            with self._core.lock:
+                self._core.graph.relations.update(relations)
+        for record in objects:
+            if record.content.has_job:
+                found = disagreement(record, jobs[record.id], epochs[record.id])
+                self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id], found)
+
+    def _settle(self, groups: Iterable[str]) -> None:
+        """Find out which jobs move in step with their groups; note durably which ones do not any more."""
+        core = self._core
+        with core.lock:
+            left = [j for group in groups for j in core.graph.settle(group)]
+        records = core.catalog.state.jobs
+        edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in left if records[j.id].joined]
+        if edits:
+            core.catalog.transact(edits)
+
+    def _recover_view(
+        self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
+        corrupt: CorruptObject | None,
+    ) -> None:  # fmt: skip
+        job = recovered_job(record, job_record, tables, position, PlanFacts(awaited=corrupt is None))
+        if corrupt is not None:
+            self._cannot_be_planned(record, job, corrupt)
+        with self._core.lock:
+            self._core.graph.jobs[job.id] = job
+
+    def define(self) -> None:
+        """Tell the planner, which has just been given a Spark, of all that there is. The caller holds `ddl`."""
+        core = self._core
+        with core.committing, core.lock:  # What is still to be committed is not any more.
+            for job in core.graph.jobs.values():
+                job.void()
+        with core.catalog.reading() as state:
+            objects = in_order(o for o in state.objects.values() if o.content.in_graph)
+        for record in objects:
+            self._define(record)
+
+    def plan(self) -> None:
+        """Plan all views, in the Spark application that the planner is in, after `define`.
+
+        A view that cannot be planned as before is quarantined. A group begins to run as soon as its views are planned;
+        those that have something to take in come first. Raises `SparkLost` if the application has ended.
+        """
+        left = set(self._core.graph.jobs)
+        while left and not self._core.stopping:
+            with self.ddl:  # for each group by itself: what needs no plan is not to wait for all of them
+                jobs = self._next_group(left)
+                left -= {job.id for job in jobs}
+                for job in jobs:
+                    self._plan_job(job)
+                self._settle({job.group for job in jobs})
+                for job in jobs:
+                    self._lanes.launch(job)
+            if not jobs:
+                return
+
+    def _next_group(self, left: Collection[int]) -> list[Job]:
+        """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""
+        core, known = self._core, Known()
+        with core.lock:
+            jobs = [job for i, job in sorted(core.graph.jobs.items()) if i in left]
+            behind = (job for job in jobs if core.graph.job_frontier(job, known) < core.graph.complete)
+            first = next(behind, next(iter(jobs), None))
+            return [job for job in jobs if first is not None and job.group == first.group]
+
+    def _plan_job(self, job: Job) -> None:
+        core = self._core
+        with core.catalog.reading() as state:
+            record, job_record = state.objects[job.id], state.jobs[job.id]
+        plan: ViewPlan | None = None
+        runner: Runner | None = None
+        try:
+            if isinstance(job.error, CorruptObject) and job.quarantined:
+                return
+            plan = self._plan(record, job_record, job.tables)
+            runner = self.runner(plan)
+            if job.starting and job.quarantined:
+                self._turn(job, Turn.PLANNED)
+        except Fenced:
+            raise
+        except Exception as error:
+            if core.spark_is_lost():
+                raise SparkLost(f"Spark ended again: {error}") from error
+            self._cannot_be_planned(record, job, as_headrace_error(error))
+        with core.changed:
+            job.take_plan(plan, runner)
+            core.changed.notify_all()
+
+    def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
+        with self._core.lock:
+            job.tell(error, self._core.clock.now_ms())
+        self._turn(job, Turn.UNPLANNABLE, f'{kind_of(record)} "{record.name}" is quarantined: {error.message}')
+
+    def _plan(self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]) -> ViewPlan:
+        """A stored view's plan. Raises `JobFailed` if it is not the one that its state was made by."""
+        content = record.content_as(PlannedContent)
+        arrangements = job_record.plan.arrangements or ()
+        query = stored_query(self._planner, content)
+        plan = self._planner.plan(
+            query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
+            on_error=on_error(job_record.options),
+        )  # fmt: skip
+        if isinstance(content, SinkContent) and content.into is not None:
+            plan = plan.into_table(len(self._core.catalog.state.objects[content.into].primary_key))
+        elif isinstance(content, SinkContent):
+            plan = plan.into(record.options)
+        elif isinstance(content, IndexContent):
+            plan = plan.keyed(len(content.key))
+        if plan.fingerprint != job_record.plan.fingerprint or set(plan.state_tables()) != set(tables):
+            raise JobFailed(
+                f'the plan of {kind_of(record)} "{record.name}" is not the one that its state was made by',
+                hint="its rows stay readable; drop the view and create it again to have it kept up to date",
+            )
+        return plan
+
+    def _turn(self, job: Job, turn: Turn, text: str = "") -> None:
+        """Let a job take a turn in its life, durably. The caller sees to it that the job commits nothing meanwhile."""
+        before = self._core.catalog.state.jobs[job.id]
+        record, effects = turned(before, turn)
+        if record != before:
+            self._core.catalog.transact([Put(record), *(AddEvent(said, job.id, text) for said in effects)])
+        with self._core.lock:  # views above may take it along in their commits
+            job.turn(turn)
+
+    def runner(self, plan: ViewPlan) -> Runner:
+        return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in plan.upstreams})
+
+    def define_new(self, record: ObjectRecord) -> None:
+        """Tell the planner of what has just become durable, unless Spark has ended: its successor is told of all."""
+        try:
+            self._define(record)
+        except Exception:
+            if not self._core.spark_is_lost():
+                raise
+
+    def _define(self, record: ObjectRecord) -> None:
+        content = record.content
+        if isinstance(content, SinkContent):  # nothing reads it
+            return
+        if isinstance(content, IndexContent):
+            columns = frozenset(c.name for c in record.columns)
+            path = Path(record.id, record.name, content.key, columns, False, not content.automatic)
+            self._planner.define_path(content.on, path)
+            return
+        fixed = isinstance(content, (TableContent, SourceContent, PlannedContent)) and content.append_only
+        self._planner.define(
+            PlannedRelation(record.id, record.name, fixed, time_column(record), primary_key=record.primary_key),
+            record.columns,
+            spark_name(record.id),
+        )
+
+    @property
+    def generation(self) -> int:
+        """Which Spark application the planner is in."""
+        return self._planner.generation
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Objects are dropped; the planner of another Spark never hears of them."""
+        try:
+            for i in ids:
+                self._planner.forget(i)
+        except Exception:  # they are gone all the same
+            if not self._core.spark_is_lost():
+                raise

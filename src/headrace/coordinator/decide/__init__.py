@@ -1,0 +1,22 @@
+"""Decisions over the graph and the catalog's content: pure, without threads, clocks, disks or Spark.
+
+graph.py         relations, jobs, what depends on what, how far each is
+job.py           a job: what it reads, one frozen state for each thing that changes of it, all that may happen to it
+life.py          which status a job has, and what makes another one of it; what keeps it from getting on
+membership.py    whether a job moves in step with its group, and what changes that
+standing.py      how far a job is: status, checkpoint, position
+pace.py          when a job may run, where it has to stop, how much it takes in at once
+under_way.py     what a job has begun, and how far it is with its inputs' content
+into.py          sinks into tables: what feeds what
+machine.py       what a lane does next: which epoch, who joins, who is created
+targets.py       epochs, parallelism, admission and retries of a group
+steps.py         how a large epoch is cut into bounded steps
+together.py      which steps share one Spark job
+commit.py        what a step reads, and the edits of each transaction
+exact.py         at which epochs a relation is exact
+query_epochs.py  at which epochs a read sees its relations
+watermarks.py    what the catalog says of watermarks at an epoch
+automatic.py     which indexes the system makes for a group
+lease.py         what the active server's lease says, and when it has run out
+options.py       options of a job, as `WITH` and `ALTER ... SET` give them
+"""

@@ -1,0 +1,20 @@
+"""What keeps a database running: threads, Spark, the catalog, and taking over from another server.
+
+operation.py      starts and stops the parts, moves them to another Spark, takes over from another server
+start_times.py    how long the steps of a start take
+spark_work.py     what Spark does for the coordinator: epochs' steps, merges
+core.py           what the parts share: relations, jobs, epochs, the lock
+epochs.py         who may still write at which epoch, and which epoch is complete
+ticker.py         allocates an epoch at each tick and binds the sources
+lanes.py          the threads of lanes
+driver.py         one lane's thread: waits, runs steps, commits, retries
+lane_failures.py  what becomes of a lane's jobs when an epoch fails
+attempt.py        one step of a job as Spark runs it
+committer.py      commits a lane's epochs in order, beside the next one's run
+waiting.py        who waits for the coordinator to get on, and who wakes whom
+guard.py          keeps background work going: failures are told, counted, tried again
+pins.py           epochs and objects that are in use
+lease_keeper.py   renews the active server's lease
+standby.py        follows the catalog, serves reads, watches the lease
+mirror.py         relations and jobs, made of a catalog that another server writes
+"""

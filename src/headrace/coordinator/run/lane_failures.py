@@ -1,0 +1,156 @@
+"""What becomes of a lane's jobs when an epoch fails: doubt, retries, epochs taken whole, quarantine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from headrace.catalog.edits import AddEvent, Edit, Put
+from headrace.coordinator.decide.commit import plan_rewind
+from headrace.coordinator.decide.life import Turn, turned
+from headrace.coordinator.decide.steps import position_of
+from headrace.coordinator.decide.targets import fewer_rows, retry_delay_ms
+from headrace.coordinator.run.attempt import EpochInFlight, max_rows, step_rows
+from headrace.coordinator.run.core import Core, Job
+from headrace.errors import (
+    DiskFull,
+    HeadraceError,
+    LogLost,
+    NotNullViolation,
+    OutOfBudget,
+    SinkError,
+    SparkLost,
+)
+from headrace.state.schema import HANDED
+
+EXPRESSION_ERRORS = ("21", "22")
+"""Classes of SQLSTATEs of expressions that met values they cannot be computed with."""
+
+
+class Failures:
+    """Notes the failures of one lane, for its thread and for the one that commits; both may at once.
+
+    It keeps nothing itself: all that comes of a failure is in the jobs, under the core's lock. `lane` gives the jobs
+    that step together now, to who holds that lock; `launch` gives a job's lane a thread.
+    """
+
+    def __init__(self, core: Core, lane: Callable[[], list[Job]], launch: Callable[[Job], None]) -> None:
+        self._core = core
+        self._lane = lane
+        self._launch = launch
+
+    def resync(self, lane: list[Job]) -> None:
+        """Take up a commit of which it was not known whether it had become durable."""
+        core = self._core
+        with core.committing, core.catalog.reading() as state, core.changed:
+            for job in lane:
+                record = state.jobs.get(job.id)
+                if record is None:
+                    continue
+                if record.committed_epoch > job.committed:
+                    for ref in (r.ref for r in state.runs_of(core.graph.relation(job.id).state_table)):
+                        if job.committed < ref.epoch_hi <= record.committed_epoch:
+                            core.graph.relation(job.id).changed(ref.epoch_hi, ref.rows)
+                job.learn(record, position_of(state.positions_of(job.id)))
+
+    def doubt(self, now: EpochInFlight | None) -> None:
+        """What it was doing may have been a commit."""
+        with self._core.lock:
+            for job in self._lane() if now is None else now.lane:
+                job.doubt()
+
+    def note(self, now: EpochInFlight | None, error: HeadraceError) -> None:
+        """An epoch has failed, or the look for what to do next: the job to blame is tried again later, or never."""
+        core = self._core
+        with core.lock:
+            lane = now.lane if now is not None else self._lane()
+            job = (now.current if now is not None else None) or (lane[0] if lane else None)
+        target = now.epoch.target if now is not None else 0
+        if core.stopping or job is None:
+            return
+        if core.suspended is not None or (isinstance(error, SparkLost) and core.spark_is_lost()):
+            return  # no fault of the job: it goes on from its checkpoint as soon as there is another Spark
+        if now is not None and (error.sqlstate[:2] in EXPRESSION_ERRORS or refused(job, error)) and self._rewound(now):
+            return
+        settings = core.settings
+        if isinstance(error, LogLost):
+            with suppress(HeadraceError):
+                self._quarantine(job, error)
+            core.check_fence()
+        with core.changed:
+            news = job.error is None or job.error.message != error.message
+            job.fail(error, job.trouble.began(core.clock.now_ms()))
+            if error.sqlstate in (DiskFull.sqlstate, OutOfBudget.sqlstate):
+                part = now.epoch.current if now is not None else None
+                allowed = max_rows(settings, job) if part is None else step_rows(settings, part)
+                job.limit(fewer_rows(allowed, 0))
+            # Whoever wants it to stop somewhere asks again: what has failed there may succeed further on.
+            for other in lane:
+                other.keep_stops(lambda epoch: False)
+            delay_ms = retry_delay_ms(
+                job.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
+            )
+            job.retry(core.clock.monotonic_s() + delay_ms / 1000)
+            core.changed.notify_all()
+        if news:
+            text = f'job "{job.name}" failed at epoch {target}: {error.message}'
+            detail = f"SQLSTATE {error.sqlstate}" + (f"; {error.detail}" if error.detail else "")
+            event = core.sparing.thinned(AddEvent("job_failed", job.id, text, detail[:4000]))
+            with suppress(HeadraceError):
+                core.catalog.transact([] if event is None else [event])
+            core.check_fence()
+
+    def _quarantine(self, job: Job, error: HeadraceError) -> None:
+        """Stop a job that cannot go on for good; the others of its group do, but for those that read it."""
+        core = self._core
+        with core.committing:
+            records = core.catalog.state.jobs
+            if job.id not in records:
+                return  # it has been dropped
+            with core.changed:
+                before = [(j, j.standing, j.membership) for j in core.graph.jobs.values() if j.group == job.group]
+                job.turn(Turn.LOG_LOST)
+                apart = core.graph.settle(job.group)
+                # Others of the group may join it meanwhile.
+                before = [(j, s, m) for j, s, m in before if (j.standing, j.membership) != (s, m)]
+            edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
+            record, effects = turned(records[job.id], Turn.LOG_LOST)
+            edits.append(Put(replace(record, joined=job.joined)))
+            text = f'materialized view "{job.name}" is quarantined: {error.message}'
+            edits += [AddEvent(said, job.id, text, error.detail or "") for said in effects]
+            try:
+                core.catalog.transact(edits)
+            except BaseException:
+                # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
+                # durable all the same, that changes nothing.
+                with core.changed:
+                    for each, standing, membership in before:
+                        each.take_back(standing, membership)
+                raise
+        for each in apart:
+            self._launch(each)
+
+    def _rewound(self, now: EpochInFlight) -> bool:
+        """Take an epoch whole after a step of it failed: between two steps there are states that never existed."""
+        core = self._core
+        if not now.stepwise or all(j.whole for j in now.lane):
+            return False
+        with suppress(HeadraceError), core.committing:
+            with core.catalog.reading() as state:
+                commit = plan_rewind(state, now.lane)
+            core.catalog.transact(commit.edits)
+            with core.changed:
+                commit.apply(core.graph)
+                core.history.taken_back({job.id: job.committed for job in now.lane})
+                for job in now.lane:
+                    job.take_whole()
+                core.changed.notify_all()
+            return True
+        return False
+
+
+def refused(job: Job, error: HeadraceError | None) -> bool:
+    """Whether a table does not take what a sink has for it: a later epoch, with the rows mended, may be taken."""
+    return HANDED in job.tables and isinstance(error, (NotNullViolation, SinkError))

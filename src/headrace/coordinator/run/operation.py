@@ -1,0 +1,300 @@
+"""Starts the coordinator's parts, stops them, and carries them over: to another Spark, or from another server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from structlog import get_logger
+
+from headrace.catalog.edits import AddEvent
+from headrace.catalog.following import FollowedCatalog, Refreshed
+from headrace.common.ownership import Ownership, is_served
+from headrace.coordinator.ddl.location import location_edits
+from headrace.coordinator.ddl.planning import Planning
+from headrace.coordinator.observe.progress_server import ProgressServer
+from headrace.coordinator.reads import Reads
+from headrace.coordinator.run.core import SPARK_STARTS, Core
+from headrace.coordinator.run.lanes import STOP_WAIT_S, Lanes
+from headrace.coordinator.run.lease_keeper import LeaseKeeper
+from headrace.coordinator.run.mirror import mirror
+from headrace.coordinator.run.spark_work import SparkWork
+from headrace.coordinator.run.standby import Standby, Why
+from headrace.coordinator.run.start_times import StartTimes
+from headrace.coordinator.upkeep.owner import Owner
+from headrace.coordinator.writes.settling import restore
+from headrace.coordinator.writes.writer import Writer
+from headrace.errors import Fenced, HeadraceError, InvalidParameter, SparkLost
+from headrace.state.proof import put_proof, remove_proof
+from headrace.state.spool import forget_leftovers
+
+
+class Operation:
+    """One server's part in a database, from its start to its end. Thread-safe.
+
+    It owns the threads that are no lanes, and the mark by which the directory is known to be used. `start` and `stop`
+    are for one thread at a time; `renew` is for whoever brings Spark, beside anything else; the standby's thread calls
+    `_succeed`. What is `suspended` and `stopping`, and the change from standby to active server, the core's lock
+    guards; what is planned by whom, the lock of definitions (`Planning.ddl`).
+    """
+
+    def __init__(
+        self, core: Core, *, planning: Planning, lanes: Lanes, reads: Reads, writer: Writer, owner: Owner,
+        lease: LeaseKeeper, spark: SparkWork, progress: ProgressServer | None, loops: Mapping[str, Callable[[], None]],
+        news: Callable[[Refreshed | None], None],
+    ) -> None:  # fmt: skip
+        """`loops` are the main functions of the active server's threads by their names.
+
+        `news` is told on a standby what has changed in the catalog, None for anything.
+        """
+        self._core = core
+        self._planning = planning
+        self._lanes = lanes
+        self._reads = reads
+        self._writer = writer
+        self._owner = owner
+        self._lease = lease
+        self._spark = spark
+        self._progress = progress
+        self._loops = loops
+        self._news = news
+        self._times = StartTimes(core.clock, core.catalog)
+        self._threads: list[threading.Thread] = []
+        self._ownership: Ownership | None = None
+        self.standby: Standby | None = None
+        """What follows the active server, until this one takes over."""
+        self.ready = threading.Event()
+        """Set but while a server that takes over plans its views."""
+        core.on_fatal = self._halt
+        if isinstance(core.catalog, FollowedCatalog):
+            self.standby = Standby(core, core.catalog, self._succeed, news)
+        else:
+            self.ready.set()
+
+    @property
+    def start_s(self) -> Mapping[str, float]:
+        """Seconds of each step of the start."""
+        return self._times.steps
+
+    def start(self) -> None:
+        """Recover what the catalog holds, and start all threads.
+
+        Raises `Fenced`, `StorageError`, and `InvalidParameter` if the state is known to be in another place, or to be
+        another database's.
+        """
+        try:
+            if self.standby is not None:
+                self._follow(self.standby)
+            else:
+                self._lead()
+        except BaseException:
+            # A lease that went on being renewed would keep every standby from taking over.
+            self._tell_to_stop()
+            self._lease.end(STOP_WAIT_S)
+            self._end_threads(STOP_WAIT_S)
+            raise
+
+    def _follow(self, standby: Standby) -> None:
+        """Begin as a standby. Whatever writes waits until it takes over."""
+        core = self._core
+        if is_served(core.settings.data_dir):
+            raise InvalidParameter(
+                f"another server uses the directory {core.settings.data_dir}",
+                hint="give each server a --data of its own, and both the same --state and --catalog",
+            )
+        location_edits(core.settings, core.catalog.state)  # refuses another place for the state
+        self._owner.check()
+        standby.begin()
+        self._use_host()
+        self._launch("standby", standby.run)
+
+    def _lead(self, writable: Callable[[], None] = lambda: None) -> None:
+        """Become the active server; `writable` is called as soon as tables can be written to."""
+        core = self._core
+        if self._lease.take():
+            self._lease.start()
+        self._times.step("storage", self._prepare)
+        self._writer.recover()
+        writable()
+        self._times.step("relations", self._planning.recover)
+        self._times.step("reads", self._reads.recover)
+        if self._progress is not None:
+            self._progress.start(core.guard.forever)
+        for job in list(core.graph.jobs.values()):
+            core.history.paused(job.id, job.paused, core.clock.monotonic_s())
+        if core.suspended is None:
+            self._plan_views()
+        for name, target in self._loops.items():
+            self._launch(name, target)
+        self.ready.set()
+
+    def _plan_views(self) -> None:
+        """Plan all views at the start, where Spark runs; should it end meanwhile, whoever brings another one does."""
+        with suppress(SparkLost), self._planning.ddl:
+            self._planning.define()
+            self._times.step("views", self._planning.plan)
+            self._times.tell_if_slow()
+
+    def _launch(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _succeed(self, why: Why) -> None:
+        """The catalog is this server's now: become the active one. Called by the standby's thread."""
+        core, standby = self._core, self.standby
+        assert standby is not None
+        before, since_s = standby.status(), core.clock.monotonic_s()
+
+        def writable() -> None:
+            # What is read and written needs no plans of views; who needs them waits.
+            self._reads.recover()
+            with core.changed:
+                self.standby = None
+                core.changed.notify_all()
+            took = f"it took writes {core.clock.monotonic_s() - since_s:.1f} s after its fence"
+            text = f"this server has taken over from {before.owner}, since {why}; {took}"
+            get_logger("headrace").info(text)
+            self._say("took_over", text)
+            core.guard.chore("taking in what another server has changed", lambda: self._news(None))
+
+        try:
+            with self._planning.ddl:
+                with core.catalog.reading() as state, core.changed:
+                    mirror(core.graph, state)
+                    core.mirrored = None
+                    core.epochs.lead(state)
+                self._lead(writable)
+        except BaseException as error:
+            core.fatal(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _prepare(self) -> None:
+        core = self._core
+        edits = location_edits(core.settings, core.catalog.state)
+        core.store.prepare()
+        self._owner.claim()
+        core.catalog.transact(edits)
+        restored = restore(core.catalog, core.root)
+        if restored:
+            text = f"{restored} objects of the last writes were made again from the catalog"
+            core.catalog.transact([AddEvent("objects_restored", None, text)])
+        forget_leftovers(core.settings.spool_location)
+        if self._ownership is None:
+            self._use_host()
+
+    def _use_host(self) -> None:
+        """Make sure of what this server needs of its host, and of those of Spark's tasks."""
+        core = self._core
+        if core.root.proof:
+            put_proof(core.root)
+            self._spark.prove()
+        self._ownership = Ownership(core.settings.data_dir)
+
+    def stop(self, wait_s: float = STOP_WAIT_S) -> None:
+        """Stop ticking, let running epochs finish for up to `wait_s`, then cancel them. Harmless when repeated."""
+        core = self._core
+        again = self._tell_to_stop()
+        # What is left of a failed server must not run on: none of it may commit.
+        self._lanes.halt_all(wait_s if core.failure is None else 0.0)
+        self._end_threads(wait_s)
+        if self._progress is not None:
+            self._progress.stop()
+        self._lease.end(wait_s)
+        if core.root.proof and not again:
+            remove_proof(core.root)
+        if not again and core.failure is None and self.standby is None:
+            with suppress(HeadraceError):
+                core.epochs.settle()
+                self._lease.release()
+        if self._ownership is not None:
+            self._ownership.release()
+
+    def _tell_to_stop(self) -> bool:
+        """Let all threads know that they are to end; whether they had been told before."""
+        core = self._core
+        with core.changed:
+            again, core.stopping = core.stopping, True
+        core.notify()
+        core.memory.wake()
+        return again
+
+    def _end_threads(self, wait_s: float) -> None:
+        """Wait for the threads of this object, which have been told to stop."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(wait_s)
+        self._threads.clear()
+
+    def _halt(self) -> None:
+        """Cancel all that runs, without waiting for it: this process has lost the database."""
+        with suppress(RuntimeError):  # The process has no thread left. Nothing of what goes on running can commit.
+            threading.Thread(target=self._cancel_all, name="headrace-halt", daemon=True).start()
+
+    def _cancel_all(self) -> None:
+        self._spark.cancel()
+        self._lanes.halt_all(0.0)
+
+    def suspend(self, reason: HeadraceError) -> None:
+        """Spark has ended: run no epoch until `renew`. What has been written stays readable. Harmless if repeated."""
+        core = self._core
+        with core.changed:
+            news, core.suspended = core.suspended in (None, SPARK_STARTS), reason
+        core.notify()
+        if news and not core.stopping:
+            self._say("spark_lost", f"{reason.message}; every group goes on from its checkpoint with another one")
+
+    def renew(self, begin: Callable[[], None], serve: Callable[[], None] = lambda: None) -> None:
+        """There is another Spark application, or the first one: `begin` moves the planner there, then all views are
+        planned.
+
+        `serve` is called as soon as all relations are defined there: queries need no plans of views. Every group
+        resumes at its own checkpoint. Raises `SparkLost` if that one has ended, too, and `Fenced`.
+        """
+        try:
+            self._renew(begin, serve)
+        except Fenced as error:
+            self._core.fatal(error)
+            raise
+
+    def _renew(self, begin: Callable[[], None], serve: Callable[[], None]) -> None:
+        core = self._core
+        since_s = core.clock.monotonic_s()
+        with self._planning.ddl:
+            begin()
+            self._spark.moved()
+            first, leads = core.suspended is SPARK_STARTS, self.standby is None
+            if leads:
+                self._planning.define()
+            serve()
+            if first or not leads:  # nothing runs before it is planned; who takes over plans it
+                self._resume()
+        if leads:
+            if first:
+                self._times.step("views", self._planning.plan)
+            else:
+                self._planning.plan()
+            self._resume()
+        took = f"{len(core.graph.jobs)} views were planned in {core.clock.monotonic_s() - since_s:.1f} s"
+        if not first:
+            self._say("spark_restarted", f"Spark runs again; {took}")
+            return
+        get_logger("headrace").info(f"Spark runs; {took}")
+        if leads:
+            self._times.tell_if_slow()
+
+    def _resume(self) -> None:
+        core = self._core
+        with core.changed:
+            core.suspended = None
+            core.changed.notify_all()
+
+    def _say(self, kind: str, text: str) -> None:
+        try:
+            self._core.catalog.transact([AddEvent(kind, None, text)])
+        except Fenced as error:
+            self._core.fatal(error)
+        except HeadraceError:
+            pass  # an event less: what it tells of goes on

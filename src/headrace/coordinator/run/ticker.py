@@ -1,0 +1,303 @@
+"""Ticks: each allocates an epoch and binds the sources that somebody reads to their newest offsets.
+
+A source is bound from the moment on that something reads it: a job, or a snapshot that names it. Before, nothing of
+it is taken in. From its first binding on it keeps what was bound: a view that is created late sees all of it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from headrace.catalog.edits import AddEvent, Edit, EditRejected, Put
+from headrace.catalog.records import RemapRecord
+from headrace.common.faults import fault_point
+from headrace.connectors.base import Admission, Binding, Offsets, Source
+from headrace.connectors.sources import holds
+from headrace.coordinator.decide.targets import retry_delay_ms
+from headrace.coordinator.decide.watermarks import declared, raised
+from headrace.coordinator.run.core import Core, Relation, as_headrace_error
+from headrace.errors import Fenced, HeadraceError, SourceError
+
+NAME = "the ticker"
+"""Of the thread, for people."""
+POLL_WAIT_S = 2.0
+"""Most seconds that a tick waits for sources; one that answers later is bound by a later tick."""
+
+
+class SourceSilent(SourceError):
+    """Raised where a source does not answer in time."""
+
+
+@dataclass
+class _Poll:
+    """A question to a source that is under way in a thread of its own, so that none holds up the others."""
+
+    relation: Relation
+    after: Offsets | None
+    since_s: float
+    late: bool = False
+    """A tick has waited for it in vain: it is taken when it comes, and no other tick waits for it."""
+    took_s: float = 0.0
+    done: threading.Event = field(default_factory=threading.Event)
+    binding: Binding | None = None
+    time_column: str | None = None
+    """The column of which the binding's watermark speaks."""
+    error: HeadraceError | None = None
+
+
+@dataclass
+class _Reader:
+    source: Source | None = None
+    poll: _Poll | None = None
+    slow: bool = False
+    """It has answered too late the last time: it is not waited for until it answers in time."""
+    failures: int = 0
+    retry_at_s: float = 0.0
+
+
+class Ticker:
+    """Makes ticks, periodically in a thread of its own and on demand. One at a time.
+
+    `lock` is held over each: who makes it alone changes what is known of a source's reader. Others look one up, or
+    take one out. What a source answers comes from a thread of its own, into a poll that is read once it is done.
+    """
+
+    def __init__(self, core: Core, look: Callable[[], None] = lambda: None) -> None:
+        self._core = core
+        self._look = look
+        """Called before each periodic tick; raises `Fenced` at most."""
+        self._ticking = threading.Lock()
+        self._readers: dict[int, _Reader] = {}
+        self.rounds = 0
+        """Periodic ticks that are over, whatever came of them."""
+
+    def run(self) -> None:
+        """The thread's main function: a tick every interval while there are jobs."""
+        self._core.guard.forever(NAME, self._loop)
+
+    def _loop(self) -> None:
+        core = self._core
+        last_s: float | None = None
+        while True:
+            with core.changed:
+                while not core.stopping and last_s is not None:
+                    # By the interval as it is now: who changes it wakes this thread.
+                    left_s = last_s + core.settings.barrier_interval_ms / 1000 - core.clock.monotonic_s()
+                    if left_s <= 0:
+                        break
+                    core.changed.doze(left_s)
+                if core.stopping:
+                    return
+                idle = not core.graph.jobs
+            last_s = core.clock.monotonic_s()
+            core.guard.chore("cancelling overdue attempts", self.cancel_overdue)
+            self._look()
+            core.guard.chore("a tick", core.check_fence if idle else self.tick)
+            self.rounds += 1
+            core.guard.succeeded(NAME)
+
+    def tick(self, also: Collection[int] = ()) -> int:
+        """Make a tick that binds the sources with readers, and `also` others; returns its epoch.
+
+        A source that fails or does not answer in time is not bound. Raises what the catalog does.
+        """
+        with self._ticking:
+            polls = self._poll(also)
+            with self._core.epochs.epoch() as epoch:
+                self._bind(epoch, [p for p in polls if p.binding is not None])
+            return epoch
+
+    def answered(self, source_ids: Sequence[int], wait_s: float) -> bool:
+        """Whether none of these sources owes an answer, after waiting a while for them. Holds up no tick."""
+        readers = [self._readers.get(i) for i in source_ids]
+        polls = [r.poll for r in readers if r is not None and r.poll is not None]
+        until_s = time.monotonic() + wait_s
+        return all(p.done.wait(max(0.0, until_s - time.monotonic())) for p in polls)
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held during a tick: objects are not dropped meanwhile."""
+        return self._ticking
+
+    def forget(self, source_id: int) -> None:
+        """Forgets a source that was dropped."""
+        self._readers.pop(source_id, None)
+
+    def cancel_overdue(self) -> None:
+        """Stop attempts that have made no progress for the length of the time-out; they fail, and are retried."""
+        core, limit_ms = self._core, self._core.settings.epoch_timeout_ms
+        if not limit_ms:
+            return
+        with core.lock:
+            late = core.progress.give_up_idle(limit_ms)
+            overdue = [j for j in core.graph.jobs.values() if j.activity.attempt in late]
+        for job in overdue:
+            if job.activity.attempt is not None and job.runner is not None:
+                job.runner.cancel(job.activity.attempt)
+
+    # ---- asking
+
+    def _poll(self, also: Collection[int]) -> list[_Poll]:
+        core, now_s = self._core, self._core.clock.monotonic_s()
+        with core.lock:
+            read = {i for job in core.graph.jobs.values() for i in job.upstreams} | set(also)
+            sources = [r for r in core.graph.relations.values() if r.external and r.id in read]
+        polls = []
+        for relation in sources:
+            reader = self._readers.setdefault(relation.id, _Reader())
+            if reader.poll is None and (reader.retry_at_s <= now_s or relation.id in also):
+                reader.poll = self._ask(relation, reader)
+            if reader.poll is not None:
+                polls.append(reader.poll)
+        self._wait([p for p in polls if not p.late])
+        answered = [p for p in polls if p.done.is_set()]
+        for poll in answered:
+            known = self._readers.get(poll.relation.id)
+            if known is not None:  # else it has been dropped meanwhile
+                known.poll, known.slow = None, poll.took_s >= POLL_WAIT_S
+                self._note(poll, known)
+        for poll in polls:
+            self._note_late(poll)
+        return answered
+
+    def _wait(self, polls: Sequence[_Poll]) -> None:
+        """For all of them together: one that has not answered then is not waited for again."""
+        until_s = time.monotonic() + POLL_WAIT_S
+        for poll in polls:
+            poll.late = not poll.done.wait(max(0.0, until_s - time.monotonic()))
+
+    def _note_late(self, poll: _Poll) -> None:
+        """A source that owes an answer for long is shown as failing. When it answers all is well again."""
+        core, relation, limit_ms = self._core, poll.relation, self._core.settings.epoch_timeout_ms
+        silent_s = core.clock.monotonic_s() - poll.since_s
+        if not poll.late or poll.done.is_set() or not limit_ms or silent_s * 1000 < limit_ms:
+            return
+        if not isinstance(relation.error, SourceSilent):
+            self._failing(relation, SourceSilent(f"it has not answered for {silent_s:.0f} s"))
+
+    def _ask(self, relation: Relation, reader: _Reader) -> _Poll:
+        newest = self._core.catalog.state.newest_remap(relation.id)
+        poll = _Poll(relation, None if newest is None else newest.offsets, self._core.clock.monotonic_s())
+
+        poll.late = reader.slow
+
+        def ask() -> None:
+            since_s = time.monotonic()
+            try:
+                if reader.source is None:
+                    reader.source = self._core.vault.open(relation.record)
+                if holds(relation.record.options) and (taken := self._taken(relation.id)) is not None:
+                    reader.source.acknowledge(taken)
+                after = reader.source.start_offsets() if poll.after is None else poll.after
+                limit = Admission(self._core.settings.max_rows_per_epoch)
+                poll.time_column = reader.source.time_column
+                poll.binding = reader.source.latest_offsets(after, limit, self._core.clock.now_ms())
+            except Exception as error:
+                poll.error = as_headrace_error(error)
+            finally:
+                poll.took_s = time.monotonic() - since_s
+                poll.done.set()
+
+        try:
+            threading.Thread(target=ask, name=f"headrace-source-{relation.id}", daemon=True).start()
+        except RuntimeError as error:  # the process has no thread left: the others are asked all the same
+            poll.error = as_headrace_error(error)
+            poll.done.set()
+        return poll
+
+    def _taken(self, source_id: int) -> Offsets | None:
+        """Up to where all of a source's readers have durably taken it in; None if one has not begun."""
+        core = self._core
+        with core.catalog.reading() as state, core.lock:
+            reached = [job.committed for job in core.graph.jobs.values() if source_id in job.upstreams]
+            least = min(reached, default=0)
+            binding = state.offsets_at(source_id, least) if least else None
+        return None if binding is None else binding.offsets
+
+    def _note(self, poll: _Poll, reader: _Reader) -> None:
+        """Keep what a source said of its state; its readers and its back-off."""
+        core, relation, settings = self._core, poll.relation, self._core.settings
+        if poll.error is None:
+            if relation.error is not None:
+                self._event("source_recovered", relation, f'source "{relation.name}" can be read again')
+            reader.failures, reader.retry_at_s, relation.error = 0, 0.0, None
+            return
+        reader.failures += 1
+        reader.source = None
+        delay_ms = retry_delay_ms(
+            reader.failures, settings.group_retry_initial_ms, settings.group_retry_max_ms, random.random()
+        )
+        reader.retry_at_s = core.clock.monotonic_s() + delay_ms / 1000
+        self._failing(relation, poll.error)
+
+    def _failing(self, relation: Relation, error: HeadraceError) -> None:
+        core = self._core
+        news = relation.error is None or relation.error.message != error.message
+        with core.changed:
+            if relation.error is None:
+                relation.error_since_ms = core.clock.now_ms()
+            relation.error = error
+            core.changed.notify_all()
+        if news:
+            self._event("source_failed", relation, f'source "{relation.name}" failed: {error.message}')
+
+    def _event(self, kind: str, relation: Relation, message: str) -> None:
+        event = self._core.sparing.thinned(AddEvent(kind, relation.id, message))
+        try:
+            self._core.catalog.transact([] if event is None else [event])
+        except Fenced:
+            raise
+        except HeadraceError:
+            self._core.check_fence()
+
+    # ---- binding
+
+    def _bind(self, epoch: int, polls: list[_Poll]) -> None:
+        edits: list[Edit] = []
+        bound: list[_Poll] = []
+        state = self._core.catalog.state
+        for poll in polls:
+            binding = poll.binding
+            assert binding is not None
+            newest = state.newest_remap(poll.relation.id)
+            before = None if newest is None else (newest.offsets, newest.watermark_us)
+            watermark_us = self._watermark_us(poll, binding, None if newest is None else newest.watermark_us)
+            if poll.relation.dropped or before == (binding.offsets, watermark_us):
+                continue
+            edits.append(Put(RemapRecord(poll.relation.id, epoch, binding.offsets, watermark_us)))
+            bound.append(poll)
+        if not edits:
+            return
+        try:
+            self._core.catalog.transact(edits)
+        except (Fenced, EditRejected):
+            raise
+        except HeadraceError:
+            with self._core.lock:
+                for poll in bound:
+                    # Should it turn out to be durable, no view has passed it by.
+                    poll.relation.changed(epoch)
+            if not self._happened(bound, epoch):
+                raise
+        with self._core.lock:
+            for poll in bound:
+                assert poll.binding is not None
+                poll.relation.changed(epoch, poll.binding.rows)
+                poll.relation.bound = True
+        fault_point("barrier.bind.after")
+
+    def _watermark_us(self, poll: _Poll, binding: Binding, before: int | None) -> int | None:
+        """By what the source says of its offsets, if it can; else by what jobs have read of it."""
+        wanted = declared(poll.relation.record)
+        if wanted is None:
+            return binding.watermark_us
+        told = poll.time_column == wanted.column
+        return raised(before, binding.watermark_us if told else poll.relation.newest_us, wanted.delay_us)
+
+    def _happened(self, bound: list[_Poll], epoch: int) -> bool:
+        state = self._core.catalog.state
+        return all(state.remap(p.relation.id, epoch) is not None for p in bound)

@@ -1,0 +1,50 @@
+"""How far back a relation's history is needed: by readers, by views that have not taken it in, by what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.records import StateTableRecord
+from headrace.common.clock import Clock
+from headrace.common.epoch import from_unix_ms
+from headrace.config import Settings
+from headrace.coordinator.decide.graph import Graph
+from headrace.coordinator.decide.targets import safe_epoch
+from headrace.coordinator.run.core import Job, Relation
+from headrace.coordinator.run.pins import Pins
+from headrace.coordinator.subscriptions import kept_ms
+
+
+class Retention:
+    """Says up to where history may be merged away. It changes nothing; its callers hold the lock of the graph."""
+
+    def __init__(
+        self, graph: Graph[Relation, Job], catalog: Catalog, pins: Pins, clock: Clock, settings: Callable[[], Settings]
+    ) -> None:
+        self._graph = graph
+        self._catalog = catalog
+        self._pins = pins
+        self._clock = clock
+        self._settings = settings
+
+    def releasable(self, relation: Relation, record: StateTableRecord, without: Collection[int] = ()) -> int:
+        """The epoch below which nobody needs to see a relation's rows as they were, but for jobs `without`.
+
+        The caller holds the lock.
+        """
+        kept = max(self._settings().retention_ms, kept_ms(self._catalog.image, relation.id))
+        retention = from_unix_ms(max(self._clock.now_ms() - kept, 0))
+        readers = self._graph.log_readers(relation.id, without)
+        # What is committed and not yet complete is not read by anybody: below it, the table must stay readable.
+        newest = min(record.committed_epoch, self._graph.complete)
+        return safe_epoch(relation.safe, newest, retention, self._pins.epochs(relation.id), readers)
+
+    def oldest_needed(self, relation: Relation, without: Collection[int] = ()) -> int:
+        """The epoch below which nobody needs the bindings and changes of a relation, but for jobs `without`.
+
+        The caller holds the lock.
+        """
+        retention = from_unix_ms(max(self._clock.now_ms() - self._settings().retention_ms, 0))
+        readers = self._graph.binding_readers(relation.id, without)
+        return min([retention, self._graph.complete, *self._pins.epochs(relation.id), *readers])
