@@ -21,7 +21,8 @@ from headrace.state.schema import TableSchema
 FROZEN = Path(__file__).with_name("frozen_plans.json")
 COLUMNS = [
     Column("a", "int"), Column("b", "string"), Column("x", "double"), Column("y", "bigint"),
-    Column("d", "decimal(10,2)"), Column("z", "decimal(30,2)"), Column("s", "tinyint"), Column("l", "array<int>"), Column("at", "timestamp_ntz"),
+    Column("d", "decimal(10,2)"), Column("z", "decimal(30,2)"), Column("s", "tinyint"), Column("l", "array<int>"),
+    Column("at", "timestamp_ntz"),
 ]  # fmt: skip
 EVERY_SUM = "count(*) AS n, sum(s) AS s, sum(a) AS a, sum(y) AS y, sum(d) AS d, sum(z) AS z, sum(x) AS x, avg(y) AS m"
 QUERIES = [
