@@ -56,4 +56,4 @@ def test_who_is_altered_without_a_move_stays_where_it_is() -> None:
 def test_what_is_taken_back_leaves_void_what_was_begun_before() -> None:
     before = Membership("g", Place.IN_STEP, 3)
     left = step(before, Move.LEFT)
-    assert left.taken_back(before) == Membership("g", Place.IN_STEP, 4)
+    assert left.taken_back(before) == Membership("g", Place.IN_STEP, 5), "and what was begun in between"

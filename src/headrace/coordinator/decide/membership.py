@@ -95,8 +95,8 @@ class Membership:
         return replace(self, version=self.version + 1)
 
     def taken_back(self, before: Membership) -> Membership:
-        """It is as before, since a transaction has failed; what was begun meanwhile stays void."""
-        return replace(before, version=self.version)
+        """It is as before, since a transaction has failed; what was begun before that, or meanwhile, is void."""
+        return replace(before, version=self.version + 1)
 
 
 def step(membership: Membership, move: Move) -> Membership:
