@@ -103,6 +103,14 @@ def test_what_was_committed_unseen_is_learned_in_full() -> None:
     assert made.standing == Standing("created", 8, ((5, 8),), due=20), "there was nothing to learn"
 
 
+def test_who_is_to_join_is_not_taken_along_by_a_commit_that_never_was() -> None:
+    """What its record says of its group may be from before."""
+    made = job(Standing("created", 5, ((5, 5),)), Membership("g", Place.JOINING, 2))
+    made.doubt()
+    made.learn(JobRecord(1, "g", "created", committed_epoch=5, exact=((5, 5),), joined=True), None)
+    assert made.membership == Membership("g", Place.JOINING, 2) and not made.activity.unsure
+
+
 def test_who_is_altered_is_tried_at_once() -> None:
     made = job()
     made.fail(JobFailed("no"), 5)

@@ -201,8 +201,11 @@ class JobState:
             self.move(Move.TAKEN_ALONG)
 
     def learn(self, record: JobRecord, position: Position | None) -> None:
-        """It is known again what has become of its last commit."""
-        if record.joined and self.membership.joining:
+        """It is known again what has become of its last commit.
+
+        Where its checkpoint has not moved nothing is learned: the next one takes it along, be it once more.
+        """
+        if record.joined and self.membership.joining and record.committed_epoch > self.committed:
             self.move(Move.TAKEN_ALONG)
         self.standing = self.standing.learned(record, position)
         self.activity = self.activity.doubted(False)
