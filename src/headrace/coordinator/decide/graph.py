@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from headrace.catalog.records import ObjectRecord
@@ -335,7 +336,11 @@ class Graph(Generic[R, J]):
 
     def lane(self, group: str) -> list[J]:
         """The jobs of a group that move in step, each after those it is built on. (Ids only grow along edges.)"""
-        return [j for _, j in sorted(self.jobs.items()) if j.group == group and j.joined and not j.activity.withdrawn]
+        found = [
+            j for j in self.jobs.values()
+            if (at := j.membership).group == group and at.joined and not j.activity.withdrawn
+        ]  # fmt: skip
+        return sorted(found, key=attrgetter("id"))
 
     def filling(self, job_id: int, group: str) -> J | None:
         """A job of a group that is being created over this one: it would be waited for, and wait itself, in there."""
