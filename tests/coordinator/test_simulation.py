@@ -34,8 +34,9 @@ from headrace.coordinator.decide.exact import intersect_all, newest
 from headrace.coordinator.decide.life import Turn
 from headrace.coordinator.decide.machine import idle, may_join, may_run_ahead, next_epoch
 from headrace.coordinator.decide.membership import Move
+from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.together import next_steps
-from headrace.errors import DataError
+from headrace.errors import DataError, LogLost
 
 SEEDS = int(os.environ.get("HEADRACE_SIMULATIONS", "2400"))
 CHUNKS = 10
@@ -70,7 +71,11 @@ class Simulation:
     """The epochs that are being run."""
     waiting: dict[tuple[str, int | None], list[Lane]] = field(default_factory=dict)
     """Those that have been run and are not committed yet, oldest first."""
+    threads: set[tuple[str, int | None]] = field(default_factory=set)
+    """The lanes that have a thread."""
     ran_ahead: int = 0
+    led: int = 0
+    """Jobs that have led their group anew while they ran."""
     shared: int = 0
     """Jobs of several steps."""
     open_writes: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
@@ -141,7 +146,9 @@ class Simulation:
             kind = "join"
         if kind in JOINS and any(world.jobs[i].kind in JOINS for i in inputs if i in world.jobs):
             kind = "distinct"
-        world.create_view(kind, inputs, r.choice([None, None, "g", "g", "h"]))
+        made = world.create_view(kind, inputs, r.choice([None, None, "g", "g", "h"]))
+        if made is not None:
+            self.launch(world.jobs[made])
 
     def alter(self) -> None:
         """Pause, resume, move, poison, heal, or drop a job."""
@@ -160,6 +167,7 @@ class Simulation:
             refused = world.cycle_of(view, group, job.upstreams) or world.filling(view, group)
             if group != job.group and not refused:
                 world.alter(view, group=group)
+                self.launch(job)
         elif what in ("poison", "heal"):
             job.poisoned = what == "poison"
         elif what == "drop" and not world.consumers(view):
@@ -179,6 +187,36 @@ class Simulation:
         self.open_writes.clear()
         self.stuck.clear()
         self.world.crash(lambda view: self.faults and self.random.random() < 0.05)
+        self.threads.clear()
+        for job in self.world.jobs.values():
+            self.launch(job)
+
+    def lose_log(self) -> None:
+        """A job cannot go on, while all lanes do: what `Failures` does, with what comes between its steps."""
+        world, r = self.world, self.random
+        running = [j for j in world.jobs.values() if j.runnable]
+        if not running:
+            return
+        apart = {j.group for j in running if not j.joined}
+        leading = [j for j in running if j.joined and j.group in apart]
+        job = r.choice(leading if leading and r.random() < 0.8 else running)
+        before = {j.id for j in world.jobs.values() if j.joined}
+        found = quarantined(world, world.state, job, LogLost("the log is gone"))
+        self.led += any(j.joined and j.id not in before for j in found.members)
+        for key in r.sample(keys := self.keys(), r.randint(0, len(keys))):
+            if key not in self.lanes:  # nobody commits meanwhile
+                self.open(key)
+        if r.random() < 0.3:
+            found.take_back()
+        else:
+            world.transact(found.edits)
+        for each in found.members:
+            self.launch(each)
+
+    def lose_spark(self) -> None:
+        """All views are planned anew: what they have begun is void."""
+        for job in self.world.jobs.values():
+            job.void()
 
     def pins(self) -> list[tuple[int, int]]:
         """What epochs that are under way read from."""
@@ -213,12 +251,20 @@ class Simulation:
 
     # ---- lanes: what a driver's thread does, one action at a time
 
+    def launch(self, job: SimJob) -> None:
+        """See to it that the lane of a job has a thread."""
+        self.threads.add(key_of(job))
+
     def keys(self) -> list[tuple[str, int | None]]:
-        """All lanes there are."""
-        found = sorted({(j.group, None if j.joined else j.id) for j in self.world.jobs.values()}, key=str)
-        self.lanes = {key: lane for key, lane in self.lanes.items() if key in found}
-        self.waiting = {key: lanes for key, lanes in self.waiting.items() if key in found and lanes}
-        return found
+        """All lanes that have a thread, and those that have ended before what they have begun, unless that is void."""
+        found = {key_of(j) for j in self.world.jobs.values()}
+        self.threads &= found
+        self.lanes = {key: lane for key, lane in self.lanes.items() if key in found or not self.outdated(lane)}
+        self.waiting = {
+            key: lanes for key, lanes in self.waiting.items()
+            if lanes and (key in found or not self.outdated(lanes[0]))
+        }  # fmt: skip
+        return sorted({*self.threads, *self.lanes, *self.waiting}, key=str)
 
     def lane(self, key: tuple[str, int | None]) -> list[SimJob]:
         """The jobs of a lane."""
@@ -298,6 +344,7 @@ class Simulation:
             (job,), others = jobs, (key[0], None)
             if others not in self.lanes and not self.waiting.get(others) and may_join(world, job, self.within_ms):
                 job.move(Move.ADMITTED)
+                self.launch(job)
                 return True
         outdated = any(self.outdated(lane) for lane in waiting)
         if outdated or not may_run_ahead(world, jobs, len(waiting), self.in_flight):
@@ -378,6 +425,10 @@ class Simulation:
         r = self.random
         for _ in range(ACTIONS):
             self.disturb(r.random())
+            if self.seed % 3 == 0:
+                self.disturb_whole_groups()
+            without = {key_of(j) for j in self.world.jobs.values()} - self.threads
+            assert not without, f"liveness: {without} have no thread"
         self.settle()
         self.isolate()
         if self.seed % 4 == 0:
@@ -405,6 +456,14 @@ class Simulation:
         else:
             self.crash()
 
+    def disturb_whole_groups(self) -> None:
+        """Now and then, in some of the histories, something that changes more than one job at once."""
+        dice = self.random.random()
+        if dice < 0.04:
+            self.lose_log()
+        elif dice < 0.05:
+            self.lose_spark()
+
     def rest(self, without: set[tuple[str, int | None]]) -> None:
         """Let all lanes but some act until none has anything to do."""
         for _ in range(LIVELY):
@@ -417,6 +476,8 @@ class Simulation:
         self.faults = False
         self.end_writes()
         if any(j.status == "quarantined" for j in self.world.jobs.values()):
+            if self.seed % 3 == 0:
+                self.go_on()
             self.crash()
         for i in self.bound:
             if self.world.frontier(i) == 0:
@@ -434,6 +495,16 @@ class Simulation:
             world.check(job.id, world.complete)
         assert not world.state.positions, "no position is left behind"
         assert newest(intersect_all([world.exact(i) for i in world.relations])) == world.complete, "PC-34"
+
+    def go_on(self) -> None:
+        """Whatever has lost its log, the others get on: what they have begun is committed once or never."""
+        for job in self.world.jobs.values():
+            job.poisoned = False
+        self.rest(set())
+        for job in self.world.jobs.values():
+            for low, high in self.world.exact(job.id)[-2:]:
+                self.world.check(job.id, low)
+                self.world.check(job.id, high)
 
     def isolate(self) -> None:
         """PC-9, PC-41, PC-43: one lane stands still or fails; all that is not built on it reaches the newest epoch."""
@@ -495,6 +566,11 @@ class Simulation:
         self.settle()
 
 
+def key_of(job: SimJob) -> tuple[str, int | None]:
+    """The lane of a job."""
+    return job.group, None if job.joined else job.id
+
+
 def run(seed: int) -> Simulation:
     """Play one seed."""
     simulation = Simulation(seed)
@@ -527,6 +603,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert first.world.transactions == second.world.transactions
     assert first.world.rows == second.world.rows and first.world.shown == second.world.shown
     assert source_row(3) == 21
-    found = [run(seed) for seed in range(12)]
+    found = [run(seed) for seed in range(36)]
     assert sum(s.ran_ahead for s in found) > 10, "epochs begin over those that are not committed"
     assert sum(s.shared for s in found) > 10, "views of a group share jobs"
+    assert sum(s.led for s in found) > 1, "groups begin anew while their jobs run"

@@ -24,6 +24,7 @@ from headrace.coordinator.decide.graph import Graph, RelationState
 from headrace.coordinator.decide.job import JobState, PlanFacts
 from headrace.coordinator.decide.life import Life, Turn, turned
 from headrace.coordinator.decide.membership import Membership
+from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.standing import Standing
 from headrace.coordinator.decide.steps import LOWEST_KEY, position_of
 from headrace.coordinator.decide.targets import safe_epoch
@@ -444,8 +445,7 @@ class World(Graph[RelationState, SimJob]):
             if broken(job.id) != (job.quarantined):
                 self.turn(job.id, Turn.PLANNED if job.quarantined else Turn.UNPLANNABLE)
         for group in sorted({j.group for j in self.jobs.values()}):
-            out = [j for j in self.settle(group) if self.state.jobs[j.id].joined]
-            self.transact([Put(replace(self.state.jobs[j.id], joined=False)) for j in out])
+            self.transact(settled(self, self.state, group).edits)
 
     def _recovered(self, record: ObjectRecord) -> RelationState:
         if record.content.external:
