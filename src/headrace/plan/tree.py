@@ -125,8 +125,8 @@ class Operator:
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         """The marks of its output, given those of its children, and relations' columns with watermarks.
 
-        It notes on itself what of its state expires by them (`expire`), and which rows it leaves out as late. It is
-        called twice, with `forget_event_time` in between: what it notes elsewhere than by `expire`, an override of
+        It notes on itself what of its state expires by them (`expire`), and which rows it leaves out as late. It may
+        be called twice, with `forget_event_time` in between: what it notes elsewhere than by `expire`, an override of
         that takes back.
         """
         return {}
