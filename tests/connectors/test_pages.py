@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.connectors import base, datagen, nexmark, sinks
 from headrace.connectors.declared import Declared
@@ -14,6 +15,8 @@ from headrace.connectors.http import sink as http
 from headrace.connectors.kafka import options as kafka
 from headrace.connectors.lake import delta, iceberg
 from headrace.connectors.postgres import options as postgres
+from headrace.session.database import connect
+from support import eventually
 
 PAGES = Path(__file__).parents[2] / "docs" / "connectors"
 
@@ -50,3 +53,13 @@ def test_every_source_knows_the_options_of_every_source() -> None:
 def test_each_connector_has_a_page() -> None:
     listed = (PAGES / "README.md").read_text()
     assert all(f"({page.name})" in listed for page in PAGES.glob("*.md") if page.name != "README.md")
+
+
+@pytest.mark.parametrize(("page", "view"), [("datagen", "by_page"), ("nexmark", "hottest")])
+def test_the_example_runs(spark: SparkSession, tmp_path: Path, page: str, view: str) -> None:
+    example = (PAGES / f"{page}.md").read_text().partition("```sql\n")[2].partition("```")[0]
+    with connect(tmp_path / "db", spark=spark) as database:
+        for sql in example.split(";\n"):
+            if sql.strip():
+                database.sql(sql)
+        eventually(lambda: len(database.sql(f"SELECT * FROM {view}").rows()) > 1, "rows to come")
