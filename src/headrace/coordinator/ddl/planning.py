@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 from headrace.catalog.contents import IndexContent, PlannedContent, SinkContent, SourceContent, TableContent
-from headrace.catalog.edits import AddEvent, Delete, Edit, Put
+from headrace.catalog.edits import AddEvent, Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord
 from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
 from headrace.coordinator.decide import automatic
@@ -16,10 +15,12 @@ from headrace.coordinator.decide.graph import Known
 from headrace.coordinator.decide.job import PlanFacts
 from headrace.coordinator.decide.life import Turn, turned
 from headrace.coordinator.decide.options import on_error
+from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.steps import Position, position_of
 from headrace.coordinator.decide.watermarks import time_column
 from headrace.coordinator.run.core import Core, Job, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.run.lanes import Lanes
+from headrace.coordinator.run.regroup import regroup
 from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
 from headrace.plan.planner import Path, Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
@@ -69,15 +70,10 @@ class Planning:
                 found = disagreement(record, jobs[record.id], epochs[record.id])
                 self._recover_view(record, jobs[record.id], tables[record.id], positions[record.id], found)
 
-    def _settle(self, groups: Iterable[str]) -> None:
-        """Find out which jobs move in step with their groups; note durably which ones do not any more."""
+    def _settle(self, group: str) -> None:
+        """Find out which jobs of a group move in step, and let all of it run; views may have been created into it."""
         core = self._core
-        with core.lock:
-            left = [j for group in groups for j in core.graph.settle(group)]
-        records = core.catalog.state.jobs
-        edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in left if records[j.id].joined]
-        if edits:
-            core.catalog.transact(edits)
+        regroup(core, self._lanes.launch, lambda state: settled(core.graph, state, group))
 
     def _recover_view(
         self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,
@@ -113,11 +109,9 @@ class Planning:
                 left -= {job.id for job in jobs}
                 for job in jobs:
                     self._plan_job(job)
-                self._settle({job.group for job in jobs})
-                for job in jobs:
-                    self._lanes.launch(job)
-            if not jobs:
-                return
+                if not jobs:
+                    return
+                self._settle(jobs[0].group)
 
     def _next_group(self, left: Collection[int]) -> list[Job]:
         """The jobs out of these of one group, of one that has something to take in if there is any; empty for none."""

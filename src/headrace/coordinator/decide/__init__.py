@@ -4,6 +4,7 @@ graph.py         relations, jobs, what depends on what, how far each is
 job.py           a job: what it reads, one frozen state for each thing that changes of it, all that may happen to it
 life.py          which status a job has, and what makes another one of it; what keeps it from getting on
 membership.py    whether a job moves in step with its group, and what changes that
+settlement.py    who of a group moves in step, as a transaction that may fail
 standing.py      how far a job is: status, checkpoint, position
 pace.py          when a job may run, where it has to stop, how much it takes in at once
 under_way.py     what a job has begun, and how far it is with its inputs' content

@@ -347,7 +347,7 @@ class Graph(Generic[R, J]):
         return self.lane(job.group) if job.joined else [job]
 
     def settle(self, group: str) -> list[J]:
-        """Which jobs of a group move in step after a restart; returns those that do not any more.
+        """Which jobs of a group move in step from now on; returns those that do not any more.
 
         Those that did before do, unless they can't be run, are within another epoch, or read one of the group that does
         not move in step. Where none is left the oldest that can run begins the group anew.

@@ -7,7 +7,7 @@
 ```
 
 `step` is the only place that says so. Whoever makes a job's status another one asks it, for the record in the catalog
-as for the job in memory: an ALTER (`lifecycle.py`), a commit (`commit.py`), a lost log (`lane_failures.py`), planning
+as for the job in memory: an ALTER (`lifecycle.py`), a commit (`commit.py`), a lost log (`settlement.py`), planning
 after a start (`planning.py`), and the simulation. What nobody may do is an assertion; what may come late, or twice,
 because the outcome of a transaction was not known, leaves the status as it is.
 """

@@ -41,7 +41,10 @@ class Move(Enum):
     LEFT = auto()
     """It cannot move in step any more: it is quarantined, or within another epoch, or reads one that cannot."""
     LEADS = auto()
-    """Nobody moves in step who can run: with it the group begins anew."""
+    """Nobody moves in step who can run: with it the group begins anew.
+
+    It may have begun an epoch by itself. The group begins the next one at the same checkpoint: only one may commit.
+    """
 
 
 _AFTER: Final[dict[tuple[Place, Move], Place]] = {
@@ -52,8 +55,8 @@ _AFTER: Final[dict[tuple[Place, Move], Place]] = {
     (Place.IN_STEP, Move.TAKEN_ALONG): Place.IN_STEP,
     (Place.IN_STEP, Move.LEFT): Place.APART,
 }
-_COUNTED: Final = (Move.ADMITTED, Move.LEFT)
-"""After these, what was begun before must not be committed."""
+_COUNTED: Final = (Move.ADMITTED, Move.LEADS, Move.LEFT)
+"""After these another lane runs it: what was begun before must not be committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,8 @@ class Membership:
         return replace(self, version=self.version + 1)
 
     def taken_back(self, before: Membership) -> Membership:
-        """It is as before, since a transaction has failed; what was begun meanwhile stays void."""
-        return replace(before, version=self.version)
+        """It is as before, since a transaction has failed; what was begun before that, or meanwhile, is void."""
+        return replace(before, version=self.version + 1)
 
 
 def step(membership: Membership, move: Move) -> Membership:

@@ -9,6 +9,7 @@ ticker.py         allocates an epoch at each tick and binds the sources
 lanes.py          the threads of lanes
 driver.py         one lane's thread: waits, runs steps, commits, retries
 lane_failures.py  what becomes of a lane's jobs when an epoch fails
+regroup.py        makes durable who of a group moves in step, or takes it back
 attempt.py        one step of a job as Spark runs it
 committer.py      commits a lane's epochs in order, beside the next one's run
 waiting.py        who waits for the coordinator to get on, and who wakes whom

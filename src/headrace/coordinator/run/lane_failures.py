@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
-from headrace.catalog.edits import AddEvent, Edit, Put
+from headrace.catalog.edits import AddEvent
 from headrace.coordinator.decide.commit import plan_rewind
-from headrace.coordinator.decide.life import Turn, turned
+from headrace.coordinator.decide.settlement import quarantined
 from headrace.coordinator.decide.steps import position_of
 from headrace.coordinator.decide.targets import fewer_rows, retry_delay_ms
 from headrace.coordinator.run.attempt import EpochInFlight, max_rows, step_rows
 from headrace.coordinator.run.core import Core, Job
+from headrace.coordinator.run.regroup import regroup
 from headrace.errors import (
     DiskFull,
     HeadraceError,
@@ -105,32 +105,7 @@ class Failures:
     def _quarantine(self, job: Job, error: HeadraceError) -> None:
         """Stop a job that cannot go on for good; the others of its group do, but for those that read it."""
         core = self._core
-        with core.committing:
-            records = core.catalog.state.jobs
-            if job.id not in records:
-                return  # it has been dropped
-            with core.changed:
-                before = [(j, j.standing, j.membership) for j in core.graph.jobs.values() if j.group == job.group]
-                job.turn(Turn.LOG_LOST)
-                apart = core.graph.settle(job.group)
-                # Others of the group may join it meanwhile.
-                before = [(j, s, m) for j, s, m in before if (j.standing, j.membership) != (s, m)]
-            edits: list[Edit] = [Put(replace(records[j.id], joined=False)) for j in apart if j is not job]
-            record, effects = turned(records[job.id], Turn.LOG_LOST)
-            edits.append(Put(replace(record, joined=job.joined)))
-            text = f'materialized view "{job.name}" is quarantined: {error.message}'
-            edits += [AddEvent(said, job.id, text, error.detail or "") for said in effects]
-            try:
-                core.catalog.transact(edits)
-            except BaseException:
-                # As if nothing had been tried: it fails in the same way again, which tries it again. Should it be
-                # durable all the same, that changes nothing.
-                with core.changed:
-                    for each, standing, membership in before:
-                        each.take_back(standing, membership)
-                raise
-        for each in apart:
-            self._launch(each)
+        regroup(core, self._launch, lambda state: quarantined(core.graph, state, job, error))
 
     def _rewound(self, now: EpochInFlight) -> bool:
         """Take an epoch whole after a step of it failed: between two steps there are states that never existed."""
