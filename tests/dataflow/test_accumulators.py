@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -333,6 +334,20 @@ def test_the_law(kind: type[Accumulator], data: st.DataObject) -> None:
         assert result.null_count == missing
     else:
         assert not accumulator.diffs("a")
+
+
+@pytest.mark.parametrize("kind", [k for k, (a, _) in SAMPLES.items() if a.merges], ids=lambda kind: kind.__name__)
+def test_rows_that_are_one_on_their_way_come_to_the_same(kind: type[Accumulator]) -> None:
+    """What they send is merged as their diffs are combined."""
+    accumulator, pool = SAMPLES[kind]
+    rows = [(v, w) for v in [*pool, None] for w in (1, 2)]
+    ways: dict[str | None, Callable[[pa.Array], pa.Scalar]] = {"sum": pc.sum, "min": pc.min, "max": pc.max}
+    sent = _sent(accumulator, [v for v, _ in rows], [w for _, w in rows])
+    one = [pa.array([ways[w.merged](c).as_py()], c.type) for w, c in zip(accumulator.wire, sent, strict=True)]
+    schema = TableSchema((), (), tuple(accumulator.diffs("a")))
+    diffs = accumulator.of_rows(one, np.array([3 * len(rows) // 2], dtype=np.int64))
+    given = pa.RecordBatch.from_arrays([pa.array([0], pa.int64()), *diffs], schema=schema.arrow())
+    assert consolidate(given, schema, keep_zeros=True).equals(_state(accumulator, [rows]))
 
 
 @pytest.mark.parametrize("kind", [k for k in SAMPLES if k not in ONLY_GROWS], ids=lambda kind: kind.__name__)

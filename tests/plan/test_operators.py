@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.dataflow.lowering import Lowering, by_node
 from headrace.plan import tree
 from headrace.plan.recompute import Recompute
 from headrace.plan.rowwise import Rowwise
-from headrace.plan.tree import Operator
+from headrace.plan.tree import Operator, Reading
 
 SOURCE = Path(headrace.__file__).parent
 COMMON = (Operator, Rowwise, Recompute)
@@ -28,7 +29,9 @@ def below(kind: type[Operator]) -> set[type[Operator]]:
 
 CLASSES = {kind.__name__: kind for kind in below(Operator)}
 NODES = set(CLASSES.values()) - set(COMMON)
-KINDS = {kind.kind for kind in CLASSES.values()}
+LABELS = {"Project", "Filter", "Expand", "Generate", "Aggregate", "Window", "Apply", "TopN"}
+WORDS = {"kind": {kind.kind for kind in CLASSES.values()}, "label": LABELS, "__name__": set(CLASSES)}
+"""What tells operators apart in words, by the attribute that has it."""
 
 
 def module_of(path: Path) -> str:
@@ -57,14 +60,25 @@ def known_by(path: Path) -> dict[str, type[Operator]]:
     return found
 
 
-def within_reach(path: Path) -> set[str]:
-    """The classes of others that a module could ask for, as it would write them: `Class`, or `module.Class`."""
-    found = {name for name, kind in known_by(path).items() if kind.__module__ != module_of(path)}
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom):
+def imported(module: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that imports give, and what each stands for."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
             for alias in node.names:
-                module = f"{node.module}.{alias.name}"
-                found |= {f"{alias.asname or alias.name}.{n}" for n, k in CLASSES.items() if k.__module__ == module}
+                top = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def within_reach(module: ast.AST) -> set[str]:
+    """The classes of others that a module could ask for, as it would write them: `Class`, or `some.module.Class`."""
+    found = set()
+    for name, meant in imported(module):
+        for kind in CLASSES.values():
+            whole = f"{kind.__module__}.{kind.__name__}"
+            if whole == meant or whole.startswith(f"{meant}."):
+                found.add(name + whole.removeprefix(meant))
     return found
 
 
@@ -81,22 +95,27 @@ def asked(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (node.left, *node.comparators)
 
 
-def switches(tree: ast.AST, names: set[str]) -> Iterator[str]:
-    """Where one of these classes is asked for, or an operator's kind is compared."""
-    for part in asked(tree):
+def switches(module: ast.AST) -> Iterator[str]:
+    """Where a class of operators is asked for."""
+    names = within_reach(module)
+    for part in asked(module):
         inner = (node for node in ast.walk(part) if isinstance(node, (ast.Name, ast.Attribute)))
         if names & {ast.unparse(node) for node in inner}:
             yield ast.unparse(part)
-    for node in ast.walk(tree):
+
+
+def worded(module: ast.AST) -> Iterator[str]:
+    """Where the word for a class of operators is compared: its kind, its label, its name."""
+    for node in ast.walk(module):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            of_kinds = any(isinstance(side, ast.Attribute) and side.attr == "kind" for side in sides)
             words = {n.value for side in sides for n in ast.walk(side) if isinstance(n, ast.Constant)}
-            if of_kinds and words & KINDS:
-                yield ast.unparse(node)
+            for side in sides:
+                if isinstance(side, ast.Attribute) and words & WORDS.get(side.attr, set()):
+                    yield ast.unparse(node)
 
 
-OTHER_KINDS = ("sql/", "session/", "shell/", "catalog/", "plan/catalyst/", "connectors/")
+OTHER_WORDS = ("sql/", "shell/", "catalog/", "plan/catalyst/", "connectors/")
 """Where a kind is another one: of statements, of objects, of Catalyst's nodes."""
 ASKED: dict[str, list[str]] = {}
 """Modules that ask for the class of an operator, and what they ask for. It must stay empty."""
@@ -107,33 +126,67 @@ def test_nobody_asks_for_the_class_of_an_operator() -> None:
     found = {}
     for path in sources():
         module = path.relative_to(SOURCE).as_posix()
-        if not module.startswith(OTHER_KINDS) and (texts := list(switches(parsed(path), within_reach(path)))):
+        texts = list(switches(parsed(path)))
+        texts += [] if module.startswith(OTHER_WORDS) else worded(parsed(path))
+        if texts:
             found[module] = texts
     assert found == ASKED
+
+
+IMPORTS = """
+import headrace.plan.joins
+import headrace.plan.joins as j
+from headrace import plan
+from headrace.plan import joins, tree
+from headrace.plan.catalyst import nodes
+from headrace.plan.joins import Join
+from headrace.plan.unions import Union as Other
+"""
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "isinstance(op, Join)", "isinstance(op, (Join, tree.Operator))", "issubclass(kind, tree.Operator)",
-        "type(op) is Join", "{Join: 1}[type(op)]", "op.kind == 'join'", "op.kind in ('join', 'union')",
-        "match op:\n    case Join(): pass",
+        "type(op) is Join", "{Join: 1}[type(op)]", "match op:\n    case Join(): pass", "isinstance(op, Other)",
+        "type(op) is j.Join", "isinstance(op, joins.Join)", "op.__class__ == headrace.plan.joins.Join",
+        "isinstance(op, plan.joins.Join)", "match op:\n    case j.Join(): pass",
     ],
 )  # fmt: skip
 def test_the_rule_sees_what_it_forbids(text: str) -> None:
-    assert list(switches(ast.parse(text), {"Join", "tree.Operator"}))
+    assert list(switches(ast.parse(IMPORTS + text)))
 
 
 @pytest.mark.parametrize(
-    "text", ["Join(output, True, [])", "node.kind == 'Join'", "{op.id: Join(op)}", "isinstance(node, nodes.Join)"]
-)
+    "text",
+    [
+        "op.kind == 'join'", "op.kind in ('join', 'union')", "op.label == 'Project'", "'Window' != op.label",
+        "type(op).__name__ == 'Join'", "op.__class__.__name__ in ('Join', 'Union')",
+    ],
+)  # fmt: skip
+def test_the_rule_sees_words(text: str) -> None:
+    assert list(worded(ast.parse(text)))
+
+
+def test_the_rule_knows_all_labels() -> None:
+    assert {label for kind in NODES if isinstance(label := getattr(kind, "label", None), str)} <= LABELS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Join(output, True, [])", "node.kind == 'Join'", "{op.id: Join(op)}", "isinstance(node, nodes.Join)",
+        "isinstance(a, j.JoinSide)", "stage.label == other.label", "type(error).__name__ == 'Py4JJavaError'",
+    ],
+)  # fmt: skip
 def test_the_rule_leaves_alone_what_is_not_meant(text: str) -> None:
-    assert not list(switches(ast.parse(text), {"Join"}))
+    module = ast.parse(IMPORTS + text)
+    assert not list(switches(module)) and not list(worded(module))
 
 
 def test_every_operator_is_lowered_in_one_way() -> None:
     assert set(build.LOWERINGS) == NODES
-    declared = Lowering(Operator, flow=lambda plan, op: None)  # type: ignore[arg-type,return-value]
+    declared: Lowering[Operator] = Lowering(Operator, flow=lambda plan, op: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="Operator is lowered in two ways"):
         by_node([declared, Lowering(Operator, flow=declared.flow)])
     with pytest.raises(ValueError, match="Operator needs a flow"):
@@ -188,6 +241,34 @@ def test_an_operator_without_a_rule_of_its_own_has_no_marks_and_no_state() -> No
     )
     assert op.marks([{1: None}], {}) == {} and op.marks_needed() == []  # type: ignore[dict-item]
     assert tree.readings(op) == [] and not op.by_clock
+
+
+@dataclass
+class Given(Operator):
+    """A leaf, or what is over some: only what it reads is said."""
+
+    own: Reading | None = None
+
+    def reading(self) -> Reading | None:
+        return self.own
+
+
+def test_what_reads_a_relation_is_idle_while_that_does_not_change() -> None:
+    """A leaf need not say so, nor what takes rows in and reads a relation beside them."""
+    leaf = Given([], True, [], Reading(7, changes=True, content=True))
+    looking_up = Given([], True, [leaf], Reading(8, changes=False, content=True))
+    both = Given([], True, [leaf], Reading(8, changes=True, content=True))
+    rows = Given([], True, [])
+    active = [None, frozenset[int](), frozenset({7}), frozenset({8})]
+    assert [leaf.is_idle(a) for a in active] == [False, True, False, True]
+    assert [looking_up.is_idle(a) for a in active] == [False, True, False, True]
+    assert [both.is_idle(a) for a in active] == [False, True, False, False]
+    assert [rows.is_idle(a) for a in active] == [False, True, True, True]
+
+
+def test_what_changes_with_time_is_never_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Given, "by_clock", True)
+    assert not Given([], True, []).is_idle(frozenset())
 
 
 def rows_of_the_map() -> list[str]:

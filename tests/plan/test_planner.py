@@ -95,6 +95,14 @@ def test_operators(planner: Planner, query: str, expected: list[str]) -> None:
     assert kinds(planner.plan(query)) == expected
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_refused_does_not_depend_on_the_order_of_columns(planner: Planner, order: int) -> None:
+    """Whether one call needs recomputing is asked when all have been looked at."""
+    calls = ["collect_list(a) AS l", "CAST(max(make_ym_interval(a, 0)) AS string) AS m"][::order]
+    with pytest.raises(NotSupported, match=r"type interval .* cannot be kept"):
+        planner.plan(f"SELECT x, {', '.join(calls)} FROM t GROUP BY x")
+
+
 def test_join_state(planner: Planner) -> None:
     inner = planner.plan("SELECT t.a, t.x, s.y FROM t JOIN s ON t.a = s.a AND t.b = s.b")
     join = only(inner, Join)

@@ -114,6 +114,16 @@ def test_a_denied_query_and_another_role_are_noted(database: Database, log: Path
         ("-- it's\nCREATE USER a PASSWORD 'geheim'", "-- it'***'"),
         ("SELECT 'secret' /* it's */, 'plain'", "SELECT 'secret' /* it's */, 'plain'"),
         ("x" * 20_000, "x" * 16_384 + "..."),
+        ("x" * 16_370 + " s3://u:geheim@h/db", "x" * 16_370 + " s3://u:***..."),
+        ("cannot reach url=https://h/p?token=geheim&a=b", "cannot reach url=https://h/p?token=***&a=b"),
+        ("'user=u|password=geheim'", "'user=u|password=***'"),
+        ("'dsn=password=geheim'", "'dsn=password=***'"),
+        ("user%20password=geheim 2token=geheim", "user%20password=*** 2token=***"),
+        ("x 1password='geheim', \u00e9_password='geheim'", "x 1password='***', \u00e9_password='***'"),
+        ("SELECT a--it's\n, .password='geheim'", "SELECT a--it's\n, .password='***'"),
+        ("password = U&'geheim', /* password = 'y' */ z", "password = '***', /* password = 'y' */ z"),
+        ("password/* a */ = -- b\n 'geheim'", "password/* a */ = -- b\n '***'"),
+        ("password = passwort, x = 'y'", "password = ***, x = 'y'"),
     ],
 )  # fmt: skip
 def test_what_is_called_a_secret_is_masked(text: str, shown: str) -> None:

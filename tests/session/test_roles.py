@@ -169,7 +169,10 @@ def test_notices_and_names(database: Database, session: Session) -> None:
 @pytest.mark.parametrize(
     "sql",
     ["CREATE /* a /* b */ c */ SECRET x", "create -- '\n user", "SELECT '/*'; CREATE /* */ SECRET x",
-     r"SELECT E'\'/*'; ALTER" "\nROLE x", "SELECT $$ -- $$; CREATE OR/**/REPLACE SECRET x", "CREATE/*x*/USER"],
+     r"SELECT E'\'/*'; ALTER" "\nROLE x", "SELECT $$ -- $$; CREATE OR/**/REPLACE SECRET x", "CREATE/*x*/USER",
+     'SELECT 1 AS "--"; ALTER ROLE anna PASSWORD',
+     'SELECT 1 AS "/*"; CREATE SECRET x', """SELECT 1 AS "it's"; CREATE /* x */ SECRET y""",
+     "SELECT $1$2; CREATE /* x */ SECRET y", "SELECT 1--'\n; CREATE /* ' */ SECRET x"],
 )  # fmt: skip
 def test_comments_and_strings_hide_no_statement_with_a_secret(sql: str) -> None:
     assert may_hold_a_secret(sql)

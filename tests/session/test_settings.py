@@ -41,7 +41,8 @@ def test_every_setting_is_read() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and (
-            ast.unparse(node.value).endswith("settings") or (path == "config.py" and ast.unparse(node.value) == "self")
+            ast.unparse(node.value).endswith(("settings", "settings()"))
+            or (path == "config.py" and ast.unparse(node.value) == "self")
         )
     }
     through_sessions = {v.setting for v in VARIABLES.values()}

@@ -121,7 +121,7 @@ def _sums(plan: Builder, op: Aggregate) -> tuple[Sum, ...]:
         if order is not None:
             (wire,) = a.accumulator.wire
             name = f"ordered{i}"
-            made = replace(made, ordered=Ordered(name, tables[name], f"a{i}_{wire.suffix}", order.descending))
+            made = replace(made, ordered=Ordered(name, tables[name], f"a{i}_{wire.suffix}", order == "descending"))
         if a.distinct is not None:
             weight = op.distincts[a.distinct].weight(a.filter)
             made = replace(made, distinct=a.distinct, value="v0", weight=weight)

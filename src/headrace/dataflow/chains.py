@@ -164,7 +164,10 @@ class Chains:
         self, operator: str, below: Chain | None, output: Sequence[Named], projections: Sequence[Sequence[Expr]],
         placed: Placed = (), *, weighted: bool = True,
     ) -> Chain | None:  # fmt: skip
-        """The same for each row once for each projection; the weight passes through if it is none of its columns."""
+        """A chain and then each row once for each projection; None as for `projected`.
+
+        The weight passes through if it is none of its columns.
+        """
         if below is None:
             return None
         weight = [Column(below.weight)] if weighted else []
@@ -180,7 +183,7 @@ class Chains:
         return below.then(operator, step, schema, {e.id: i for i, e in enumerate(output)}, placed)
 
     def filtered(self, operator: str, condition: Expr, below: Chain | None) -> Chain | None:
-        """The same for a filter."""
+        """A chain and then a filter; None as for `projected`."""
         compiled = None if below is None else self._compiled([condition], below)
         if below is None or compiled is None:
             return None

@@ -23,7 +23,7 @@ def project(plan: Builder, op: Projection) -> Flow:
 
 
 def chained_project(chains: Chains, op: Projection) -> Chain | None:
-    """The same, computed by kernels."""
+    """The columns of a projection, computed by kernels; None where only Spark can."""
     return chains.projected(op.id, op.expressions, chains.of(op.child))
 
 
@@ -35,7 +35,7 @@ def select(plan: Builder, op: Selection) -> Flow:
 
 
 def chained_select(chains: Chains, op: Selection) -> Chain | None:
-    """The same, computed by kernels."""
+    """The rows that a condition lets through, as kernels decide it; None where only Spark can."""
     return chains.filtered(op.id, op.node.condition, chains.of(op.child))
 
 
@@ -47,7 +47,7 @@ def expand(plan: Builder, op: Expansion) -> Flow:
 
 
 def chained_expand(chains: Chains, op: Expansion) -> Chain | None:
-    """The same, computed by kernels."""
+    """Each row once for each projection, computed by kernels; None where only Spark can."""
     return chains.computed(op.id, chains.of(op.child), op.node.output, op.node.projections)
 
 

@@ -46,8 +46,9 @@ watermarks.py  marks as they move through a plan. Pure
 makes operators of the optimized plan:
 
 - a relation's leaf: `Input`; state: none.
-- Project, Filter, Expand, Generate, Python UDFs and table functions, `mapInPandas`, `mapInArrow`: `Rowwise`; state:
-  none, weights pass through.
+- rows that the query itself states: `Constant`; state: none.
+- Project, Filter, Expand, Generate, Python UDFs and table functions, `mapInPandas` and `mapInArrow`: `Projection`,
+  `Selection`, `Expansion`, `Generation`, `Extension`, `TableFunction`, `PythonRows`; state: none, weights pass through.
 - Union: `Union`; state: none.
 - Join of any type: `Join`; state: both sides by join key, but for one that is shared; for outer, semi, anti and
   existence joins also the match count of every row of a preserved side.
@@ -55,10 +56,10 @@ makes operators of the optimized plan:
   `Aggregate`; state: sums by group; for min and max over input that can change the values of each group in order
   (`ordered<i>`); for DISTINCT aggregates how often each group has each value, in all and for each filter
   (`distinct<i>`).
-- any other Aggregate (of pandas and Arrow, too), Window, `applyInPandas`, `applyInArrow`, OFFSET: `Recompute`; state:
-  the rows by partition key.
-- LIMIT, Window below a filter that bounds a rank: `Recompute` of the first rows; state: the rows by partition key, in
-  order; of input that only grows the first ones.
+- any other Aggregate (of pandas and Arrow, too): `Regrouped`; Window: `Windowed`; `applyInPandas`, `applyInArrow`:
+  `Applied`; OFFSET: `TopN`; state: the rows by partition key.
+- LIMIT: `TopN`; Window below a filter that bounds a rank: `Windowed`, of the first rows; state: the rows by partition
+  key, in order; of input that only grows the first ones.
 - the window functions that `SESSION` stands for: `Session`; state: the rows by session key, in the order of their
   times.
 - Filter that compares with `now()`: `TemporalFilter`; state: the rows by the time at which they enter or leave.

@@ -57,8 +57,11 @@ class Rule(ABC):
 
     ignores_distinct: ClassVar[bool] = False
     """Whether the result is the same however often a value is there."""
-    counts_once: ClassVar[bool] = False
-    """Whether `of_values` knows what to do with DISTINCT."""
+
+    @property
+    def counts_once(self) -> bool:
+        """Whether it says what values come to of which each counts once: `of_values`."""
+        return type(self).of_values is not Rule.of_values
 
     @abstractmethod
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
@@ -119,8 +122,6 @@ class AnyValue(Extremum):
 class Counting(Rule):
     """`count` of any number of arguments: of rows in which none is null."""
 
-    counts_once = True
-
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
         return self._counted(b, b.filtered(call, b.all_not_null(call.function.children)))
 
@@ -137,8 +138,6 @@ class Counting(Rule):
 class Summing(Rule):
     """`sum`: the raw sum, of the type that holds any, and Spark's own cast of it."""
 
-    counts_once = True
-
     def of_rows(self, b: Bridge, call: AggregateCall, append_only: bool) -> Accumulation | None:
         function = self._exact(call.function)
         return None if function is None else self._summed(b, function, b.filtered(call, function.child))
@@ -148,8 +147,9 @@ class Summing(Rule):
     ) -> tuple[Accumulation, Sequence[Expr]] | None:
         exact = self._exact(function)
         found = None if exact is None else self._summed(b, exact, values[0])
-        if found is None or found.argument is None:
+        if found is None:
             return None
+        assert found.argument is not None
         return replace(found, argument=None), [found.argument]
 
     def result(self, b: Bridge, function: Expr, accumulated: Accumulation) -> Expr:

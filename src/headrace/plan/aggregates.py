@@ -127,12 +127,11 @@ def derive_aggregate(d: Derivation, node: nodes.Aggregate, needed: set[int]) -> 
         child_node, d.references([*groups, *functions.values(), *results]) & {a.id for a in child_node.output}
     )
     distincts: dict[tuple[int, ...], DistinctValues] = {}
-    accumulated: dict[int, Accumulation] = {}
-    for i, call in functions.items():
-        found = _accumulation(b, call, child.append_only, distincts, same)
-        if found is None:
-            return _recomputed(d, node, groups, results)
-        accumulated[i] = found
+    # All are tried before any is given up, so that what is refused does not depend on the order of the columns.
+    tried = {i: _accumulation(b, call, child.append_only, distincts, same) for i, call in functions.items()}
+    accumulated = {i: found for i, found in tried.items() if found is not None}
+    if len(accumulated) < len(tried):
+        return _recomputed(d, node, groups, results)
     group_attrs = _group_attrs(d, groups)
     rewritten = [_result(b, e, groups, group_attrs, accumulated, functions, same) for e in results]
     distinct = child.append_only and not functions
@@ -223,7 +222,7 @@ def _result(
 ) -> Named:
     """The result expression over what the operator puts out."""
 
-    def replace(e: Expr) -> Expr | None:
+    def replaced(e: Expr) -> Expr | None:
         if e.kind == "AggregateExpression":
             call = same.number(e)
             function = functions[call].function
@@ -234,8 +233,8 @@ def _result(
         return None
 
     if isinstance(expression, Attribute):
-        replaced = replace(expression)
-        if replaced is None or (isinstance(replaced, Attribute) and replaced.id == expression.id):
+        found = replaced(expression)
+        if found is None or (isinstance(found, Attribute) and found.id == expression.id):
             return expression
-        return b.alias(replaced, expression.name, expression)
-    return named(expression.rewritten(replace))
+        return b.alias(found, expression.name, expression)
+    return named(expression.rewritten(replaced))

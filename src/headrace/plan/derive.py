@@ -22,6 +22,7 @@ from headrace.plan.catalyst.nodes import (
     Offset,
     Project,
     PythonCoGroups,
+    PythonColumns,
     PythonGroups,
     PythonMap,
     PythonTable,
@@ -30,8 +31,6 @@ from headrace.plan.catalyst.nodes import (
 )
 from headrace.plan.tree import Attr, Operator
 
-# Unary nodes that keep their child's columns, and add some that Python functions compute of each row.
-_EXTENDING = frozenset({"BatchEvalPython", "ArrowEvalPython"})
 # Nodes that change neither rows nor columns: hints, orderings and cuts that a node above makes exact.
 _TRANSPARENT = frozenset(
     {"Sort", "LocalLimit", "ResolvedHint", "Repartition", "RepartitionByExpression", "RebalancePartitions",
@@ -96,8 +95,6 @@ class Derivation:
         rule = _RULES.get(type(node))
         if rule is not None:
             return rule(self, node, needed)
-        if kind in _EXTENDING:
-            return rowwise.derive_extension(self, node, needed)
         written = "WITH RECURSIVE" if kind == "UnionLoop" else f"{kind}: {node.line(200)}"
         raise NotSupported(
             f"a view can't contain {written}",
@@ -186,6 +183,7 @@ def _filter(d: Derivation, node: Filter, needed: set[int]) -> Operator:
 _RULES: Mapping[type[Node], Callable[[Derivation, Any, set[int]], Operator]] = {
     Leaf: inputs.derive_leaf,
     PythonMap: _python_map,
+    PythonColumns: rowwise.derive_extension,
     PythonTable: python.derive_table_function,
     PythonGroups: python.derive_apply,
     PythonCoGroups: python.refuse_cogroup,

@@ -45,9 +45,6 @@ class Input(Operator):
     def picked(self) -> Picked:
         return Picked(self, {a.id: name for a, name in zip(self.output, self.columns, strict=True)}, ())
 
-    def is_idle(self, active: frozenset[int] | None) -> bool:
-        return active is not None and self.relation not in active
-
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         column = watermarks.get(self.relation)
         if column is None:
@@ -80,9 +77,6 @@ class Constant(Operator):
 
     def detail(self) -> str:
         return f"{self.rows.num_rows} rows"
-
-    def is_idle(self, active: frozenset[int] | None) -> bool:
-        return active is not None
 
 
 def derive_leaf(d: Derivation, node: Leaf, needed: set[int]) -> Operator:

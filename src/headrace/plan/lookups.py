@@ -116,7 +116,7 @@ def derive_lookup_join(d: Derivation, node: Join, needed: set[int]) -> Operator 
     )  # fmt: skip
     if join_type == "inner" and residual:
         kept = b.filter(b.all_of(residual), b.local_leaf([a.handle for a in output]))
-        made = Selection(output, True, [made], kept, "Filter", kept.condition.text)
+        made = Selection(output, True, [made], kept, kept.condition.text)
     hit = b.all_of([matched.handle, *residual])
     columns: list[Named] = [a.handle for a in own if a.id in needed]
     for handle in right_node.output:
@@ -124,7 +124,7 @@ def derive_lookup_join(d: Derivation, node: Join, needed: set[int]) -> Operator 
             value = shown[i] if join_type == "inner" else b.if_else_null(hit, shown[i])
             columns.append(b.alias(value, handle.name, handle))
     text = "[" + ", ".join(c.text for c in columns) + "]"
-    return Projection(d.attrs([c.attribute for c in columns]), True, [made], node, "Project", text, columns)
+    return Projection(d.attrs([c.attribute for c in columns]), True, [made], node, text, columns)
 
 
 def refuse_lookup(relation: Relation) -> NotSupported:

@@ -53,7 +53,7 @@ def derive_map(d: Derivation, node: PythonMap, needed: set[int]) -> Operator:
     below = node.child
     child = d.derive(below, {a.id for a in below.output})
     output = d.attrs(node.output)
-    return PythonRows(output, child.append_only, [child], node, node.kind, node.detail)
+    return PythonRows(output, child.append_only, [child], node, node.detail)
 
 
 def derive_table_function(d: Derivation, node: PythonTable, needed: set[int]) -> Operator:
@@ -76,7 +76,7 @@ def derive_table_function(d: Derivation, node: PythonTable, needed: set[int]) ->
     wanted = (needed & below) | d.references([call])
     child = d.derive(node.child, wanted)
     kept = [a for a in d.attrs(node.output) if a.id in needed]
-    return TableFunction(kept, child.append_only, [child], node, node.kind, node.detail)
+    return TableFunction(kept, child.append_only, [child], node, node.detail)
 
 
 def derive_apply(d: Derivation, node: PythonGroups, needed: set[int]) -> Operator:

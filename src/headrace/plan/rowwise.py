@@ -21,9 +21,13 @@ class Rowwise(Operator):
     """A node that Spark runs row by row; weights pass through."""
 
     node: Node
-    label: str
     text: str
     kind = "rowwise"
+
+    @property
+    def label(self) -> str:
+        """What is done, for EXPLAIN and the fingerprint."""
+        return self.node.kind
 
     def detail(self) -> str:
         return f"{self.label} {self.text}"
@@ -34,6 +38,7 @@ class Projection(Rowwise):
     """Columns that are computed of each row."""
 
     expressions: Sequence[Named] = field(default_factory=list)
+    label = "Project"
 
     def picked(self) -> Picked | None:
         below = self.child.picked()
@@ -105,7 +110,7 @@ def derive_projection(d: Derivation, node: Project, needed: set[int]) -> Operato
     child = d.derive(node.child, d.references(kept))
     text = "[" + ", ".join(e.text for e in kept) + "]"
     output = d.attrs([e.attribute for e in kept])
-    return Projection(output, child.append_only, [child], node, "Project", text, kept)
+    return Projection(output, child.append_only, [child], node, text, kept)
 
 
 def derive_selection(
@@ -118,7 +123,7 @@ def derive_selection(
 def derive_expansion(d: Derivation, node: Expand, needed: set[int]) -> Operator:
     """All columns of each projection."""
     child = d.derive(node.child, d.references(node.expressions))
-    return Expansion(d.attrs(node.output), child.append_only, [child], node, "Expand", node.detail)
+    return Expansion(d.attrs(node.output), child.append_only, [child], node, node.detail)
 
 
 def derive_extension(d: Derivation, node: Node, needed: set[int]) -> Operator:
@@ -139,7 +144,7 @@ def _wanted(d: Derivation, node: Node, needed: set[int]) -> set[int]:
 
 def _over(d: Derivation, node: Node, needed: set[int], child: Operator, made: type[Rowwise]) -> Operator:
     kept = [a for a in d.attrs(node.output) if a.id in needed]
-    return made(kept, child.append_only, [child], node, node.kind, node.detail)
+    return made(kept, child.append_only, [child], node, node.detail)
 
 
 def _column(e: Expr, names: Mapping[int, str]) -> str | None:

@@ -82,7 +82,9 @@ class Session(Operator):
         }
 
     def is_idle(self, active: frozenset[int] | None) -> bool:
-        return False  # a join above it is planned as if it had changed
+        # Nothing comes out of it by itself; but joins above it would be planned differently, and the epochs' plans of
+        # views that there are stay as they are.
+        return False
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         """Rows of a session change with one that is less than the gap before its end: later than the mark.

@@ -80,9 +80,6 @@ class TemporalFilter(Operator):
         due, leaves = (pa.field(name, pa.int64(), nullable=False) for name in ("due", "leaves"))
         return {"rows": TableSchema(key=(due,), value=(leaves, *values), diffs=WEIGHT)}
 
-    def is_idle(self, active: frozenset[int] | None) -> bool:
-        return False  # what waits may be due
-
 
 class Clock:
     """What stands for `now()` in the plans of one planner."""

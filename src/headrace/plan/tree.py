@@ -105,21 +105,38 @@ class Operator:
     # ---- time
 
     by_clock = False
-    """Whether its rows change as time passes, also when its input does not."""
+    """Whether its rows change as time passes, also when its input does not. Then it is never idle."""
 
     def is_idle(self, active: frozenset[int] | None) -> bool:
-        """Whether nothing can come out of it when just these relations have changed; None: any may have."""
-        return all(child.is_idle(active) for child in self.children)
+        """Whether nothing can come out of it when just these relations have changed; None: any may have.
+
+        What reads no relation, and has nothing below it, puts out all its rows when any may have, and never again.
+        """
+        if active is None or self.by_clock:
+            return False
+        own = self.reading()
+        changed = own is not None and own.changes and own.relation in active
+        return not changed and all(child.is_idle(active) for child in self.children)
+
+    # Event time goes through a plan in this order (`event_time.with_event_time`): `marks` of every operator from the
+    # leaves up, as if all watermarks counted; `marks_needed` of all; `forget_event_time` of all; and if any mark was
+    # needed, `marks` once more, with those watermarks alone that the needed marks are made of.
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         """The marks of its output, given those of its children, and relations' columns with watermarks.
 
-        It notes on itself what of its state expires by them (`expire`), and which rows it leaves out as late.
+        It notes on itself what of its state expires by them (`expire`), and which rows it leaves out as late. It may
+        be called twice, with `forget_event_time` in between: what it notes elsewhere than by `expire`, an override of
+        that takes back.
         """
         return {}
 
     def marks_needed(self) -> list[Mark]:
-        """The marks without which it could not work, or would keep its state for ever."""
+        """The marks without which it could not work, or would keep its state for ever.
+
+        Asked after `marks`, so that they may be those that it has noted. An operator that needs none only takes part
+        in event time where another one does.
+        """
         return []
 
     def expire(self, table: str, column: str, mark: Mark) -> None:
@@ -127,7 +144,7 @@ class Operator:
         self.expires[table], self.expiry[table] = column, mark
 
     def forget_event_time(self) -> None:
-        """Undo what event time has brought."""
+        """Undo all that `marks` has noted. An override calls this one, too."""
         self.expires, self.expiry = {}, {}
 
 

@@ -145,9 +145,9 @@ class Connection:
         self._told: Mapping[str, str] | None = None
         """The settings of the session, as it has given them last."""
         self.session: SessionLike | None = None
+        """The session, once the client is let in."""
         self._number: int | None = None
         """That of the session, also after it has ended."""
-        """The session, once the client is let in."""
         self.closed = False
         """Whether the connection is over: send what is left, then close."""
 

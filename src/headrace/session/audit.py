@@ -36,15 +36,18 @@ _LONGEST: Final = 16_384
 """Characters of a statement."""
 _QUOTE: Final = re.compile(r"['$]")
 # What is matched is never given back: time grows with the length of a text, whoever has made it up.
-_WORD: Final = r"(?<![\w.\-])(?![EeBbXxNn]')[A-Za-z_][\w.\-]*+"
+_WORD: Final = r"(?<![\w.])(?<![\w.]-)(?![EeBbXxNn]'|[Uu]&')[\w.]++(?:-[\w.]++)*+"
+_GAP: Final = r"(?:\s|--[^\n]*+(?:\n|\Z)|/\*(?:(?!\*/).)*+(?:\*/|\Z))*+"
 _NAMED: Final = re.compile(
-    rf"""--[^\n]*+|/\*(?:(?!\*/).)*+|(?P<said>(?P<name>"[^"]*+"|{_WORD})\s*+(?:=|TO\b)?+\s*+)?(?P<value>{STRING})""",
+    rf"""--[^\n]*+|/\*(?:(?!\*/).)*+|(?P<said>(?P<name>"[^"]*+"|{_WORD}){_GAP}(?:=|TO\b)?+{_GAP})?(?P<value>{STRING})""",
     re.DOTALL | re.IGNORECASE,
 )
 """A literal, with the name in front of it whose value it may be; or a comment, in which there is none."""
-_SAYS_SO: Final = re.compile(r"passw|pwd|secret|token|credential|private.?key|access.?key|jaas|signature")
+_SAYS_SO: Final = re.compile(r"passw|passphrase|pwd|secret|token|credential|private.?key|access.?key|jaas|signature")
 _IN_URL: Final = re.compile(r"(://[^/@:\s']*+:)[^/@\s']*+@")
-_IN_TEXT: Final = re.compile(rf"""(?P<said>(?P<name>{_WORD})\s*+=\s*+)[^\s&;,'")]++""")
+_IN_CUT_URL: Final = re.compile(r"(://[^/@:\s']*+:)[^/@\s']*+\Z")
+_SAID: Final = re.compile(rf"(?P<name>{_WORD})\s*+=\s*+")
+_VALUE: Final = re.compile(r"""[^\s&;,'")]*+""")
 
 
 class AuditLog:
@@ -165,16 +168,32 @@ def _note(session: Session, words: str | None, text: str, sqlstate: str, message
 def masked(text: str) -> str:
     """A statement or a message without what nobody is to read: values of options that are called so, passwords of
     URLs and of connection strings; a very long one is cut."""
-    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    cut = len(text) > _LONGEST
+    text = text[:_LONGEST] if cut else text
     if may_hold_a_secret(text) and (quoted := _QUOTE.search(text)):
         text = text[: quoted.start()] + HIDDEN
-    text = _IN_URL.sub(r"\1***@", _NAMED.sub(lambda m: _shown(m, HIDDEN), text))
-    return _IN_TEXT.sub(lambda m: _shown(m, "***"), text)
+    text = _IN_URL.sub(r"\1***@", _NAMED.sub(_shown, text))
+    if cut:
+        text = _IN_CUT_URL.sub(r"\1***", text) + "..."
+    return _without_values(text)
 
 
-def _shown(match: re.Match[str], hidden: str) -> str:
+def _shown(match: re.Match[str]) -> str:
     name = match["name"]
-    return match["said"] + hidden if name and _is_secret(name) else match[0]
+    return match["said"] + HIDDEN if name and _is_secret(name) else match[0]
+
+
+def _without_values(text: str) -> str:
+    """The text without values that stand behind `name=`, within others, too: those of connection strings and URLs."""
+    kept, at = [], 0
+    for found in _SAID.finditer(text):
+        if found.start() < at or not _is_secret(found["name"]):
+            continue
+        value = _VALUE.match(text, found.end())
+        if value is not None and value[0]:
+            kept += [text[at : found.end()], "***"]
+            at = value.end()
+    return "".join([*kept, text[at:]])
 
 
 def _is_secret(name: str) -> bool:

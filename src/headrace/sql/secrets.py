@@ -18,11 +18,13 @@ HIDDEN: Final = "'***'"
 """What stands for the value in all that is kept of a statement."""
 # What these patterns match is never given back: time grows with the length of a text, whoever has made it up.
 STRING: Final = (
-    r"(?:[Ee]'(?:[^'\\]|\\.|'')*+(?:'|\Z)|[BbXxNn]?'(?:[^']|'')*+(?:'|\Z)"
-    r"|\$(?P<tag>\w*+)\$(?:(?!\$(?P=tag)\$).)*+(?:\$(?P=tag)\$|\Z))"
+    r"(?:[Ee]'(?:[^'\\]|\\.|'')*+(?:'|\Z)|(?:[BbXxNn]|[Uu]&)?'(?:[^']|'')*+(?:'|\Z)"
+    r"|(?<![\w$])\$(?P<tag>(?:[^\W\d]\w*+)?+)\$(?:(?!\$(?P=tag)\$).)*+(?:\$(?P=tag)\$|\Z))"
 )
 """A pattern of string literals in all their forms; one that nobody has ended goes to the end."""
-_COMMENT: Final = re.compile(rf"--[^\n]*+|/\*(?:(?!\*/).)*+(?:\*/|\Z)|(?P<string>{STRING})", re.DOTALL)
+_COMMENT: Final = re.compile(
+    rf"""--[^\n]*+|/\*(?:(?!\*/).)*+(?:\*/|\Z)|(?P<quoted>{STRING}|"(?:[^"]|"")*+(?:"|\Z))""", re.DOTALL
+)
 _GAP: Final = r"(?:\s|\*/)++"
 _NAMED: Final = re.compile(rf"\b(?:CREATE|ALTER){_GAP}(?:OR{_GAP}REPLACE{_GAP})?+(?:SECRET|ROLE|USER)\b", re.IGNORECASE)
 
@@ -31,14 +33,14 @@ _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 def may_hold_a_secret(text: str) -> bool:
     """Whether a script, as typed, may have the value of a secret or a password in it."""
-    plain = _COMMENT.sub(_within, text)
-    return _NAMED.search(plain) is not None
+    # As it is, too: what is taken for a comment here may be none where PostgreSQL's words end elsewhere.
+    return any(_NAMED.search(one) is not None for one in (text, _COMMENT.sub(_within, text)))
 
 
 def _within(found: re.Match[str]) -> str:
-    """A string as it is, a comment as a space; a comment within a comment, whose end is not sought, as what it may
-    stand in front of."""
-    return found["string"] or (" CREATE SECRET " if "/*" in found[0][2:] else " ")
+    """What is quoted as it is, a comment as a space; one that holds another one, whose end is not sought, as what it
+    may stand in front of."""
+    return found["quoted"] or (" CREATE SECRET " if "/*" in found[0][2:] else " ")
 
 
 @contextmanager

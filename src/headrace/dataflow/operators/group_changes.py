@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +45,7 @@ class Sum:
     weight: str = "__w"
     ordered: Ordered | None = None
 
-    @cached_property
+    @property
     def diffs(self) -> list[str]:
         """Names of its diff columns."""
         return [f.name for f, _ in self.accumulator.diffs(self.prefix)]

@@ -72,9 +72,11 @@ def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
     _check_absolute(statement.place, options)
     values = session.database.coordinator.secrets(named)
     read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
-    offsets = _everything(session, open_source(options, read, values), statement.place)
-    formats = [format_of(path, statement.options.get("format")) for path in offsets]
-    folders.check_of_format({f for f in formats if f is not None}, statement.options)
+    source, form = open_source(options, read, values), statement.options.get("format")
+    if form is not None:
+        folders.check_of_format([form], statement.options)
+    offsets = _everything(session, source, statement.place)
+    folders.check_of_format({f for f in (format_of(path, form) for path in offsets) if f}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
     given = {c.name for c in columns}
     defaults = {

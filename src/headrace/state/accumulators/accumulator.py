@@ -11,7 +11,6 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.kernels.order_code import SortKey
 from headrace.state.schema import Combine
 
 Layout: TypeAlias = Sequence[tuple[str, pa.DataType, Combine]]
@@ -63,7 +62,7 @@ class Accumulator(ABC):
 
     wire: ClassVar[tuple[Wire, ...]] = (AS_IT_IS,)
     """What a row sends."""
-    order: ClassVar[SortKey | None] = None
+    order: ClassVar[Literal["ascending", "descending"] | None] = None
     """Its result is the first value in this order. Then all values are kept in order beside the diffs, not in them."""
 
     @property

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.state.accumulators.accumulator import Accumulator, Layout, Sent, Wire
-from headrace.state.kernels.order_code import SortKey
-from headrace.state.schema import Combine
 
 
 @dataclass(frozen=True)
 class Extreme(Accumulator):
     """The smallest or largest of values that are never taken back; not of doubles, whose NaN Arrow passes over."""
 
-    combine: ClassVar[Combine]
+    combine: ClassVar[Literal["min", "max"]]
+    """How the values of several rows become one, on their way as in the state."""
+
+    def __init_subclass__(cls, combine: Literal["min", "max"]) -> None:
+        cls.combine, cls.wire = combine, (Wire("raw", Sent.VALUE, combine),)
 
     def __post_init__(self) -> None:
         if not self.can_hold(self.argument):
@@ -41,18 +43,12 @@ class Extreme(Accumulator):
         return diffs[0]
 
 
-class Minimum(Extreme):
+class Minimum(Extreme, combine="min"):
     """The smallest of values that are never taken back."""
 
-    wire = (Wire("raw", Sent.VALUE, "min"),)
-    combine = "min"
 
-
-class Maximum(Extreme):
+class Maximum(Extreme, combine="max"):
     """The largest of values that are never taken back."""
-
-    wire = (Wire("raw", Sent.VALUE, "max"),)
-    combine = "max"
 
 
 @dataclass(frozen=True)
@@ -72,13 +68,13 @@ class FirstInOrder(Accumulator):
 class Least(FirstInOrder):
     """The smallest of values that may be taken back."""
 
-    order = SortKey(descending=False, nulls_first=None)
+    order = "ascending"
 
 
 class Greatest(FirstInOrder):
     """The largest of values that may be taken back."""
 
-    order = SortKey(descending=True, nulls_first=None)
+    order = "descending"
 
 
 __all__ = ["Extreme", "FirstInOrder", "Greatest", "Least", "Maximum", "Minimum"]
