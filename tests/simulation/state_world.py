@@ -34,9 +34,9 @@ from headrace.config import Settings
 from headrace.coordinator import Coordinator, TableChange
 from headrace.coordinator.decide.query_epochs import Monotonic
 from headrace.coordinator.reads import ReadOptions
+from headrace.coordinator.run import core as core_module
 from headrace.coordinator.run.core import Job
 from headrace.coordinator.run.driver import Driver
-from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.writes.settling import restore
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
@@ -261,15 +261,14 @@ class World:
     def start(self) -> None:
         """Open the database, as a server does."""
         self.catalog = Catalog.over(MemoryStore(self.durable, self.kernel), clock=self.clock)
-        made: Any = Coordinator(
-            self.settings, self.catalog, Planner(), self.clock,  # type: ignore[arg-type]
-            make_runner=lambda plan, schemas: CopyRunner(self, dict(schemas)),
-        )  # fmt: skip
+        with mock.patch.object(core_module, "Waiters", partial(SwitchingCondition, self.kernel)):
+            made: Any = Coordinator(
+                self.settings, self.catalog, Planner(), self.clock,  # type: ignore[arg-type]
+                make_runner=lambda plan, schemas: CopyRunner(self, dict(schemas)),
+            )  # fmt: skip
         self.c: Any = made
         core = self.core = made._core
-        core.changed = SwitchingCondition(self.kernel, core.lock)
         core.committing = SwitchingLock(self.kernel)
-        core.epochs = EpochClock(self.catalog, self.clock, core.changed)
         for part, lock in ((core.epochs, "_reserving"), (core, "raising"), (made._vacuum, "_passing")):
             setattr(part, lock, SwitchingLock(self.kernel))
         core.guard.note = self.not_expected
