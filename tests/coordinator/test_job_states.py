@@ -8,8 +8,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import pytest
+
 import headrace
 from headrace.catalog.records import JobRecord, JobStatus
+from headrace.catalog.state import CatalogState
+from headrace.coordinator.decide.commit import Commit
 from headrace.coordinator.decide.job import JobState
 from headrace.coordinator.decide.membership import Membership, Place
 from headrace.coordinator.decide.pace import Pace, Portion, Stops
@@ -152,3 +156,20 @@ def test_what_has_been_read_so_far_is_told() -> None:
     more = first.read(110, 0, 9.0).reading
     assert more is not None and (more.rows_done, more.rows_expected, more.since_s) == (120, 120, 5.0)
     assert first.read_all().reading is None and Portion(True, 5).committed() == Portion(False, 5)
+
+
+@pytest.mark.parametrize(
+    ("moved", "happened"),
+    [
+        (JobAdvance(5, ()), True),
+        (JobAdvance(6, ()), False),
+        (JobAdvance(5, ((5, 5),), created=True), False),
+        (JobAdvance(5, ((5, 5),), joined=True), False),
+    ],
+)
+def test_a_commit_that_moves_no_checkpoint_has_not_happened_by_that(moved: JobAdvance, happened: bool) -> None:
+    """Its transaction has failed: a job that it creates, or takes into its group, is not so in the catalog."""
+    before = JobRecord(1, "g", "creating", committed_epoch=5, joined=False)
+    after = JobRecord(1, "g", "created", committed_epoch=6, exact=((6, 6),), joined=True)
+    assert Commit(moves={1: moved}).happened(CatalogState([before])) is happened
+    assert Commit(moves={1: moved}).happened(CatalogState([after]))

@@ -357,7 +357,7 @@ class Commit:
 
     def happened(self, state: CatalogState) -> bool:
         """Whether a transaction of which the outcome was unknown is durable."""
-        moved = all(i in state.jobs and state.jobs[i].committed_epoch >= m.committed for i, m in self.moves.items())
+        moved = all(i in state.jobs and m.has_happened(state.jobs[i]) for i, m in self.moves.items())
         placed = all(position_of(state.positions_of(i)) == p for i, p in self.positions.items())
         return moved and placed
 

@@ -21,6 +21,11 @@ class JobAdvance:
     due: int | None = None
     """Its `due` from now on; None if that stays as it was."""
 
+    def has_happened(self, record: JobRecord) -> bool:
+        """Whether the catalog has it. A job may be created, or join its group, without another checkpoint."""
+        there = record.committed_epoch >= self.committed
+        return there and (record.joined or not self.joined) and (bool(record.exact) or not self.created)
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
