@@ -73,7 +73,10 @@ class Planning:
     def _settle(self, group: str) -> None:
         """Find out which jobs of a group move in step, and let all of it run; views may have been created into it."""
         core = self._core
-        regroup(core, self._lanes.launch, lambda state: settled(core.graph, state, group))
+        regroup(
+            core.catalog, core.committing, core.lock, self._lanes.launch,
+            lambda state: settled(core.graph, state, group),
+        )  # fmt: skip
 
     def _recover_view(
         self, record: ObjectRecord, job_record: JobRecord, tables: dict[str, int], position: Position | None,

@@ -105,7 +105,10 @@ class Failures:
     def _quarantine(self, job: Job, error: HeadraceError) -> None:
         """Stop a job that cannot go on for good; the others of its group do, but for those that read it."""
         core = self._core
-        regroup(core, self._launch, lambda state: quarantined(core.graph, state, job, error))
+        regroup(
+            core.catalog, core.committing, core.lock, self._launch,
+            lambda state: quarantined(core.graph, state, job, error),
+        )  # fmt: skip
 
     def _rewound(self, now: EpochInFlight) -> bool:
         """Take an epoch whole after a step of it failed: between two steps there are states that never existed."""

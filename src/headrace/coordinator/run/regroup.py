@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.state import CatalogState
 from headrace.coordinator.decide.settlement import Settlement
-from headrace.coordinator.run.core import Core, Job
+from headrace.coordinator.run.core import Job
 
 
-def regroup(core: Core, launch: Callable[[Job], None], decide: Callable[[CatalogState], Settlement[Job]]) -> None:
-    """Settle a group as `decide` says, to whom the core's lock is held. Raises what the transaction does.
+def regroup(
+    catalog: Catalog, committing: AbstractContextManager[object], lock: AbstractContextManager[object],
+    launch: Callable[[Job], None], decide: Callable[[CatalogState], Settlement[Job]],
+) -> None:  # fmt: skip
+    """Settle a group as `decide` says, to whom the core's `lock` is held. Raises what the transaction does.
 
-    Threads end with their lanes as soon as it is settled in memory: so all lanes are given one however it ends.
+    No commit comes between (`committing`). Threads end with their lanes as soon as it is settled in memory: so all
+    lanes are given one however it ends.
     """
-    with core.committing:
-        with core.catalog.reading() as state, core.lock:
+    with committing:
+        with catalog.reading() as state, lock:
             found = decide(state)
         try:
             if found.edits:
-                core.catalog.transact(found.edits)
+                catalog.transact(found.edits)
         except BaseException:
-            with core.lock:
+            with lock:
                 found.take_back()
             raise
         finally:
