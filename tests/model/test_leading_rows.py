@@ -10,8 +10,12 @@ from engine import Engine, Row, Table
 from pyspark.sql import SparkSession
 
 from headrace.common.columns import Column
+from headrace.dataflow.build import EpochPlan
+from headrace.dataflow.operators.leading import FirstOfInputStage
 from headrace.dataflow.runner import EpochRunner
-from headrace.plan.planner import Planner
+from headrace.plan.planner import Planner, Relation
+from headrace.sql.parser import parse_query
+from headrace.sql.statements import TableName
 
 T = (Column("a", "int"), Column("b", "string"), Column("n", "decimal(30,2)"), Column("v", "double"))
 S = (Column("a", "int"), Column("c", "string"))
@@ -49,6 +53,34 @@ def _t(r: random.Random) -> Row:
         ),
         r.choice([None, 0.0, -0.0, float("nan"), 1.5, -1.5]),
     )
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["t", "(SELECT a AS k, b, n AS m FROM t)", "(SELECT a AS k, b, b, n AS m FROM t)"],
+)
+def test_the_input_passes_on_its_first_rows_alone(spark: SparkSession, below: str) -> None:
+    """Whatever leaves its rows as they are stands between, also one column twice, as the binder's projections do."""
+    key, order = ("a", "n") if below == "t" else ("k", "m")
+    planner = Planner(spark)
+    planner.define(Relation(1, "t", True), T, "t")
+    inner = f"SELECT {key}, {order}, row_number() OVER (PARTITION BY {key} ORDER BY {order}) AS r FROM {below} x"
+    plan = planner.plan(f"SELECT {key}, CAST(r AS bigint) AS r FROM ({inner}) WHERE r <= 1")
+    epoch = EpochPlan(planner.bridge, 1, None, {1: None})
+    epoch.build(plan)
+    assert [type(stage) for stages in epoch.following.values() for stage in stages] == [FirstOfInputStage]
+
+
+def test_the_binder_s_projections_hide_nothing(spark: SparkSession) -> None:
+    planner = Planner(spark)
+    planner.define(Relation(1, "t", True), T, "t")
+    query = parse_query(
+        "SELECT a, b FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY n DESC, b) AS r FROM t) s WHERE r <= 1"
+    )
+    schema = {TableName(None, "t"): {c.name: c.type for c in T}}
+    epoch = EpochPlan(planner.bridge, 1, None, {1: None})
+    epoch.build(planner.plan(query.to_spark(lambda table: f"`{table.name}`", schema)))
+    assert [type(stage) for stages in epoch.following.values() for stage in stages] == [FirstOfInputStage]
 
 
 def _again(spark: SparkSession, engine: Engine, weak_hash: int | None) -> None:

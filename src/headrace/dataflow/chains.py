@@ -27,7 +27,7 @@ from headrace.dataflow.flow import Builder, Flow, InWorker, Placed, arrow, struc
 from headrace.dataflow.operators.compute import ComputeStage, Multiply, Select, Step, Where
 from headrace.dataflow.operators.expressions import Column, Expression
 from headrace.dataflow.vectors import vectorized
-from headrace.plan.catalyst.expressions import Expr, Named
+from headrace.plan.catalyst.expressions import Expr, Named, all_renamed
 from headrace.plan.catalyst.nodes import Expand, Filter, Node, Project
 from headrace.plan.tree import Attr, Operator
 from headrace.plan.types import spark_of
@@ -153,10 +153,9 @@ class Chains:
         """A chain (None for none) and then a projection; None where a kernel does not do what Spark does."""
         if below is None:
             return None
-        sources = self.plan.sources(named)
         placed = self.plan.still_placed(named, below.placed)
-        if all(old is not None for old in sources.values()):
-            places = {new: below.places[old] for new, old in sources.items() if old is not None}
+        if (renamed := all_renamed(named)) is not None:
+            places = {new: below.places[old] for new, old in renamed.items()}
             return replace(below, places=places, placed=placed)
         return self.computed(operator, below, named, [named], placed)
 

@@ -27,7 +27,7 @@ from headrace.dataflow.operators.failures import FailureStage
 from headrace.dataflow.operators.task import run_stages
 from headrace.plan import tolerance
 from headrace.plan.catalyst.bridge import Bridge
-from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Named
+from headrace.plan.catalyst.expressions import Alias, Attribute, Expr, Named, sources
 from headrace.plan.catalyst.names import stage_name
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.catalyst.plans import mapped
@@ -173,14 +173,10 @@ class Builder(ABC):
         function.__name__ = stage_name(stages[-1].label)  # type: ignore[attr-defined]
         return frame.mapInArrow(function, schema)
 
-    def sources(self, named: Sequence[Named]) -> dict[int, int | None]:
-        """For each named expression's id that of the attribute that it is; None for one that is computed."""
-        return {e.id: e.value.id if isinstance(e.value, Attribute) else None for e in named}
-
     def still_placed(self, named: Sequence[Named], placed: Placed) -> Placed:
         """What decides where rows are, in the columns that a projection leaves."""
-        sources = self.sources(named) if placed else {}
-        kept = tuple(frozenset(new for new, old in sources.items() if old in same) for same in placed)
+        found = sources(named) if placed else {}
+        kept = tuple(frozenset(new for new, old in found.items() if old in same) for same in placed)
         return kept if all(kept) else ()
 
     def read_as(self, frame: DataFrame, attrs: Sequence[Attr]) -> Flow:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.plan.catalyst.expressions import Attribute, Expr, Named
+from headrace.plan.catalyst.expressions import Attribute, Expr, Named, all_renamed
 from headrace.plan.catalyst.nodes import Expand, Filter, Generate, Node, Project
 from headrace.plan.marks import Marks, Reader, in_all, merged
 from headrace.plan.tree import Operator
@@ -48,8 +48,7 @@ class Projection(Rowwise):
         return replace(below, names={i: name for i, name in inner.items() if name is not None})
 
     def renamed(self) -> Mapping[int, int] | None:
-        found = {e.id: e.value.id for e in self.expressions if isinstance(e.value, Attribute)}
-        return found if len(found) == len(self.expressions) else None
+        return all_renamed(self.expressions)
 
     def marks(self, below: Sequence[Marks], watermarks: Mapping[int, str]) -> Marks:
         return Reader(below[0]).marks_of_all(self.expressions)

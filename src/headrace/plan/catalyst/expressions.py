@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from builtins import type as Class
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -269,3 +269,18 @@ def attribute(expression: Expr) -> Attribute:
 
 
 _parsed = lru_cache(4096)(_parse_datatype_json_string)
+
+
+def sources(named: Iterable[Named]) -> dict[int, int | None]:
+    """For each named expression's id that of the attribute that it is; None for one that is computed.
+
+    A projection may have the same column several times: it is one here.
+    """
+    return {e.id: e.value.id if isinstance(e.value, Attribute) else None for e in named}
+
+
+def all_renamed(named: Iterable[Named]) -> dict[int, int] | None:
+    """The same for expressions that are nothing but attributes under other names; None if any is computed."""
+    found = sources(named)
+    renamed = {new: old for new, old in found.items() if old is not None}
+    return renamed if len(renamed) == len(found) else None
