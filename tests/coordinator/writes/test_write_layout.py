@@ -12,27 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from write_world import layout_of
 
-from headrace.catalog.contents import TableContent
-from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column, arrow_type
+from headrace.common.columns import arrow_type
 from headrace.coordinator.writes.group import find_rows
-from headrace.coordinator.writes.layout import RowLayout
 from headrace.state.changes import stored_rows
 from headrace.state.kernels import consolidate
-from headrace.state.schema import TableSchema
 
 UTC = ZoneInfo("UTC")
-WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
-
-
-def layout_of(columns: dict[str, str], key: tuple[str, ...] = ()) -> RowLayout:
-    fields = {name: pa.field(name, arrow_type(kind)) for name, kind in columns.items()}
-    first = key or tuple(columns)
-    rest = tuple(f for n, f in fields.items() if n not in first)
-    schema = TableSchema(tuple(fields[n] for n in first), rest, WEIGHT)
-    record = ObjectRecord(1, TableContent(), "public", "t", tuple(Column(*c) for c in columns.items()), primary_key=key)
-    return RowLayout(record, schema)
 
 
 def whole(bits: int) -> Any:

@@ -14,17 +14,29 @@ from fake_database import Database
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
-from headrace.common.columns import Column, arrow_schema
+from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.coordinator import TableChange
+from headrace.coordinator.writes.layout import RowLayout
 from headrace.coordinator.writes.requests import Request, RowWrite, WriteResult
 from headrace.coordinator.writes.rows import Effect, Lookup, RowOperation, append_rows, change_row, insert_rows
 from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.coordinator.writes.writer import Writer
 from headrace.state.arrangement import Arrangement
+from headrace.state.schema import TableSchema
 from support import WAIT_S, eventually
 
 COLUMNS = (Column("id", "int"), Column("v", "bigint"))
 Row = tuple[Any, ...]
+WEIGHT = ((pa.field("__w", pa.int64(), nullable=False), "add"),)
+
+
+def layout_of(columns: dict[str, str], key: tuple[str, ...] = ()) -> RowLayout:
+    fields = {name: pa.field(name, arrow_type(kind)) for name, kind in columns.items()}
+    first = key or tuple(columns)
+    rest = tuple(f for n, f in fields.items() if n not in first)
+    schema = TableSchema(tuple(fields[n] for n in first), rest, WEIGHT)
+    record = ObjectRecord(1, TableContent(), "public", "t", tuple(Column(*c) for c in columns.items()), primary_key=key)
+    return RowLayout(record, schema)
 
 
 class Tables(Database):

@@ -17,6 +17,7 @@ from headrace.errors import CorruptObject
 from headrace.state.arrangement import Arrangement
 from headrace.state.run import OPEN_RUNS, Run
 from headrace.state.schema import RunRef
+from headrace.state.stores import Root
 
 LOOKS = 500
 """Keys, times runs, up to which each key is looked for by itself: arrays of them cost as much as some hundred looks."""
@@ -113,70 +114,96 @@ class Versions:
                     self._core.pins.unpin(version.token)
 
 
+class OpenRun:
+    """An open run of a table, and what reads rows of it one by one. Made once for each run."""
+
+    def __init__(self, run: Run, layout: RowLayout) -> None:
+        self.run = run
+        self.ref = run.ref
+        self._layout = layout
+        self._width = layout.schema.width
+        self.has_epochs = len(run.arrow_schema) > self._width
+        """Whether each row has an epoch of its own."""
+        self._readers: dict[int, tuple[Callable[[int], Row], Callable[[int], int], Callable[[int], int] | None]] = {}
+        """Of a batch: what reads its rows, their weights, and their epochs."""
+
+    def _reader(self, i: int) -> Any:
+        found = self._readers.get(i)
+        if found is None:
+            batch = self.run.batch(i)
+            weight = value_reader(batch.column(self._width - 1))
+            epoch = value_reader(batch.column(self._width)) if self.has_epochs else None
+            found = self._readers[i] = self._layout.reader(batch), weight, epoch
+        return found
+
+    def rows(self, k: int, as_of: int | None) -> list[tuple[Row, int]] | None:
+        """The rows with a `__k` and their weights, as of an epoch or all; None if they are many."""
+        places = self.run.places(k, _VERSIONS_OF_KEY)
+        if places is None:
+            return None
+        found: list[tuple[Row, int]] = []
+        for i, at in places:
+            row, weight, epoch = self._reader(i)
+            if as_of is None or epoch is None or epoch(at) <= as_of:
+                found.append((row(at), weight(at)))
+        return found
+
+
 class Points:
     """Looks few primary keys up in the runs of a table, without arrays."""
 
-    def __init__(self, layout: RowLayout, refs: Sequence[RunRef], runs: Sequence[Run]) -> None:
+    def __init__(self, layout: RowLayout, refs: Sequence[RunRef], runs: Sequence[OpenRun]) -> None:
         self.layout = layout
         self.refs = refs
-        self._runs = [(run, run.ref, len(run.arrow_schema) > layout.schema.width) for run in runs]
-        """With whether each row has an epoch of its own."""
-        self._width = layout.schema.width
-        self._readers: dict[
-            tuple[Run, int], tuple[Callable[[int], Row], Callable[[int], int], Callable[[int], int]]
-        ] = {}
-        """Of a batch of a run: what reads its rows, their weights, and their epochs."""
-
-    def _reader(self, run: Run, i: int, has_epochs: bool) -> Any:
-        found = self._readers.get((run, i))
-        if found is None:
-            batch = run.batch(i)
-            weight = value_reader(batch.column(self._width - 1))
-            epoch = value_reader(batch.column(self._width)) if has_epochs else weight
-            found = self._readers[run, i] = self.layout.reader(batch), weight, epoch
-        return found
+        self.runs = runs
 
     def find(self, key: Key, k: int, as_of: int | None) -> FoundRow | None:
         """The row of a key with its `__k`; None where that takes more than a look."""
-        found: FoundRow | None = None
-        for run, ref, has_epochs in self._runs:
-            if (as_of is not None and ref.epoch_lo > as_of) or not ref.k_min <= k <= ref.k_max:
-                continue
-            places = run.places(k, _VERSIONS_OF_KEY)
-            if places is None:
-                return None
-            if places:
-                if found is not None or (as_of is not None and ref.epoch_hi > as_of and not has_epochs):
-                    return None
-                found = self._newest(run, key, k, places, as_of if has_epochs else None, has_epochs)
+        stored: list[tuple[Row, int]] = []
+        for run in self.runs:
+            ref = run.ref
+            if ref.k_min <= k <= ref.k_max and (as_of is None or ref.epoch_lo <= as_of):
+                found = run.rows(k, as_of)
                 if found is None:
                     return None
-        return FoundRow(k, None) if found is None else found
-
-    def _newest(
-        self, run: Run, key: Key, k: int, places: Sequence[tuple[int, int]], as_of: int | None, has_epochs: bool
-    ) -> FoundRow | None:
-        """The row that the only run with rows of a key has of it."""
-        stored: list[tuple[Row, int, int]] = []
-        for i, at in places:
-            row, weight, epoch = self._reader(run, i, has_epochs)
-            stored.append((row(at), weight(at), epoch(at)))
-        if any(self.layout.key_of(row) != key for row, _, _ in stored):
+                stored += found
+        if not stored:
+            return FoundRow(k, None)
+        if any(self.layout.key_of(row) != key for row, _ in stored):
             return None  # another key of the same hash
-        if has_epochs:
-            # Of one run: what is of the newest epoch has taken the place of all that is older.
-            newest = max((e for _, _, e in stored if as_of is None or e <= as_of), default=None)
-            stored = [one for one in stored if one[2] == newest]
-        live = [row for row, weight, _ in stored if weight > 0]
-        return None if len(live) > 1 else FoundRow(k, live[0] if live else None)
+        if len(stored) == 1:
+            row, weight = stored[0]
+            return FoundRow(k, row) if weight == 1 else None
+        return _net(k, stored)
+
+
+def _net(k: int, stored: Sequence[tuple[Row, int]]) -> FoundRow | None:
+    """The row of a key that is left of several with weights; None where Python's equality may not tell them apart.
+
+    A merge may raise the epoch of a row above that of a later change, so only the weights tell which row is left.
+    """
+    weights: dict[Row, int] = {}
+    for row, weight in stored:
+        if any(type(value) is float and (value == 0.0 or value != value) for value in row):
+            return None  # 0.0 equals -0.0, and NaN nothing
+        weights[row] = weights.get(row, 0) + weight
+    left = [(row, weight) for row, weight in weights.items() if weight]
+    if not left:
+        return FoundRow(k, None)
+    return FoundRow(k, left[0][0]) if len(left) == 1 and left[0][1] == 1 else None
+
+
+def _place(ref: RunRef) -> tuple[str, int]:
+    return ref.path, ref.offset
 
 
 class StoredRows:
     """Look-ups of primary keys in tables' runs. Thread-safe, but for `forget` and `tidy`, which may come any time."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._points: dict[int, Points] = {}
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._points: dict[int, tuple[Points, ...]] = {}
+        """Of each table what was used last, and before: keys that changed lately are looked for in more runs."""
 
     def find(
         self, table_id: int, layout: RowLayout, refs: Sequence[RunRef], keys: Sequence[tuple[Key, int]],
@@ -201,15 +228,22 @@ class StoredRows:
                 raise
         left = [key for key, _ in keys if key not in found]
         if left:
-            arrangement = Arrangement(layout.schema, refs, self._core.root, as_of=as_of)
+            arrangement = Arrangement(layout.schema, refs, self._root, as_of=as_of)
             found |= find_rows(layout, arrangement.fetch, left)
         return found
 
     def _points_of(self, table_id: int, layout: RowLayout, refs: Sequence[RunRef]) -> Points:
-        points = self._points.get(table_id)
-        if points is None or points.layout is not layout or points.refs != refs:
-            points = Points(layout, list(refs), OPEN_RUNS.get_all(self._core.root, refs))
-            self._points[table_id] = points
+        """These runs, opened: most of them are those of the look-up before."""
+        wanted, before = list(refs), self._points.get(table_id, ())
+        for points in before:
+            if points.layout is layout and points.refs == wanted:
+                return points
+        known = {_place(run.ref): run for points in before if points.layout is layout for run in points.runs}
+        new = [ref for ref in wanted if (run := known.get(_place(ref))) is None or run.ref != ref or run.run.damaged]
+        opened = zip(new, OPEN_RUNS.get_all(self._root, new))
+        known |= {_place(ref): OpenRun(run, layout) for ref, run in opened}
+        points = Points(layout, wanted, [known[_place(ref)] for ref in wanted])
+        self._points[table_id] = (points, *before[:1])
         return points
 
     def forget(self, table_id: int) -> None:

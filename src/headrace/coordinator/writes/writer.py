@@ -90,7 +90,7 @@ class Writer:
         self._history = WriteHistory()
         self._rows = RowCache()
         self._versions = Versions(core)
-        self._stored = StoredRows(core)
+        self._stored = StoredRows(core.root)
         self.settling = Settling(core)
         self.small_runs = SmallRuns(core)
         self._dropped: dict[int, str] = {}
