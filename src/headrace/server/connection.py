@@ -293,7 +293,7 @@ class Connection:
 
     def _completed_quickly(self, quickly: _Quickly, result: Result) -> bytes:
         try:
-            rows = _rows_quickly(quickly, result, self._zone)
+            rows = [] if result.columns is None else _rows_quickly(quickly, result, result.columns, self._zone)
         except Exception as error:
             return self._failed_quickly(quickly.head, error)
         self._quickly = None
@@ -803,11 +803,9 @@ def _close_script(results: Iterator[Result]) -> None:
             close()
 
 
-def _rows_quickly(quickly: _Quickly, result: Result, zone: Zone) -> list[bytes]:
+def _rows_quickly(quickly: _Quickly, result: Result, columns: Sequence[ResultColumn], zone: Zone) -> list[bytes]:
     """The messages with all rows of a result."""
-    columns, formats = result.columns, quickly.result_formats
-    if columns is None:
-        return []
+    formats = quickly.result_formats
     if isinstance(result, RowResult):
         only = quickly.statement.row(result.values, formats)
         if only is not None:

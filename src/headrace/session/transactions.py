@@ -132,8 +132,9 @@ def explained(
 def end(session: Session) -> Transaction | None:
     """End the open transaction, whatever becomes of it; returns it."""
     transaction, session.transaction = session.transaction, None
-    for cursor in session.cursors.pop_those(lambda cursor: not cursor.held):
-        cursor.close()
+    if session.cursors:
+        for cursor in session.cursors.pop_those(lambda cursor: not cursor.held):
+            cursor.close()
     session.variables.end_transaction()
     if transaction is not None:
         transaction.close()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.coordinator.writes.layout import Key
 from headrace.coordinator.writes.rows import FoundRow
 
-ROWS_KEPT = 100_000
-"""Rows that are kept, of all tables together."""
+ROWS_KEPT = 200_000
+"""Rows that are kept, of all tables together: of a few columns, less than 100 MiB."""
 
 
 class RowCache:

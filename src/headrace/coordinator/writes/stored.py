@@ -213,6 +213,8 @@ class StoredRows:
 
         Raises `CorruptObject`.
         """
+        if not keys:
+            return {}
         if not refs:
             return {key: FoundRow(k, None) for key, k in keys}
         found: dict[Key, FoundRow] = {}
