@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from headrace.connectors.base import RowError
 from headrace.coordinator.observe.history import History
 
-ERROR = {"split": "f", "position": 1, "column": "c", "value": "x", "message": "no number"}
+ERROR = RowError("f", 1, "c", "x", "no number")
 
 
 def test_errors_of_steps_that_are_taken_back_are_told_once() -> None:

@@ -13,6 +13,7 @@ from fake_database import Database
 from headrace.catalog.edits import AddEvent
 from headrace.common.clock import ManualClock
 from headrace.common.faults import disarm_all
+from headrace.connectors.base import RowError
 from headrace.coordinator.observe import sparing
 from headrace.coordinator.observe.sparing import BURST, PAUSE_S, Sparing
 from headrace.errors import DivisionByZero, SourceError
@@ -92,7 +93,7 @@ def test_rows_that_fail_in_every_epoch_are_no_flood(db: Database, monkeypatch: p
     v = db.view("v", t)
     runner = db.runner_of(v)
     run = runner.run
-    error = {"split": "f", "position": 1, "column": "c", "value": "x", "message": "no number"}
+    error = RowError("f", 1, "c", "x", "no number")
 
     def with_errors(params: Any, parallelism: int) -> Any:
         return dataclasses.replace(run(params, parallelism), row_errors=[error], row_error_count=1)

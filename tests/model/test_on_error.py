@@ -55,9 +55,9 @@ def test_what_is_noted_of_a_row(spark: SparkSession) -> None:
         result = e.advance(1)
         e.check()
         assert result.row_error_count == 3
-        found = {(r["operator"], r["expression"], r["sqlstate"], r["row"]["s"]) for r in result.row_errors}
+        found = {(r.operator, r.expression, r.sqlstate, r.row["s"]) for r in result.row_errors}
         assert found == {("0", "(10 div x)", "22012", "6"), ("0", "cast(s as int)", "22P02", "abc")}
-        assert any("abc" in r["message"] and r["row"] == {"k": "2", "x": "5", "s": "abc"} for r in result.row_errors)
+        assert any("abc" in r.message and r.row == {"k": "2", "x": "5", "s": "abc"} for r in result.row_errors)
         e.delete("t", (1, 0, "6"), (2, 5, "abc"))
         assert e.advance(1).row_error_count == 0
         e.check()
@@ -96,8 +96,8 @@ def test_a_row_with_times_for_which_python_has_no_object(spark: SparkSession) ->
         e.insert("t", (10**9, 0), (-(10**9), 0), (400_000_000_000, 0), (-(10**11), 0))
         result = e.advance(1)
         e.check()
-        assert result.row_error_count == 4 and {r["sqlstate"] for r in result.row_errors} == {"22012"}
-        assert len({tuple(r["row"].values()) for r in result.row_errors}) == 4
+        assert result.row_error_count == 4 and {r.sqlstate for r in result.row_errors} == {"22012"}
+        assert len({tuple(r.row.values()) for r in result.row_errors}) == 4
         e.change("t", [(row, -1) for row in list(table.rows)])
         assert e.advance(2).row_error_count == 0
         e.check()

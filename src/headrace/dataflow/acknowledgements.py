@@ -8,11 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark import AccumulatorParam
 
 from headrace.state.schema import RunRef
+
+if TYPE_CHECKING:
+    from headrace.connectors.base import RowError
+
+
+@dataclass(frozen=True, slots=True)
+class NotedFailure:
+    """A row on which an expression failed, as a stage notes it; `failures.described` makes it readable."""
+
+    operator: str
+    stage: str
+    check: int
+    """Which of the expressions that the stage notes."""
+    values: tuple[str | None, ...]
+    """The row, as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +44,8 @@ class Acknowledgement:
     rows_written: int = 0
     """Rows of state tables; the attempt's objects must hold exactly these."""
     spilled_bytes: int = 0
-    row_errors: tuple[Mapping[str, Any], ...] = ()
-    """Some of the rows on which an expression failed, or that could not be read; `described` makes them readable."""
+    row_errors: tuple[NotedFailure | RowError, ...] = ()
+    """Some of the rows on which an expression failed, or that could not be read."""
     row_error_count: int = 0
     due_us: int | None = None
     """No row of the stage's state is due before this time, Unix microseconds; None if none ever is."""

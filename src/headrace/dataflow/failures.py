@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from headrace.dataflow.acknowledgements import NotedFailure
 from headrace.errors import HeadraceError, SparkLost
 from headrace.plan.catalyst.bridge import Bridge
 from headrace.plan.catalyst.expressions import Attribute, Expr
@@ -37,19 +37,28 @@ def noted_by(checks: Sequence[Expr], columns: Sequence[tuple[int, str]]) -> Note
     return NotedChecks(tuple(checks), tuple(_EXPR_ID.sub("", c.text) for c in checks), tuple(columns))
 
 
-def described(b: Bridge, noted: Mapping[str, NotedChecks], error: Mapping[str, Any]) -> dict[str, Any]:
-    """A row error as it is shown. What a stage has noted gets its message by computing the expression once more."""
-    found = noted.get(error.get("stage", ""))
-    if found is None:
-        return dict(error)
-    check, values = error["check"], error["values"]
-    failure = _failure(b, found.checks[check], {i: v for (i, _), v in zip(found.columns, values, strict=True)})
+@dataclass(frozen=True)
+class FailedExpression:
+    """A row on which an expression failed, as people read it."""
+
+    operator: str
+    expression: str
+    message: str
+    sqlstate: str
+    row: Mapping[str, str | None]
+    """What the operator has of the row, as texts by column."""
+
+
+def described(b: Bridge, noted: Mapping[str, NotedChecks], error: NotedFailure) -> FailedExpression:
+    """What a stage has noted, with its message, by computing the expression once more."""
+    found, values = noted[error.stage], error.values
+    failure = _failure(b, found.checks[error.check], {i: v for (i, _), v in zip(found.columns, values, strict=True)})
     shown = {name: _short(v) for (_, name), v in zip(found.columns, values, strict=True)}
-    return {
-        "operator": error["operator"], "expression": found.texts[check],
-        "message": "the expression failed" if failure is None else failure.message,
-        "sqlstate": UNKNOWN_STATE if failure is None else failure.sqlstate, "row": shown,
-    }  # fmt: skip
+    return FailedExpression(
+        error.operator, found.texts[error.check],
+        "the expression failed" if failure is None else failure.message,
+        UNKNOWN_STATE if failure is None else failure.sqlstate, shown,
+    )  # fmt: skip
 
 
 def _failure(b: Bridge, check: Expr, values: Mapping[int, str | None]) -> HeadraceError | None:

@@ -21,14 +21,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import structlog
 from pyspark import Accumulator, SparkContext
 
-from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements
+from headrace.connectors.base import RowError
+from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements, NotedFailure
 from headrace.dataflow.build import EpochPlan
-from headrace.dataflow.failures import NotedChecks, described
+from headrace.dataflow.failures import FailedExpression, NotedChecks, described
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
@@ -79,7 +79,7 @@ class EpochResult:
     """The same by relation; one that the query names twice is read twice."""
     rows_out: int = 0
     """Rows that the view's own delta has, as written, or that a sink took."""
-    row_errors: list[dict[str, Any]] = field(default_factory=list)
+    row_errors: list[FailedExpression | RowError] = field(default_factory=list)
     row_error_count: int = 0
     late_rows: int = 0
     """Rows of sources that were not taken in because the watermark had passed them."""
@@ -291,7 +291,10 @@ class EpochRunner:
                 result.due_us = ack.due_us if result.due_us is None else min(ack.due_us, result.due_us)
             result.task_count += 1
             room = max(ERROR_SAMPLES - len(result.row_errors), 0)
-            result.row_errors += [described(self._bridge, self._failures, e) for e in ack.row_errors[:room]]
+            result.row_errors += [
+                described(self._bridge, self._failures, e) if isinstance(e, NotedFailure) else e
+                for e in ack.row_errors[:room]
+            ]
             result.row_error_count += ack.row_error_count
             result.late_rows += ack.late_rows
             if ack.stage in self._inputs:

@@ -10,7 +10,12 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
+
+from headrace.connectors.base import RowError
+
+if TYPE_CHECKING:
+    from headrace.dataflow.failures import FailedExpression
 
 CHECKPOINTS_KEPT = 100
 """Newest checkpoints that are kept of each group."""
@@ -105,7 +110,7 @@ class History:
             found = [c for ring in self._rings.values() for c in ring]
         return sorted(found, key=lambda c: (c.at_ms, c.epoch), reverse=True)
 
-    def failed_on(self, job_id: int, epoch: int, at_ms: int, found: Iterable[Mapping[str, Any]]) -> None:
+    def failed_on(self, job_id: int, epoch: int, at_ms: int, found: Iterable[FailedExpression | RowError]) -> None:
         """Note rows that a job has gone on past, as `EpochResult.row_errors` has them."""
         with self._lock:
             self._row_errors += [_row_error(job_id, epoch, at_ms, error) for error in found]
@@ -157,12 +162,10 @@ class History:
                 self._pauses.pop(i, None)
 
 
-def _row_error(job_id: int, epoch: int, at_ms: int, error: Mapping[str, Any]) -> RowErrors:
-    """Of an expression (`dataflow.failures.described`), or of a source (`connectors.base.RowError`)."""
-    if "expression" in error:
-        row = json.dumps(error["row"], ensure_ascii=False)
-        return RowErrors(
-            job_id, epoch, at_ms, error["operator"], error["expression"], error["message"], error["sqlstate"], row
-        )
-    sample = json.dumps({k: error[k] for k in ("split", "position", "value")}, ensure_ascii=False)
-    return RowErrors(job_id, epoch, at_ms, None, error["column"], error["message"], _MALFORMED, sample)
+def _row_error(job_id: int, epoch: int, at_ms: int, error: FailedExpression | RowError) -> RowErrors:
+    if isinstance(error, RowError):
+        where = {"split": error.split, "position": error.position, "value": error.value}
+        sample = json.dumps(where, ensure_ascii=False)
+        return RowErrors(job_id, epoch, at_ms, None, error.column, error.message, _MALFORMED, sample)
+    row = json.dumps(error.row, ensure_ascii=False)
+    return RowErrors(job_id, epoch, at_ms, error.operator, error.expression, error.message, error.sqlstate, row)

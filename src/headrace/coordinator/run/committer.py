@@ -16,10 +16,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from itertools import takewhile
 
 from headrace.catalog.edits import AddEvent, Edit
 from headrace.common.faults import fault_point
+from headrace.connectors.base import RowError
 from headrace.connectors.sinks import leaves_out_snapshot
 from headrace.coordinator.decide.commit import (
     Commit,
@@ -291,7 +293,9 @@ class Committer:
         for ran in (ran for now in due for ran in now.results):
             if ran.result.row_error_count:
                 text = f'job "{ran.job.name}" met {ran.result.row_error_count} {_what_failed(ran.result)}'
-                edits.append(AddEvent("row_errors", ran.job.id, text, repr(ran.result.row_errors[:5])))
+                edits.append(
+                    AddEvent("row_errors", ran.job.id, text, repr([asdict(e) for e in ran.result.row_errors[:5]]))
+                )
         told = (self._core.sparing.thinned(edit) for edit in edits)
         return [edit for edit in told if edit is not None]
 
@@ -363,5 +367,5 @@ class Committer:
 
 
 def _what_failed(result: EpochResult) -> str:
-    of_expressions = any("expression" in e for e in result.row_errors)
+    of_expressions = any(not isinstance(e, RowError) for e in result.row_errors)
     return "rows on which an expression failed" if of_expressions else "rows that could not be understood"

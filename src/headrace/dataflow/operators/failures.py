@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.common.texts import text_of
+from headrace.dataflow.acknowledgements import NotedFailure
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.operators.task import Task, Unkeyed, int64
 from headrace.state.kernels import checked
@@ -49,5 +50,5 @@ class FailureStage(Unkeyed):
         for row in failing[: max(ERROR_SAMPLES - len(task.row_errors), 0)].tolist():
             check = next(i for i, found in enumerate(flags) if found[row])
             texts = (text_of(batch.column(i)[row]) for i in range(self.width))
-            values = [None if text is None else text[:VALUE_CHARS] for text in texts]
-            task.row_errors.append({"operator": self.operator, "stage": self.label, "check": check, "values": values})
+            values = tuple(None if text is None else text[:VALUE_CHARS] for text in texts)
+            task.row_errors.append(NotedFailure(self.operator, self.label, check, values))

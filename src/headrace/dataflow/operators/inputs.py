@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -106,7 +106,7 @@ class InputStage(Labelled, Unkeyed):
             for found in reader.read(source.tasks[n]):
                 task.row_error_count += found.error_count
                 room = ERROR_SAMPLES - len(task.row_errors)
-                task.row_errors += [asdict(error) for error in found.errors[:room]]
+                task.row_errors += found.errors[:room]
                 batch = found.batch if self.late is None else self._in_time(task, found.batch, below_us[n])
                 if batch.num_rows:
                     ones = pa.array(np.ones(batch.num_rows, dtype=np.int64))

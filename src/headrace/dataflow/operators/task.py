@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.common.faults import fault_point
-from headrace.dataflow.acknowledgements import Acknowledgement
+from headrace.dataflow.acknowledgements import Acknowledgement, NotedFailure
 from headrace.dataflow.operators.progress import Reports
 from headrace.dataflow.operators.spill import run_bounded
 from headrace.dataflow.params import EpochParams, decode, property_of, secrets_property_of
@@ -24,6 +24,9 @@ from headrace.state.run import OPEN_RUNS, Section, write_run
 from headrace.state.schema import RunRef, TableSchema
 from headrace.state.spool import TaskSpool, forget_earlier
 from headrace.state.stores import store_of
+
+if TYPE_CHECKING:
+    from headrace.connectors.base import RowError
 
 OUTPUT_ROWS = 65_536
 """Rows of a batch handed back to Spark."""
@@ -136,7 +139,7 @@ class Task:
         self.rows_written = 0
         """Rows of state tables; the attempt's objects must hold exactly these."""
         self.spilled_bytes = 0
-        self.row_errors: list[dict[str, Any]] = []
+        self.row_errors: list[NotedFailure | RowError] = []
         self.row_error_count = 0
         self.due_us: int | None = None
         """No row of the stage's state is due before this time; None if none ever is."""
