@@ -72,6 +72,7 @@ class Campaign:
         if kills:
             self._load(one, pick.uniform(0.2, seconds), pick.randint(20, ROUND_TRANSACTIONS))
             self.server.kill()
+            one.history.kills_ns.append(time.monotonic_ns())
             self.kills += 1
             self.server.start()
         self._load(one, seconds, ROUND_TRANSACTIONS // (2 if kills else 1))

@@ -169,14 +169,26 @@ def _time_edges(graph: Graph, seen: Observations) -> None:
     """Whoever began after another had ended comes after it, by way of points of time, so that edges stay few.
 
     What reads views may be behind the newest, but not behind what anybody was shown of the same relation by a
-    transaction that only read.
+    transaction that only read. A server that was killed since has forgotten at which epoch that was: then only what
+    was seen of the relation must still be there.
     """
     ended = [t for t in seen.committed if t.status == "ok"]
-    _chain(graph, "all", ended, [t for t in seen.committed if t.freshness == "newest"])
+    _chain(graph, "all", _ends(ended), [t for t in seen.committed if t.freshness == "newest"])
     behind = [t for t in seen.committed if t.freshness != "newest"]
     for relation in {r for t in behind for r in _relations(t)}:
         readers = [t for t in ended if t.read_only and relation in _relations(t)]
-        _chain(graph, relation, readers, [t for t in behind if relation in _relations(t)])
+        late = [t for t in behind if relation in _relations(t)]
+        for life in range(len(seen.history.kills_ns) + 1):
+            now = [t for t in late if _life(seen, t) == life]
+            _chain(graph, (relation, life), _ends([t for t in readers if _life(seen, t) == life]), now)
+            earlier = [t for t in readers if _life(seen, t) < life]
+            shown = [(t.ended_ns, writer) for t in earlier for writer in _writers_seen(graph, seen, t, relation)]
+            _chain(graph, (relation, life, "over a restart"), shown, now)
+
+
+def _life(seen: Observations, t: Transaction) -> int:
+    """How often the server had been killed before it began."""
+    return bisect_right(seen.history.kills_ns, t.began_ns)
 
 
 def _relations(t: Transaction) -> set[tuple[str, str, int]]:
@@ -184,12 +196,25 @@ def _relations(t: Transaction) -> set[tuple[str, str, int]]:
     return {(op.key.kind, op.via, op.key.id % 2) for op in t.reads() if op.key is not None}
 
 
-def _chain(graph: Graph, name: Hashable, ended: Iterable[Transaction], begun: Iterable[Transaction]) -> None:
-    order = sorted(ended, key=lambda t: t.ended_ns)
-    times = [t.ended_ns for t in order]
+def _writers_seen(graph: Graph, seen: Observations, t: Transaction, relation: tuple[str, str, int]) -> list[int]:
+    """Whose writes to a relation a reader saw."""
+    kind, _, parity = relation
+    found = [a for a, _, edge in graph.in_edges(t.id, keys=True) if edge == "wr"]
+    writers = (w for w in seen.committed if w.id in found)
+    return [w.id for w in writers if any(o.key and (o.key.kind, o.key.id % 2) == (kind, parity) for o in w.lasting())]
+
+
+def _ends(transactions: Iterable[Transaction]) -> list[tuple[int, int]]:
+    return [(t.ended_ns, t.id) for t in transactions]
+
+
+def _chain(graph: Graph, name: Hashable, ended: Iterable[tuple[int, int]], begun: Iterable[Transaction]) -> None:
+    """What is given with a time, by its id, comes before all that began later."""
+    order = sorted(ended)
+    times = [time_ns for time_ns, _ in order]
     points: list[Any] = [("time", name, place) for place in range(len(order))]
-    for t, point in zip(order, points):
-        graph.add_edge(t.id, point, "realtime", why="ended")
+    for (_, i), point in zip(order, points):
+        graph.add_edge(i, point, "realtime", why="ended")
     graph.add_edges_from((a, b, "realtime", {"why": "later"}) for a, b in itertools.pairwise(points))
     for t in begun:
         place = bisect_left(times, t.began_ns)

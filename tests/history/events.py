@@ -133,6 +133,8 @@ class History:
     """Of each account of each bank at the start."""
     final: int | None = None
     """The id of a transaction that read every key after all others had ended."""
+    kills_ns: list[int] = field(default_factory=list)
+    """When the server was killed, in order."""
 
     def count(self, status: Status) -> int:
         return sum(t.status == status for t in self.transactions)
@@ -176,7 +178,7 @@ def _rich(value: Any) -> Any:
 
 def save(history: History, path: Path) -> None:
     """Write a history down, one transaction a line, so that what failed can be looked at again."""
-    lines = [json.dumps({"balance": history.balance, "final": history.final})]
+    lines = [json.dumps({"balance": history.balance, "final": history.final, "kills_ns": history.kills_ns})]
     for t in sorted(history.transactions, key=lambda t: t.began_ns):
         ops = [{**op.__dict__, "value": _plain(op.value), "result": _plain(op.result)} for op in t.ops]
         lines.append(json.dumps({**asdict(t), "ops": ops}))

@@ -237,6 +237,23 @@ def test_reads_of_views_may_be_behind_but_not_go_back() -> None:
     assert check(other.history, names.STRICT_SERIALIZABLE) == []
 
 
+def test_a_restart_forgets_the_epoch_that_was_shown_and_not_what() -> None:
+    """A relation that has not changed may be shown at an earlier epoch then, beside a view that is behind."""
+
+    def story(*kills_ns: int, seen: Register) -> History:
+        told = Story().add(Op("write", R, 1), at=(0, 1)).add(append(X, 1), at=(2, 3), session=1)
+        told.add(read(R, Register(1, 0)), at=(4, 5), session=1)
+        told.add(read(X, (), "v"), read(R, seen), at=(8, 9), freshness="any")
+        told.history.kills_ns += kills_ns
+        return told.history
+
+    by_time = {names.G_SINGLE + names.BY_TIME}
+    assert names_of(check(story(seen=Register(1, 0)), names.STRICT_SERIALIZABLE)) == by_time
+    assert names_of(check(story(7, 10, seen=Register(1, 0)), names.STRICT_SERIALIZABLE)) == set()
+    assert names_of(check(story(2, 10, seen=Register(1, 0)), names.STRICT_SERIALIZABLE)) == by_time
+    assert names_of(check(story(7, seen=Register(0)), names.STRICT_SERIALIZABLE)) == by_time
+
+
 def test_a_session_waits_for_what_it_has_written_and_for_nothing_else() -> None:
     """Its reads of views may be behind what it has only seen; a write that it took back is none."""
 
