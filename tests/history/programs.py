@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from events import Freshness, Key, KeyKind, Op
+from events import Freshness, Key, KeyKind, Op, Transaction
 
 ACCOUNTS = 4
 """Of each bank."""
@@ -44,9 +44,16 @@ class Program:
 
     def freshness(self, own: bool) -> Freshness:
         """What it may rely on, in a session that waits for its own writes or does not."""
-        if all(op.via == "table" for op in self.ops):
+        if all(op.via == "table" for op in self.ops) and (self._lasting() or not self._writes_by_view()):
             return "newest"
         return "session" if own else "any"
+
+    def _writes_by_view(self) -> bool:
+        return any(op.form == "by view" for op in self.ops)
+
+    def _lasting(self) -> bool:
+        """Whether a commit makes any write last: then all that it has read was the newest, views and all."""
+        return any(True for _ in Transaction(0, 0, self.ops, "ok", 0, 0).lasting())
 
 
 def keys_of_round(number: int) -> list[Key]:

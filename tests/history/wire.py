@@ -38,16 +38,23 @@ class WireClient:
     def __init__(self, server: Reachable, settings: Sequence[str], bound: bool):
         self._server, self._settings, self._bound = server, settings, bound
         self._connection: psycopg.Connection[Any] | None = None
+        self._tag: str | None = None
+        """What the last statement was answered with."""
         self.connections = 0
         """How often it has connected; what a session may rely on ends with its connection."""
 
     def connect(self) -> None:
         """Connect if there is no connection; raises OperationalError while the server is down."""
         if self._connection is None or self._connection.closed:
-            self._connection = self._server.connect()
+            made = self._server.connect()
+            try:
+                for sql in self._settings:
+                    made.execute(sql)
+            except psycopg.Error:
+                made.close()  # a session without its settings would promise something else
+                raise
+            self._connection = made
             self.connections += 1
-            for sql in self._settings:
-                self._connection.execute(sql)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -61,6 +68,7 @@ class WireClient:
 
     def commit(self) -> None:
         self._execute(Statement("COMMIT"))
+        assert self._tag == "COMMIT", f"a transaction without an error was told {self._tag}"
 
     def rollback(self) -> None:
         self._execute(Statement("ROLLBACK"))
@@ -121,6 +129,7 @@ class WireClient:
                 cursor = self._connection.execute(statement.sql, statement.values)
             else:
                 cursor = self._connection.execute(statement.literal())
+            self._tag = cursor.statusmessage
             return cursor.rowcount, cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             state = error.sqlstate

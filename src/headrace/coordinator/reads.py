@@ -156,7 +156,8 @@ class Reads:
                     options.session.raise_to(epochs)
             epoch = min(epochs.values(), default=options.at or core.epochs.complete)
             notices = self._notices(ids, epochs, options) if options.at is None else []
-            pin = core.pins.pin(ids, epoch)
+            # A transaction goes on with reads of other relations at this epoch.
+            pin = core.pins.pin(None if options.align else ids, epoch)
             if options.align:
                 align_for_reads(core.graph, epoch)
             mirrored = core.mirrored
