@@ -155,14 +155,62 @@ def needed_modules(path: Path) -> set[str]:
     return found
 
 
-def test_no_modules_import_each_other() -> None:
-    """Nor by way of others: who reads a module needs to know those below it only."""
-    names = {".".join((*package_of(path), path.stem)): path for path in modules() if path.name != "__init__.py"}
-    below = {name: needed_modules(path) & names.keys() - {name} for name, path in names.items()}
+def module_names(under: str = "") -> dict[str, Path]:
+    """The modules by name, packages themselves aside."""
+    return {".".join((*package_of(path), path.stem)): path for path in modules(under) if path.name != "__init__.py"}
+
+
+def in_circles(below: dict[str, set[str]]) -> set[str]:
+    """The modules that import themselves by way of others; what each one imports is given, and used up."""
     while ends := {name for name, needed in below.items() if not needed & below.keys()}:
         for name in ends:
             del below[name]
-    assert {name for name in below if name.split(".")[1] not in MUTUAL and needs_itself(name, below)} == set()
+    return {name for name in below if needs_itself(name, below)}
+
+
+def test_no_modules_import_each_other() -> None:
+    """Nor by way of others: who reads a module needs to know those below it only."""
+    names = module_names()
+    found = in_circles({name: needed_modules(path) & names.keys() - {name} for name, path in names.items()})
+    assert {name for name in found if name.split(".")[1] not in MUTUAL} == set()
+
+
+def known_modules(path: Path) -> set[str]:
+    """The modules of headrace that one imports anywhere, for types, too."""
+    return set(imported(parse(path), package_of(path)))
+
+
+def test_no_modules_of_sessions_know_each_other() -> None:
+    """Not even for types: a statement's execution knows what it may use, and not the session that runs it."""
+    names = module_names("session")
+    assert in_circles({name: known_modules(path) & names.keys() - {name} for name, path in names.items()}) == set()
+
+
+SESSION_ITSELF = {f"headrace.session.{name}" for name in ("session", "database")}
+BELOW_THE_SESSION = ("execution", "reading", "system", "introspection")
+"""Packages of `session` that carry statements out, and get a `Context` for that."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "session" / "context.py", *(path for part in BELOW_THE_SESSION for path in modules(f"session/{part}"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_what_carries_statements_out_knows_no_session(path: Path) -> None:
+    assert known_modules(path) & SESSION_ITSELF == set()
+
+
+def test_a_context_knows_nothing_of_what_uses_it() -> None:
+    """Nor does anything that it is made of."""
+    names = module_names("session")
+    found: set[str] = set()
+    pending = ["headrace.session.context"]
+    while pending:
+        needed = known_modules(names[pending.pop()]) & names.keys() - found
+        found |= needed
+        pending += needed
+    used_by = {name for name in found if name.split(".")[2] in BELOW_THE_SESSION} | found & SESSION_ITSELF
+    assert found and used_by == set()
 
 
 def needs_itself(name: str, below: dict[str, set[str]]) -> bool:

@@ -76,7 +76,7 @@ def test_equal_sides_in_a_group_are_shared(spark: SparkSession, tmp_path: Path) 
         change(database, 1)
         moved = database.sql("ALTER MATERIALIZED VIEW b SET (checkpoint_group = 'own')")
         assert NAME in moved.notices[0]
-        abandoned = sharing._make(database.session(), Sharable(1, ("k",)), {"checkpoint_group": "h"})
+        abandoned = sharing._make(database.session().context, Sharable(1, ("k",)), {"checkpoint_group": "h"})
         assert abandoned in database.catalog.state.jobs
     with connect(tmp_path / "db", spark=spark, settings=SETTINGS) as database:
         assert indexes(database) == [(NAME, "b, c")] and abandoned not in database.catalog.state.jobs

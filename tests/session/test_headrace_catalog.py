@@ -185,7 +185,7 @@ def test_consistency_by_sql(busy: Database) -> None:
     for name in ("monotonic_reads", "query_consistency"):
         with pytest.raises(HeadraceError, match="invalid value"):
             run(f"SET {name} = 'whatever'")
-    assert session.variables.get("headrace.read_your_writes") == "on"
+    assert session.context.variables.get("headrace.read_your_writes") == "on"
     session.close()
 
 

@@ -100,7 +100,7 @@ def session(database: Database) -> Iterator[Session]:
     ],
 )  # fmt: skip
 def test_what_clients_ask(session: Session, sql: str, rows: list[tuple[object, ...]]) -> None:
-    assert asked(session, parse_query(sql)) is not None
+    assert asked(session.context, parse_query(sql)) is not None
     assert run(session, sql) == rows
 
 

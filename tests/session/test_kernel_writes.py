@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import DataError, DivisionByZero, NotNullViolation, SerializationFailure
+from headrace.session.context import Context
 from headrace.session.database import Database
 from headrace.session.execution import dml, kernels
 from headrace.session.execution.select import compute
@@ -210,11 +211,11 @@ def both_ways(session: Session, text: str, monkeypatch: pytest.MonkeyPatch) -> l
     class Done(Exception):
         pass
 
-    def affected(session: Session, transaction: Transaction, record: Any, wanted: kernels.AssignedQuery, _: Any) -> Any:
-        own = kernels.rows_by_kernels(session, wanted)
+    def affected(context: Context, transaction: Transaction, record: Any, wanted: kernels.AssignedQuery, _: Any) -> Any:
+        own = kernels.rows_by_kernels(context, wanted)
         found.append(None if own is None else _sorted(own))
         try:
-            found.append(_sorted(compute(session, wanted.bound, wanted.wrap)))
+            found.append(_sorted(compute(context, wanted.bound, wanted.wrap)))
         except DataError:  # such as an overflow
             found.append(None)
         raise Done

@@ -33,7 +33,7 @@ def test_what_waits_elsewhere_is_cancelled_and_its_session_goes_on(database: Dat
             ended.append(error)
 
     try:
-        with database.turns.one(ours.check):
+        with database.turns.one(ours.context.check):
             thread = threading.Thread(target=query)
             thread.start()
             eventually(lambda: database.turns.waiting, "the query to wait")

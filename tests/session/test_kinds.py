@@ -144,7 +144,7 @@ def test_columns_that_writes_return_are_described_as_they_come(session: Session,
 @pytest.mark.parametrize("sql", [sql for kind in DEFINING for sql in SAMPLES[kind]])
 def test_columns_of_definitions_are_described_as_they_come(kinds_db: Database, session: Session, sql: str) -> None:
     compare(session, sql, "42704", "42501", SourceError.sqlstate)
-    session.become(None, None)
+    session.context.become(None, None)
     made = re.match(r"CREATE ([A-Z ]+) new\b", sql)
     assert made is None or run(session, f"DROP {made[1]} new") == ""
     run(session, "CREATE TABLE IF NOT EXISTS kinds_log (a int, at timestamp) APPEND ONLY")

@@ -114,8 +114,8 @@ def test_large_writes_are_those_of_the_server(
         found = outcome(session, sql.format(t="large"))
         # What names one row by its key is looked up, however large the table is.
         assert len(large) > before or found[0].isdigit() or "WHERE id = " in sql, sql
-        shown = {t: rows(session, f"SELECT * FROM large_{t}") for t in TABLES} if session.transaction else {}
-        if session.transaction is not None:
+        shown = {t: rows(session, f"SELECT * FROM large_{t}") for t in TABLES} if session.context.transaction else {}
+        if session.context.transaction is not None:
             list(session.execute("COMMIT"))
         monkeypatch.setattr(dml, "ROWS_AT_MOST", 1 << 60)
         text = sql.format(t="small")

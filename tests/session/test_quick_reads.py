@@ -171,11 +171,11 @@ def rows(session: Session, sql: str) -> Any:
 @contextmanager
 def without(session: Session) -> Iterator[None]:
     """Let Spark answer everything inside the block."""
-    session.variables.set("enable_quick_reads", "off")
+    session.context.variables.set("enable_quick_reads", "off")
     try:
         yield
     finally:
-        session.variables.set("enable_quick_reads", "on")
+        session.context.variables.set("enable_quick_reads", "on")
 
 
 @pytest.fixture

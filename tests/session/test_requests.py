@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import HeadraceError, QueryCanceled
+from headrace.session.context import Context
 from headrace.session.database import Database
 from headrace.session.execution.handler import Handler
 from headrace.session.handlers import handler_of
 from headrace.session.result import Result
-from headrace.session.session import Session
 from headrace.sql import statements as st
 from support import POLL_S, WAIT_S, eventually
 
@@ -57,9 +57,9 @@ def test_what_has_taken_effect_is_not_said_to_be_cancelled(
     def cancelled_at_the_end(statement: st.Statement) -> Handler[st.Statement]:
         handler = handler_of(statement)
 
-        def run(session: Session, statement: st.Statement) -> Result:
-            result = handler.run(session, statement)
-            session.cancel()
+        def run(context: Context, statement: st.Statement) -> Result:
+            result = handler.run(context, statement)
+            context.cancel()
             return result
 
         return replace(handler, run=run)
@@ -76,9 +76,9 @@ def test_what_has_taken_effect_is_not_said_to_be_cancelled(
 def test_a_time_out_that_comes_too_late_hits_nothing_else(database: Database) -> None:
     session = database.session({"statement_timeout": "60s"})
     timers: list[threading.Timer | None] = []
-    session.variables.set("statement_timeout", "1h")
+    session.context.variables.set("statement_timeout", "1h")
     prepared = session.prepare("SELECT 1")
-    interrupts, check = session.interrupts, session.interrupts.check
+    interrupts, check = session.context.interrupts, session.context.interrupts.check
     interrupts.check = lambda: (timers.append(interrupts._timer), check())  # type: ignore[assignment,method-assign]
     prepared.execute([])
     timer = next(t for t in timers if t is not None)
@@ -102,7 +102,7 @@ def test_who_waits_for_what_was_cancelled_is_told(database: Database) -> None:
 
     session.begin_request()
     with pytest.raises(QueryCanceled, match="user request"):
-        session.wait(step)
+        session.context.wait(step)
     assert ended.wait(WAIT_S)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from headrace.session.context.variables import Variables
 
 from clients import connect
 from headrace.common.zones import UTC, zone_named
@@ -16,7 +17,6 @@ from headrace.errors import HeadraceError
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.defined import declared_zone
-from headrace.session.variables import Variables
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_one
 from headrace.sql.render import render_text
@@ -253,11 +253,11 @@ def test_a_session_of_this_process(database: Database, times: str) -> None:
     list(session.execute("SET TIME ZONE 'Europe/Berlin'"))
     (found,) = session.execute("SELECT at, at::text FROM times WHERE k = 1")
     assert found.rows() == [(dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC), SUMMER)]
-    assert session.zone == BERLIN
+    assert session.context.zone == BERLIN
     with pytest.raises(HeadraceError):  # it is in the future there as here
         list(session.execute("SELECT * FROM times FOR SYSTEM_TIME AS OF '1990-01-01'"))
     session.close()
-    assert database.session().zone == UTC
+    assert database.session().context.zone == UTC
 
 
 def test_what_a_zone_cannot_have_is_refused_with_its_place(berlin: Any) -> None:

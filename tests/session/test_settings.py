@@ -178,7 +178,7 @@ def test_queries_wait_their_turn(database: Database) -> None:
             ended.append(error)
 
     try:
-        with database.turns.one(session.check):
+        with database.turns.one(session.context.check):
             thread = threading.Thread(target=query)
             thread.start()
             eventually(lambda: database.turns.waiting, "the query to wait")

@@ -117,7 +117,7 @@ def _rows(session: Any, sql: str) -> Answer:
 
     try:
         (result,) = list(session.execute(sql))
-        return Answer(rendered(result.table(), [c.type for c in result.columns], session.zone))
+        return Answer(rendered(result.table(), [c.type for c in result.columns], session.context.zone))
     except HeadraceError as error:
         return Answer(error=error.sqlstate, message=error.message)
 

@@ -9,13 +9,15 @@ logs.py          what the commands log
 
 A session:
 
-session.py       `Session`: one statement after another, with settings and a transaction
+session.py       `Session`: one statement after another, as servers ask for them
+context.py       `Context`: all that a statement may use, and what a session keeps from one to the next
 handlers.py      finds the handler of a statement: what it may do, what it gives, how it runs
 interrupts.py    what stops a statement before its end: a cancel, its time limit
 read_epochs.py   which epoch the reads of a session see; snapshots
 locating.py      errors in PostgreSQL's words, with their place in the text
 result.py        what a statement returns
 transactions.py  what a transaction has read and wants to write
+cursors.py       cursors that are open
 scripts.py       several statements in one text
 audit.py         who came, what was defined, granted and denied, in a file
 startup.py       settings that a client sends when it connects
@@ -47,6 +49,7 @@ rights.py        what a role may do to an object
 Queries and streams:
 
 engine.py        queries on Spark
+kernel_plans.py  plans by which kernels compute queries over one table
 frames.py        views from DataFrames and from Spark SQL
 held.py          snapshots that DataFrames read, held as long as a DataFrame lives
 following.py     `Database.subscribe`
@@ -58,6 +61,13 @@ reading/         reads that need no Spark
 introspection/   queries that look into the system catalogs only
 system/          system relations and functions
 pipelines/       relations defined by functions of a Python file
+
+*Who knows whom.* What carries statements out (`execution/`, `reading/`, `introspection/`, `system/`) gets a `Context`
+and nothing else. Below that are the catalog, the coordinator and what answers queries; above it are `Session`, which
+has one and runs statements with it, and `Database`, which has the sessions. Nothing below knows what is above it, not
+even by its type; `tests/test_imports.py` holds it to that. What has to reach up goes through two ports of `context.py`:
+`Statements` (for a statement in a statement, and one that goes on after its handler's call) and `System` (for the few
+that are about the whole server).
 
 *Kinds of statements.* Each class of statements says whether it `writes`; a class that does not say so cannot be
 defined. The module of `execution/` that carries a kind out declares one `Handler` for it: how it runs, which columns it
@@ -72,7 +82,7 @@ session when it comes, the same way as after a loss of Spark (`Coordinator.expec
 lane begins an epoch, and all of their inputs' bindings are kept that they might need (`Graph.bindings_for`).
 `Lifecycle.define` tells the planner of all relations, from which moment on queries are let go; then `Lifecycle.plan`
 plans group by group, those with a backlog first, and lets each run. Who needs to know of all views what became of
-them waits for that (`Session.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
+them waits for that (`Context.wait_for_views`): FLUSH, since a view that cannot be planned holds up those built on it,
 and whatever plans another view.
 
 A call that Spark's JVM does not answer becomes `SparkLost`, upon which the keeper looks at once whether the JVM still

@@ -14,18 +14,16 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from structlog import get_logger
 
 from headrace.connectors.options import is_confidential
 from headrace.errors import HeadraceError, InsufficientPrivilege, InvalidParameter
+from headrace.session.context import Context
 from headrace.session.handlers import handler_of
 from headrace.sql import statements as st
 from headrace.sql.secrets import HIDDEN, STRING, may_hold_a_secret
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _log = get_logger("headrace")
 _MODE: Final = 0o600
@@ -131,19 +129,18 @@ class AuditLog:
             _log.error("the audit log cannot be written", file=str(self._path), lost=self._lost, reason=error.strerror)
 
 
-def note_done(session: Session, statement: st.Statement) -> None:
+def note_done(log: AuditLog, context: Context, statement: st.Statement) -> None:
     """Note a statement that has been run, if it is of a kind that is noted."""
-    if session.database.audit is not None and handler_of(statement).is_audited:
-        _note(session, statement.words, statement.text, _SUCCESS, None)
+    if handler_of(statement).is_audited:
+        _note(log, context, statement.words, statement.text, _SUCCESS, None)
 
 
-def note_failed(session: Session, statement: st.Statement | None, text: str, error: Exception) -> None:
+def note_failed(log: AuditLog, context: Context, statement: st.Statement | None, text: str, error: Exception) -> None:
     """Note, once, what a client is told of a statement of such a kind, and of any that is denied.
 
     Without a `statement` only a `text` was to be prepared.
     """
-    log = session.database.audit
-    if log is None or (isinstance(error, HeadraceError) and error.noted):
+    if isinstance(error, HeadraceError) and error.noted:
         return
     of_kind = statement is not None and handler_of(statement).is_audited
     if not of_kind and not isinstance(error, InsufficientPrivilege):
@@ -152,15 +149,14 @@ def note_failed(session: Session, statement: st.Statement | None, text: str, err
     if isinstance(error, HeadraceError):
         error.noted, told = True, (error.sqlstate, error.message)
     words = None if statement is None else statement.words
-    _note(session, words, text if statement is None else statement.text, *told)
+    _note(log, context, words, text if statement is None else statement.text, *told)
 
 
-def _note(session: Session, words: str | None, text: str, sqlstate: str, message: str | None) -> None:
-    log, role = session.database.audit, session.variables.role
-    assert log is not None
+def _note(log: AuditLog, context: Context, words: str | None, text: str, sqlstate: str, message: str | None) -> None:
+    role = context.role
     log.note(
-        "statement", user=session.authenticated, role=None if role == session.authenticated else role,
-        client=session.client or None, session=session.number, command=words, sqlstate=sqlstate,
+        "statement", user=context.authenticated, role=None if role == context.authenticated else role,
+        client=context.client or None, session=context.number, command=words, sqlstate=sqlstate,
         message=None if message is None else masked(message), statement=masked(text),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType
 from structlog import get_logger
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.contents import FunctionContent, MaterializedViewContent, ViewContent
+from headrace.catalog.contents import FunctionContent, MaterializedViewContent
 from headrace.catalog.edits import DATABASE_KEY
 from headrace.catalog.following import Refreshed
 from headrace.catalog.records import ObjectRecord, SettingRecord
@@ -38,14 +38,15 @@ from headrace.plan.planner import Planner
 from headrace.session import frames, functions
 from headrace.session.access import check_rules
 from headrace.session.audit import AuditLog
+from headrace.session.context import Context, Services
 from headrace.session.engine import Engine
 from headrace.session.execution import ddl, routines, sharing, views
-from headrace.session.execution.kernels import KernelPlans
 from headrace.session.following import Following, since_of
 from headrace.session.held import HeldFrames
 from headrace.session.keeper import SparkKeeper
+from headrace.session.kernel_plans import KernelPlans
 from headrace.session.logs import set_level
-from headrace.session.names import Bound
+from headrace.session.names import Bound, names_of, table_name
 from headrace.session.parameters import Parameters
 from headrace.session.pipelines.apply import Plan
 from headrace.session.pipelines.definitions import Pipeline
@@ -53,10 +54,10 @@ from headrace.session.result import Result, ResultColumn
 from headrace.session.roles import ROOT, Role, all_roles, role_of
 from headrace.session.session import Session
 from headrace.session.startup import requested
+from headrace.session.system.functions import localize
 from headrace.session.turns import Turns
 from headrace.sql.parser import parse_query
 from headrace.sql.render import plain_table
-from headrace.sql.statements import TableName
 from headrace.state.proof import asking_for_proof
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ class Database:
             self.engine = Engine(root, settings.parallelism)
             self.kernels = KernelPlans()
             self.coordinator = Coordinator(settings, self.catalog, self.planner, clock, root=root, host=host)
+            self.services = Services(
+                self.catalog, self.coordinator, self._parameters, clock, self.keeper, self.planner, self.engine,
+                self.kernels, self.turns, self,
+            )  # fmt: skip
             self.coordinator.on_catalog_change = self._take_in
             if spark is None:
                 self.coordinator.expect_spark()
@@ -213,7 +218,7 @@ class Database:
     @property
     def spark(self) -> SparkSession:
         """The Spark session that everything is made of, once it is there; another one after Spark was lost."""
-        self._main.wait_for_spark()
+        self._main.context.wait_for_spark()
         session = self.keeper.session
         assert session is not None
         return session
@@ -227,19 +232,15 @@ class Database:
 
     def _register_functions(self) -> None:
         """Make kernels and the catalog's functions known; a view on one that cannot be loaded is quarantined."""
-        kernels.register(self.spark_sessions())
+        kernels.register(self.services.spark_sessions())
         for record in self.catalog.state.objects_of(FunctionContent):
             self._register(record)
 
     def _register(self, record: ObjectRecord) -> None:
         try:
-            functions.register(self.spark_sessions(), record)
+            functions.register(self.services.spark_sessions(), record)
         except Exception as error:
             get_logger("headrace").warning("a function cannot be loaded", function=record.name, error=str(error))
-
-    def spark_sessions(self) -> list[SparkSession]:
-        """The sessions in which functions must be known: those that plan views and those that run queries."""
-        return [self.planner.bridge.spark, *self.engine.sessions] if self.planner.has_spark else []
 
     # ---- SQL
 
@@ -298,21 +299,21 @@ class Database:
 
         With `on_window_close` its rows come out when the watermark has passed them, as `EMIT ON WINDOW CLOSE` says.
         """
-        target = _table_name(name)
+        target, context = table_name(name), self._main.context
         with self._lock:
             if isinstance(query, DataFrame):
-                frames.create_view(self._main, target, query, dict(options or {}), on_window_close)
+                frames.create_view(context, target, query, dict(options or {}), on_window_close)
             elif dialect == "spark":
-                text = frames.bound_spark_sql(self._main, query)
-                called = frames.functions_called(self._main, text)
+                text = frames.bound_spark_sql(context, query)
+                called = frames.functions_called(context, text)
                 content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
-                ddl.create_planned(self._main, target, text, content, query, dict(options or {}), called)
+                ddl.create_planned(context, target, text, content, query, dict(options or {}), called)
             elif dialect == "postgres":
-                bound = Bound(self._main.localized(parse_query(query)), self._main.names())
+                bound = Bound(localize(context, parse_query(query)), names_of(context))
                 text = ddl.planned_text(bound, None)
                 content = MaterializedViewContent(spark_sql=text, emit_on_window_close=on_window_close)
                 needed = bound.dependencies()
-                ddl.create_planned(self._main, target, text, content, query, dict(options or {}), needed)
+                ddl.create_planned(context, target, text, content, query, dict(options or {}), needed)
             else:
                 raise InvalidParameter(f"unknown dialect {dialect!r}", hint="postgres or spark")
 
@@ -335,7 +336,7 @@ class Database:
         """
         with self._lock:
             routines.create(
-                self._main, _table_name(name),
+                self._main.context, table_name(name),
                 lambda: functions.content_of_object(name, function, returns, args, aggregate, strict),
                 f"-- Python function {getattr(function, '__qualname__', name)}", or_replace=replace,
             )  # fmt: skip
@@ -344,15 +345,16 @@ class Database:
 
     def explain(self, query: str | DataFrame) -> str:
         """The operators that would keep a view of this query up to date."""
+        context = self._main.context
         if isinstance(query, DataFrame):
-            shared = sharing.usable(self._main, {})
-            return "\n".join(self._main.planner.plan(query, arrangements=shared).explain())
-        bound = Bound(self._main.localized(parse_query(query)), self._main.names())
-        return "\n".join(views.incremental_plan(self._main, bound))
+            shared = sharing.usable(context, {})
+            return "\n".join(context.planner.plan(query, arrangements=shared).explain())
+        bound = Bound(localize(context, parse_query(query)), names_of(context))
+        return "\n".join(views.incremental_plan(context, bound))
 
     def flush(self) -> None:
         """Wait until every view has taken in all that was written before."""
-        self._main.wait_for_views()
+        self._main.context.wait_for_views()
         self.coordinator.flush()
 
     def subscribe(self, name: str, since: Literal["now", "begin", "full"] | str | int | datetime = "now") -> Following:
@@ -362,7 +364,7 @@ class Database:
         that there are (`full`), at a time, or behind a `position` or epoch that came before. Raises `EpochTooOld` for
         what is not kept any more.
         """
-        return Following(self.session(), _table_name(name), since_of(since))
+        return Following(self.session(), table_name(name), since_of(since))
 
     # ---- pipelines
 
@@ -401,11 +403,7 @@ class Database:
 
     def relation(self, name: str) -> DataFrame:
         """A relation as it stands in plans: without rows, to build views from."""
-        record = self._main.names().get(_table_name(name))
-        if isinstance(record.content, ViewContent):
-            bound = Bound(self._main.localized(parse_query(f"SELECT * FROM {name}")), self._main.names())
-            return self._main.planner.bridge.spark.sql(ddl.planned_text(bound, None))
-        return self._main.planner.relation_frame(record.id)
+        return frames.relation(self._main.context, name)
 
     def table(self, name: Any = None, **arguments: Any) -> Any:
         """A relation's rows as of now, as a DataFrame; the snapshot stays readable as long as that lives, or any other
@@ -418,13 +416,14 @@ class Database:
             return self.pipeline.table(name, **arguments)
         if self.pipeline.is_reading:
             return self.pipeline.read(name)
-        record = self._main.names().get(_table_name(name))
+        context = self._main.context
+        record = names_of(context).get(table_name(name))
         if not record.content.keeps_rows:
             raise NotSupported(f"the rows of a {record.kind} as a DataFrame", hint="query it with sql()")
         snapshot = self.coordinator.snapshot([record.id])
         try:
             table = snapshot.tables[record.id]
-            self._main.wait_for_spark()
+            context.wait_for_spark()
             spark = self.engine.session_for(snapshot)
             frame = self.engine.table_leaf(spark, record.id, table, [c.name for c in table.columns])
             self._frames.hold(frame, snapshot.close)
@@ -447,10 +446,10 @@ class Database:
         if failure is not None:
             raise failure
 
-    def sessions(self) -> list[Session]:
-        """The sessions that are open, in the order in which they were opened."""
+    def contexts(self) -> list[Context]:
+        """Those of the sessions that are open, in the order in which they were opened."""
         # Not under the lock, which `sql` holds for as long as its statement runs: to copy a set is one step.
-        return sorted(self._sessions.copy(), key=lambda session: session.number)
+        return sorted((s.context for s in self._sessions.copy()), key=lambda context: context.number)
 
     def forget(self, session: Session) -> None:
         """Forgets a session that has ended."""
@@ -490,13 +489,6 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _table_name(text: str) -> TableName:
-    parts = [part.strip().strip('"') for part in text.split(".")]
-    if len(parts) > 2 or not all(parts):
-        raise InvalidParameter(f"{text!r} is not the name of a relation")
-    return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
 def connect(

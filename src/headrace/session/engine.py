@@ -25,8 +25,8 @@ from headrace.plan.catalyst.running import cancel_jobs, set_property
 from headrace.plan.failures import translate
 from headrace.session.keeper import SparkKeeper
 from headrace.session.leaves import RelationFunction, SourceFunction, StateFunction
-from headrace.session.names import quoted
 from headrace.session.result import ResultColumn
+from headrace.sql.binder.spark import quoted
 from headrace.state.stores import Root
 
 if TYPE_CHECKING:

@@ -63,7 +63,8 @@ class Following:
         self._lock = threading.Lock()
         self._closed = False
         try:
-            self._reader = Reader(session, followed(session, name), since, holds=True)
+            context = session.context
+            self._reader = Reader(context, followed(context, name), since, holds=True)
         except BaseException:
             session.close()
             raise

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent
+from headrace.catalog.contents import MaterializedViewContent, SourceContent, TableContent, ViewContent
 from headrace.errors import NotSupported, SyntaxFault
 from headrace.plan.catalyst.answers import Raised
 from headrace.plan.catalyst.nodes import Node
 from headrace.plan.failures import translated
 from headrace.plan.python import names_called
 from headrace.plan.stored import leaf_ids, to_content
+from headrace.session.context import Context
 from headrace.session.execution import ddl
+from headrace.session.names import Bound, names_of, table_name
+from headrace.session.system.functions import localize
+from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 
 def create_view(
-    session: Session, name: TableName, frame: DataFrame, options: dict[str, str], on_window_close: bool = False
+    context: Context, name: TableName, frame: DataFrame, options: dict[str, str], on_window_close: bool = False
 ) -> None:
     """Create a view from a DataFrame over relations of the database."""
-    planner = session.planner
+    planner = context.planner
     bridge = planner.bridge
     known: dict[int, int] = {}
-    for record in session.database.catalog.state.objects_of(TableContent, SourceContent, MaterializedViewContent):
+    for record in context.catalog.state.objects_of(TableContent, SourceContent, MaterializedViewContent):
         leaves = leaf_ids(bridge.analyzed(planner.relation_frame(record.id)))
         known.update(dict.fromkeys(leaves, record.id))
 
@@ -47,30 +47,39 @@ def create_view(
             raise NotSupported(
                 "this DataFrame as a view: its plan cannot be stored", hint="write the view in SQL"
             ) from error
-        depends_on = _functions_in(session, analyzed)
+        depends_on = _functions_in(context, analyzed)
     content = replace(content, emit_on_window_close=on_window_close)
-    ddl.create_planned(session, name, frame, content, definition, options, depends_on)
+    ddl.create_planned(context, name, frame, content, definition, options, depends_on)
 
 
-def functions_called(session: Session, text: str) -> list[int]:
+def relation(context: Context, name: str) -> DataFrame:
+    """A relation as it stands in plans: without rows, to build views from."""
+    record = names_of(context).get(table_name(name))
+    if isinstance(record.content, ViewContent):
+        bound = Bound(localize(context, parse_query(f"SELECT * FROM {name}")), names_of(context))
+        return context.planner.bridge.spark.sql(ddl.planned_text(bound, None))
+    return context.planner.relation_frame(record.id)
+
+
+def functions_called(context: Context, text: str) -> list[int]:
     """Ids of the created functions that a query in Spark SQL calls."""
-    bridge = session.planner.bridge
+    bridge = context.planner.bridge
     with translated():
-        return _functions_in(session, bridge.analyzed(bridge.spark.sql(text)))
+        return _functions_in(context, bridge.analyzed(bridge.spark.sql(text)))
 
 
-def _functions_in(session: Session, analyzed: Node) -> list[int]:
+def _functions_in(context: Context, analyzed: Node) -> list[int]:
     called = names_called(analyzed)
-    return [record.id for record in session.names().functions(called).values()]
+    return [record.id for record in names_of(context).functions(called).values()]
 
 
-def bound_spark_sql(session: Session, text: str) -> str:
+def bound_spark_sql(context: Context, text: str) -> str:
     """Spark SQL with the names of relations replaced by their planning names. Raises `SyntaxFault`."""
     try:
         tree = parse_one(text, dialect="spark")
     except SqlglotError as error:
         raise SyntaxFault(f"cannot read the Spark SQL: {str(error).splitlines()[0]}") from None
-    names = session.names()
+    names = names_of(context)
     ctes = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
     for table in list(tree.find_all(exp.Table)):
         if not isinstance(table.this, exp.Identifier) or (not table.db and table.name.lower() in ctes):

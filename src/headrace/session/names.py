@@ -12,13 +12,15 @@ from headrace.catalog.contents import CONTENTS, Content, FunctionContent, IndexC
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.zones import UTC, Zone
-from headrace.errors import HeadraceError, NotSupported, UndefinedTable, WrongObjectType
+from headrace.errors import HeadraceError, InvalidParameter, NotSupported, UndefinedTable, WrongObjectType
+from headrace.session.context import Context
 from headrace.session.functions import routine_of
 from headrace.session.rights import Rights
 from headrace.session.system.lookup import system_relation
 from headrace.session.system.relations import SystemRelation
 from headrace.session.system.state import SCHEMA as INTERNAL
 from headrace.session.system.state import StateRelation, internal_relation
+from headrace.sql.binder.spark import quoted
 from headrace.sql.binder.way import parameter_types
 from headrace.sql.binder.world import Routine
 from headrace.sql.parser import parse_query
@@ -35,6 +37,14 @@ Leaf: TypeAlias = Callable[[Target], str]
 
 _CONFIDENTIAL = {("headrace_catalog", "row_errors"), ("headrace_catalog", "events")}
 """System relations that show rows, or what others did."""
+
+
+def table_name(text: str) -> TableName:
+    """The name of a relation as a program writes it. Raises `InvalidParameter`."""
+    parts = [part.strip().strip('"') for part in text.split(".")]
+    if len(parts) > 2 or not all(parts):
+        raise InvalidParameter(f"{text!r} is not the name of a relation")
+    return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
 def label(record: ObjectRecord) -> str:
@@ -130,6 +140,11 @@ class Names:
         similar = get_close_matches(str(name), known, n=3, cutoff=0.6)
         hint = f"Perhaps you meant {' or '.join(chr(34) + s + chr(34) for s in similar)}." if similar else None
         return UndefinedTable(f'relation "{name}" does not exist', hint=hint)
+
+
+def names_of(context: Context, *, checked: bool = True) -> Names:
+    """Look-up along a session's search path. Unchecked, for what finds out by itself if the catalog is lost."""
+    return Names(context.catalog, context.variables.search_path(), checked, context.rights, context.zone)
 
 
 class Bound:
@@ -245,11 +260,6 @@ def _is_view(target: Target) -> bool:
 
 def _sorted(names: set[TableName]) -> list[TableName]:
     return sorted(names, key=lambda n: (n.schema or "", n.name))
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def null_relation(columns: Sequence[Column]) -> str:

@@ -5,26 +5,44 @@ A transaction reads one snapshot, fixed by its first read, with what it has writ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
+from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.decide.query_epochs import Consistency, Floors, Monotonic
 from headrace.coordinator.reads import ReadOptions
 from headrace.errors import SnapshotUnavailable
+from headrace.session.transactions import Transaction
+from headrace.session.variables import Variables
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
-    from headrace.session.session import Session
-    from headrace.session.transactions import Transaction
+
+
+class Reader(Protocol):
+    """Of whom reads ask what decides their epochs: a session's `Context`."""
+
+    coordinator: Coordinator
+    variables: Variables
+    check: Callable[[], None]
+    last_write: int
+    """The epoch of its last write."""
+    writing: Transaction | None
+    """The transaction of the statement that runs, if that writes."""
+
+    @property
+    def acting(self) -> Transaction | None:
+        """The transaction in which the statement that runs reads."""
+        ...
 
 
 class SessionReads:
     """The reads of one session. Its settings, its transaction and its writes choose their epochs."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._newest = -1, False
         """For which version of the settings tables are read as of the newest epoch, and whether they are."""
         self._options: tuple[tuple[int, int], ReadOptions] | None = None
@@ -33,7 +51,7 @@ class SessionReads:
     @property
     def newest(self) -> bool:
         """Whether a table is read as of the newest complete epoch: nothing asks for another one."""
-        variables = self._session.variables
+        variables = self._reader.variables
         if self._newest[0] != variables.version:
             fits = not int(variables.get("query_epoch") or 0) and variables.get("query_consistency") != "global"
             self._newest = variables.version, fits
@@ -41,7 +59,7 @@ class SessionReads:
 
     def options(self) -> ReadOptions:
         """How a read outside of transactions chooses its epoch."""
-        now = self._session.variables.version, self._session.last_write
+        now = self._reader.variables.version, self._reader.last_write
         if self._options is None or self._options[0] != now:
             self._options = now, self._choose((), None)
         return self._options[1]
@@ -59,10 +77,10 @@ class SessionReads:
     def _snapshot(
         self, relations: Sequence[int], at: int | None, point: tuple[int, tuple[object, ...]] | None
     ) -> Iterator[Snapshot]:
-        transaction = self._session.acting
+        transaction = self._reader.acting
         options = self._choose(relations, at)
         if transaction is None or options.at is not None:
-            with self._session.database.coordinator.snapshot(list(relations), options=options) as snapshot:
+            with self._reader.coordinator.snapshot(list(relations), options=options) as snapshot:
                 yield snapshot
             return
         with ExitStack() as stack:
@@ -74,7 +92,7 @@ class SessionReads:
             if point is not None and transaction.work.can_look_up(point[0]):
                 transaction.work.note_keys(point[0], [point[1]])
             else:
-                transaction.work.note_tables(self._session.database.coordinator.tables_read(relations))
+                transaction.work.note_tables(self._reader.coordinator.tables_read(relations))
             for i in snapshot.tables:
                 if transaction.work.has_changed(i):
                     own = transaction.work.own_runs(i)
@@ -83,7 +101,7 @@ class SessionReads:
 
     def _behind(self, relations: Sequence[int], snapshot: Snapshot) -> str | None:
         """Why a snapshot is older than the tables that it is made of; None if it is not."""
-        coordinator = self._session.database.coordinator
+        coordinator = self._reader.coordinator
         tables = coordinator.tables_read(relations)
         if tables.issuperset(relations) or coordinator.writer.last_change(tables) <= snapshot.epoch:
             return None
@@ -94,22 +112,22 @@ class SessionReads:
     ) -> AbstractContextManager[Snapshot]:
         """The first read waits for what the session has written; where that cannot be, only writing fails."""
         try:
-            return self._session.database.coordinator.snapshot(list(relations), options=options)
+            return self._reader.coordinator.snapshot(list(relations), options=options)
         except SnapshotUnavailable:
-            if transaction.implicit or not options.at_least or self._session.variables.is_on("read_your_writes"):
+            if transaction.implicit or not options.at_least or self._reader.variables.is_on("read_your_writes"):
                 raise
-            return self._session.database.coordinator.snapshot(list(relations), options=replace(options, at_least=0))
+            return self._reader.coordinator.snapshot(list(relations), options=replace(options, at_least=0))
 
     def _choose(self, relations: Sequence[int], at: int | None) -> ReadOptions:
         """How the session's settings, its transaction and its writes let a read choose its epoch."""
-        session, v, transaction = self._session, self._session.variables, self._session.acting
-        if session.writing is None:
+        reader, v, transaction = self._reader, self._reader.variables, self._reader.acting
+        if reader.writing is None:
             at = at or int(v.get("query_epoch") or 0) or None
         if at is not None:
-            return ReadOptions(at=at, check=session.check)
+            return ReadOptions(at=at, check=reader.check)
         fixed = None if transaction is None else transaction.work.epoch
         consistency = cast(Consistency, v.get("query_consistency"))
-        at_least = session.last_write if v.is_on("read_your_writes") else 0
+        at_least = reader.last_write if v.is_on("read_your_writes") else 0
         if transaction is not None:
             # A transaction reads one snapshot.
             consistency = "snapshot" if consistency == "latest" or transaction.implicit else consistency
@@ -123,7 +141,7 @@ class SessionReads:
             at_least=at_least,
             session=self._floors,
             align=transaction is not None and fixed is None,
-            check=session.check,
+            check=reader.check,
         )
 
     def _needed(self, transaction: Transaction, relations: Sequence[int]) -> int:
@@ -133,6 +151,6 @@ class SessionReads:
         """
         if not transaction.implicit:
             return transaction.at_least
-        coordinator = self._session.database.coordinator
+        coordinator = self._reader.coordinator
         tables = coordinator.tables_read(relations)
         return max(transaction.at_least, coordinator.writer.last_change(tables))

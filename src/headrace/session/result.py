@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -116,6 +116,17 @@ class RowResult(Result):
 
     values: tuple[Any, ...] = ()
     """As Python objects: texts as `str`, whole numbers as `int`; dates and times may be none that Python has."""
+
+
+@contextmanager
+def closing_if_possible(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
+    """Close a generator at the end of the block; other iterators hold nothing."""
+    try:
+        yield
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,15 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.session.execution.row_writes import RowPlan
 from headrace.session.handlers import handler_of
-from headrace.session.prepared import PreparedRead, PreparedStatement, plans_as_of
+from headrace.session.prepared import PreparedRead, PreparedStatement, Runner, plans_as_of
 from headrace.session.reading.planning import PlannedRead
 from headrace.sql import statements as st
 from headrace.sql.binder.tree import filled
 from headrace.sql.parser import parse_one
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 CHARS_AT_MOST = 1_000
 """Length of a text up to which it is looked at."""
@@ -72,8 +69,8 @@ def lifted(sql: str) -> Lifted | None:
 class KnownTexts:
     """The plans of a session's statements by their lifted texts. One thread at a time."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self._known: OrderedDict[tuple[str, tuple[str, ...]], PreparedStatement | None] = OrderedDict()
         """None for what was met once, or has no plan."""
         self._planned: set[tuple[str, tuple[str, ...]]] = set()
@@ -132,18 +129,18 @@ class KnownTexts:
 
     def _statement(self, plain: Lifted, sql: str) -> PreparedStatement | None:
         try:
-            as_of = plans_as_of(self._session)
+            as_of = plans_as_of(self._runner.context)
             statement = parse_one(plain.text)
             plan = self._plan(statement, plain.types)
             if isinstance(plan, PlannedRead):
                 met = self._plan(parse_one(sql), ())
-                return PreparedRead(self._session, statement, plan, as_of) if _is_same(plan, met, plain) else None
+                return PreparedRead(self._runner, statement, plan, as_of) if _is_same(plan, met, plain) else None
         except Exception:  # of whatever kind: the statement that was met has succeeded
             return None
-        return None if plan is None else PreparedStatement(self._session, statement, plan.types, plan.columns, plan)
+        return None if plan is None else PreparedStatement(self._runner, statement, plan.types, plan.columns, plan)
 
     def _plan(self, statement: st.Statement, types: Sequence[str | None]) -> PlannedRead | RowPlan | None:
-        return handler_of(statement).plan(self._session, statement, types)
+        return handler_of(statement).plan(self._runner.context, statement, types)
 
 
 def _is_same(lifted_out: PlannedRead, met: PlannedRead | RowPlan | None, plain: Lifted) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from headrace.session import session as session_module
 from headrace.session.result import Result
 from headrace.session.session import Session
 from headrace.session.texts import lifted
+from homes import Home
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,8 @@ def sessions(tmp_path: Path) -> Iterator[list[Session]]:
     columns = (Column("id", "bigint"), Column("i", "int"), Column("s", "smallint"), Column("t", "string"))
     for name in ("one", "two"):
         db.c.create_relation(ObjectRecord(0, TableContent(), "public", name, columns, primary_key=("id",)))
-    keeper = SimpleNamespace(session=None, explained=lambda error, spark: error)
-    database: Any = SimpleNamespace(
-        coordinator=db.c, catalog=db.catalog, settings=db.settings, keeper=keeper, spark=None, check=lambda: None,
-        forget=lambda session: None, now_ms=lambda: 0, audit=None,
-    )  # fmt: skip
-    made = [Session(database), Session(database)]
+    home = Home(db.c, db.catalog, db.settings)
+    made = [Session(home), Session(home)]
     yield made
     for session in made:
         session.close()
@@ -130,9 +126,10 @@ def test_another_table_of_that_name_is_planned_anew(sessions: list[Session]) -> 
     for k in range(3):
         the_long_way(one, f"INSERT INTO one VALUES ({k}, 1, 1, 'a')")
     assert one.knows_text("INSERT INTO one VALUES (7, 1, 1, 'a')")
-    database: Any = one.database
-    coordinator = database.coordinator
-    coordinator.drop([database.catalog.state.object_named("public", "one").id])
+    coordinator = one.context.coordinator
+    record = one.context.catalog.state.object_named("public", "one")
+    assert record is not None
+    coordinator.drop([record.id])
     assert not one.knows_text("INSERT INTO one VALUES (7, 1, 1, 'a')")
     columns = (Column("id", "bigint"), Column("x", "bigint"), Column("y", "bigint"), Column("t", "string"))
     coordinator.create_relation(ObjectRecord(0, TableContent(), "public", "one", columns, primary_key=("id",)))
@@ -144,7 +141,7 @@ def test_what_limits_time_is_not_run_the_short_way(sessions: list[Session]) -> N
     one = sessions[0]
     for k in range(3):
         the_long_way(one, f"INSERT INTO one VALUES ({k}, 1, 1, 'a')")
-    one.variables.set("statement_timeout", "5s")
+    one.context.variables.set("statement_timeout", "5s")
     assert not one.knows_text("INSERT INTO one VALUES (7, 1, 1, 'a')")
     assert one.start_text("INSERT INTO one VALUES (7, 1, 1, 'a')") is None
 
@@ -162,6 +159,6 @@ def test_what_clients_are_told_of_settings_is_the_same_thing_until_one_changes(s
     session = sessions[0]
     told = session.parameters
     assert told["in_hot_standby"] == "off" and session.parameters is told
-    session.variables.set("application_name", "me")
+    session.context.variables.set("application_name", "me")
     again = session.parameters
     assert again["application_name"] == "me" and again is not told and session.parameters is again

@@ -6,7 +6,6 @@ import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -18,6 +17,7 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.server.server import ServerThread, run_server_in_thread
 from headrace.session.session import Session
+from homes import Home
 
 ACCOUNTS, CLIENTS, EACH = 12, 8, 40
 BUSY = (psycopg.errors.SerializationFailure, psycopg.errors.TransactionRollback)
@@ -28,17 +28,13 @@ class Bank:
 
     def __init__(self, folder: Path) -> None:
         self.db = Tables(folder)
-        keeper = SimpleNamespace(session=None, explained=lambda error, spark: error)
-        database: Any = SimpleNamespace(
-            coordinator=self.db.c, catalog=self.db.catalog, settings=self.db.settings, keeper=keeper, spark=None,
-            check=lambda: None, forget=lambda session: None, now_ms=lambda: 0, audit=None,
-        )  # fmt: skip
+        home = Home(self.db.c, self.db.catalog, self.db.settings)
         columns = (Column("id", "int"), Column("v", "bigint"))
         self.account, self.entry = (
             self.db.c.create_relation(ObjectRecord(0, TableContent(), "public", name, columns, primary_key=("id",)))
             for name in ("account", "entry")
         )
-        self.server: ServerThread = run_server_in_thread(lambda parameters: Session(database))
+        self.server: ServerThread = run_server_in_thread(lambda parameters: Session(home))
         with self.connect() as line:
             for i in range(ACCOUNTS):
                 line.execute(f"INSERT INTO account VALUES ({i}, 0)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from headrace.state.arrangement import Arrangement
 from headrace.state.changes import stored_rows
 from headrace.state.kernels import consolidate
 from headrace.state.run import Section, write_run
+from homes import Home
 from support import WAIT_S, eventually
 
 
@@ -414,17 +414,13 @@ def test_late_rows_of_a_transaction_are_left_out(db: Tables) -> None:
 def test_the_client_is_told_of_late_rows_at_the_commit(db: Tables) -> None:
     t = db.numbers("t", columns=TIMED, watermark=DeclaredWatermark(column="at", delay_ms=0), append_only=True)
     db.c.write(t, timed((1, 100)))
-    database: Any = SimpleNamespace(
-        coordinator=db.c, catalog=db.catalog, settings=db.settings, keeper=SimpleNamespace(session=None), spark=None,
-        check=lambda: None, forget=lambda session: None, now_ms=lambda: 0, audit=None,
-    )  # fmt: skip
-    session = Session(database)
+    session = Session(Home(db.c, db.catalog, db.settings))
     for quickly in (False, True):
         for least, wanted in (("notice", 1), ("warning", 0)):
-            session.variables.set("client_min_messages", least)
+            session.context.variables.set("client_min_messages", least)
             list(session.execute("BEGIN"))
-            assert session.transaction is not None
-            session.transaction.work.change(t, timed((2, 50), (3, 100)))
+            assert session.context.transaction is not None
+            session.context.transaction.work.change(t, timed((2, 50), (3, 100)))
             if quickly:
                 started: Any = session.start_text("COMMIT")
                 started.ready.exception(WAIT_S)

@@ -18,6 +18,7 @@ show.py             SHOW, DESCRIBE, EXPLAIN
 The session and the server:
 
 transacting.py      BEGIN, COMMIT, ROLLBACK, savepoints
+in_transaction.py   how a transaction is opened and ended, and what writes runs in one
 setting.py          SET, RESET, DISCARD, ALTER SYSTEM
 preparing.py        PREPARE, EXECUTE, DEALLOCATE
 operating.py        FLUSH, WAIT, pg_promote

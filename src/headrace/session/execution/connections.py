@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import ConnectionContent
 from headrace.catalog.records import ObjectRecord
@@ -17,39 +17,37 @@ from headrace.connectors import connections
 from headrace.connectors.confidential import hiding
 from headrace.connectors.connections import Given
 from headrace.errors import InvalidParameter
+from headrace.session.context import Context
 from headrace.session.execution import secrets
 from headrace.session.execution.existing import of_kind, taken
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
-from headrace.session.names import label
+from headrace.session.names import label, names_of
 from headrace.session.result import Result
 from headrace.sql import statements as st
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 TYPE: Final = "type"
 """The option that says it; it is not among those that are stored."""
 
 
-def create_connection(session: Session, statement: st.CreateConnection) -> Result:
+def create_connection(context: Context, statement: st.CreateConnection) -> Result:
     """CREATE CONNECTION. Nothing is connected to: whoever uses it finds out whether anybody is there."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE CONNECTION")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE CONNECTION")
     if found is not None:
         return found
-    options, named = dict(statement.options), secrets.named(session, statement)
+    options, named = dict(statement.options), secrets.named(context, statement)
     if TYPE not in options:
         raise InvalidParameter("a connection needs the option type", hint=f"one of {', '.join(connections.TYPES)}")
-    kind, told = options.pop(TYPE), session.database.coordinator.secrets(named)
+    kind, told = options.pop(TYPE), context.coordinator.secrets(named)
     values = {} if told is None else dict(told())
     with hiding([*values.values()]):
         connections.check(kind, options, values)
-    schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
+    schema, now = statement.name.schema or names_of(context).schema, context.clock.now_ms()
     record = ObjectRecord(
         0, ConnectionContent(type=kind), schema, statement.name.name, definition=statement.text, options=options,
         depends_on=secrets.dependencies(named), created_ms=now, secrets=named,
     )  # fmt: skip
-    session.database.coordinator.create_relation(owned(session, record))
+    context.coordinator.create_relation(owned(context, record))
     return Result("CREATE CONNECTION")
 
 
@@ -64,25 +62,25 @@ class Resolved:
 
 
 def resolved(
-    session: Session, statement: st.CreateSource | st.CreateSink | st.CreateTable, options: Mapping[str, str]
+    context: Context, statement: st.CreateSource | st.CreateSink | st.CreateTable, options: Mapping[str, str]
 ) -> Resolved:
     """Those of a statement, whose own are `options`.
 
     Raises `UndefinedObject`, `WrongObjectType`, `InsufficientPrivilege`, and `InvalidParameter` where they contradict.
     """
-    given = Given(dict(options), secrets.named(session, statement))
+    given = Given(dict(options), secrets.named(context, statement))
     if statement.connection is None:
         return Resolved(given.options, given.secrets, secrets.dependencies(given.secrets))
-    record = of_kind(session, statement.connection, ConnectionContent)
-    session.rights.require("U", record)
+    record = of_kind(context, statement.connection, ConnectionContent)
+    context.rights.require("U", record)
     there = Given(dict(record.options), dict(record.secrets))
     given = connections.joined(label(record), record.content_as(ConnectionContent).type, there, given)
     return Resolved(given.options, given.secrets, (*secrets.dependencies(given.secrets), record.id))
 
 
-def shown(session: Session, record: ObjectRecord) -> str:
+def shown(context: Context, record: ObjectRecord) -> str:
     """A connection's options, with the names of secrets."""
-    objects = session.database.catalog.state.objects
+    objects = context.catalog.state.objects
     both = record.options | {name: f"SECRET {label(objects[i])}" for name, i in record.secrets.items() if i in objects}
     return ", ".join(f"{name} = {value}" for name, value in sorted(both.items()))
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,14 +23,16 @@ from headrace.common.identifiers import quoted_name
 from headrace.coordinator.decide.watermarks import declared
 from headrace.coordinator.writes.requests import WriteResult
 from headrace.errors import InvalidParameter, UndefinedColumn, WrongObjectType
+from headrace.session.context import Context
 from headrace.session.execution.dml import default_value
 from headrace.session.execution.handler import Handler, InScript
+from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.large_writes import insert_here
 from headrace.session.execution.select import select
 from headrace.session.execution.targets import check_not_null, is_required, target_columns, target_table
-from headrace.session.names import kind_name, label
+from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Result, ResultColumn
-from headrace.session.transactions import Transaction, Written, late_rows, run_writing
+from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
 from headrace.sql.copying import CopyFormat
 from headrace.sql.parser import parse_query
@@ -39,45 +41,42 @@ from headrace.sql.statements import TableName
 from headrace.state.changes import TableChange
 from headrace.state.spool import RowsFile, read_rows
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
 HELD_BYTES: Final = 16 << 20
 """Bytes of rows that are held in memory."""
 
 
-def copy_to(session: Session, statement: st.CopyTo) -> Result:
+def copy_to(context: Context, statement: st.CopyTo) -> Result:
     """COPY TO STDOUT: the rows of a query, to be sent in their own format."""
     query, known, relation = statement.query, None, None
     if query is None:
         assert statement.table is not None
-        query, record = query_of(session, statement.table, statement.columns)
+        query, record = query_of(context, statement.table, statement.columns)
         known, relation = [c.name for c in record.columns], label(record)
-    result = select(session, query)
+    result = select(context, query)
     names = [c.name for c in result.columns or ()]
     check_lists(statement.format, names, names if known is None else known, relation)
     return Result("COPY", result.columns, result.batches, result.notices, copy=statement.format)
 
 
-def query_of(session: Session, name: TableName, columns: Sequence[str]) -> tuple[Query, ObjectRecord]:
+def query_of(context: Context, name: TableName, columns: Sequence[str]) -> tuple[Query, ObjectRecord]:
     """The query for the rows of a table or view, and its record. Raises `WrongObjectType`, `InsufficientPrivilege`."""
-    record = session.names().get(name)
+    record = names_of(context).get(name)
     if not record.content.keeps_rows:
         raise WrongObjectType(
             f'cannot copy from {kind_name(record)} "{label(record)}"', hint="Try the COPY (SELECT ...) TO variant."
         )
-    session.rights.require("r", record)
+    context.rights.require("r", record)
     named = ", ".join(quoted_name(c.name) for c in target_columns(record, columns))
     table = quoted_name(*filter(None, (name.schema, name.name)))
     return parse_query(f"SELECT {named} FROM {table}"), record
 
 
-def copy_from(session: Session, statement: st.CopyFrom) -> Result:
+def copy_from(context: Context, statement: st.CopyFrom) -> Result:
     """COPY FROM STDIN: where the rows go."""
-    record = target_table(session, statement)
+    record = target_table(context, statement)
     columns = target_columns(record, statement.columns)
     check_lists(statement.format, [c.name for c in columns], [c.name for c in record.columns], label(record))
-    return Result("COPY", sink=_Sink(session, statement, record, columns))
+    return Result("COPY", sink=_Sink(context, statement, record, columns))
 
 
 def check_lists(form: CopyFormat, copied: Sequence[str], known: Sequence[str], relation: str | None = None) -> None:
@@ -98,18 +97,18 @@ def check_lists(form: CopyFormat, copied: Sequence[str], known: Sequence[str], r
 class _Sink:
     """See `CopySink`."""
 
-    def __init__(self, session: Session, statement: st.CopyFrom, record: ObjectRecord, targets: list[Column]) -> None:
-        self._session = session
+    def __init__(self, context: Context, statement: st.CopyFrom, record: ObjectRecord, targets: list[Column]) -> None:
+        self._context = context
         self._statement = statement
         self._record = record
         self.format = statement.format
         self.relation = record.name
-        self.zone = session.zone
+        self.zone = context.zone
         self.columns = [ResultColumn(c.name, c.type) for c in targets]
         given = {c.name for c in targets}
         self.required = frozenset(c.name for c in record.columns if c.name in given and is_required(record, c))
         self._defaults = {
-            c.name: pa.array([default_value(session, record, c)], arrow_type(c.type))
+            c.name: pa.array([default_value(context, record, c)], arrow_type(c.type))
             for c in record.columns if c.name not in given
         }  # fmt: skip
         self._schema = arrow_schema([Column(c.name, c.type) for c in record.columns])
@@ -120,7 +119,7 @@ class _Sink:
 
     def guarded(self) -> AbstractContextManager[None]:
         """See `CopySink`."""
-        return self._session.going_on(self._statement)
+        return self._context.runner.going_on(self._statement)
 
     def take(self, rows: pa.RecordBatch) -> None:
         """See `CopySink`."""
@@ -135,7 +134,7 @@ class _Sink:
 
     def _set_aside(self) -> None:
         if self._file is None:
-            folder = self._session.database.settings.spool_location
+            folder = self._context.settings.spool_location
             folder.mkdir(parents=True, exist_ok=True)
             handle, path = tempfile.mkstemp(".rows", "copy-", folder)
             os.close(handle)
@@ -149,10 +148,10 @@ class _Sink:
         """See `CopySink`."""
         try:
             if self._file is None:
-                return run_writing(self._session, self._little)
+                return run_writing(self._context, self._little)
             self._set_aside()
             self._file.close()
-            return run_writing(self._session, self._much)
+            return run_writing(self._context, self._much)
         finally:
             self.close()
 
@@ -170,7 +169,7 @@ class _Sink:
         batches = read_rows(self._path)
         if declared(self._record) is not None:
             return self._changed(transaction, batches)
-        written = insert_here(self._session, transaction, self._record, batches, ignore=self._ignores())
+        written = insert_here(self._context, transaction, self._record, batches, ignore=self._ignores())
         return Result(f"COPY {written.inserted}"), None
 
     def _changed(

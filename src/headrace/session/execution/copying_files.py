@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,24 +30,24 @@ from headrace.connectors.sources import check_secret_options, open_source
 from headrace.coordinator.decide.watermarks import declared
 from headrace.dataflow.operators.copy_write import OUTCOME, WriteFile
 from headrace.errors import InvalidParameter, NotSupported, SourceError
+from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution import fed, secrets
 from headrace.session.execution.copying import query_of
 from headrace.session.execution.dml import default_value
 from headrace.session.execution.handler import Handler, InScript
+from headrace.session.execution.in_transaction import run_writing
 from headrace.session.execution.large_writes import insert_frame
 from headrace.session.execution.select import frame_of
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.execution.targets import target_columns, target_table
 from headrace.session.introspection import asked
-from headrace.session.names import Bound
+from headrace.session.names import Bound, names_of
 from headrace.session.result import Result
-from headrace.session.transactions import Transaction, run_writing
+from headrace.session.system.functions import localize
+from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
 from headrace.sql.query import Query
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _LAYOUT: Final = ("format", "header", "delimiter", "null_string", "multiline")
 FROM: Final = Declared(tuple(o for o in SOURCE.options if o.name in (*_LAYOUT, *(s.name for s in STORE))))
@@ -56,50 +56,50 @@ _AS_IN_POSTGRES: Final = {"header": "false", "multiline": "true"}
 """What holds where nothing is said."""
 
 
-def copy_from_files(session: Session, statement: st.CopyFromFiles) -> Result:
+def copy_from_files(context: Context, statement: st.CopyFromFiles) -> Result:
     """COPY FROM files: all rows of the files that are there now, as one change."""
-    record = target_table(session, statement)
+    record = target_table(context, statement)
     columns = target_columns(record, statement.columns)
-    session.rights.require_member("pg_read_server_files", "COPY from files of the server or of a store")
+    context.rights.require_member("pg_read_server_files", "COPY from files of the server or of a store")
     if declared(record) is not None:
         hint = "copy to a table without one, and INSERT from that"
         raise NotSupported("COPY from files to a table with a watermark", hint=hint)
     fed.check_types(columns)
-    named = secrets.named(session, statement)
+    named = secrets.named(context, statement)
     _check_names(FROM, [*statement.options, *named])
     options = {"connector": "files", "path": statement.place, **_AS_IN_POSTGRES, **statement.options}
     check_secret_options(options, named)
     _check_absolute(statement.place, options)
-    values = session.database.coordinator.secrets(named)
+    values = context.coordinator.secrets(named)
     read = tuple(Column(c.name, c.type) for c in columns)  # a NULL is refused with the row that has it
     source, form = open_source(options, read, values), statement.options.get("format")
     if form is not None:
         folders.check_of_format([form], statement.options)
-    offsets = _everything(session, source, statement.place)
+    offsets = _everything(context, source, statement.place)
     folders.check_of_format({f for f in (format_of(path, form) for path in offsets) if f}, statement.options)
     files = ObjectRecord(0, SourceContent(), "", "files", columns=read, options=options)
     given = {c.name for c in columns}
     defaults = {
-        c.name: pa.array([default_value(session, record, c)], arrow_type(c.type))
+        c.name: pa.array([default_value(context, record, c)], arrow_type(c.type))
         for c in record.columns if c.name not in given
     }  # fmt: skip
     ignore = record.content_as(TableContent).on_conflict == "ignore"
 
     def run(transaction: Transaction) -> tuple[Result, None]:
-        engine = session.database.engine
-        with session.jobs.running(statement.text):
+        engine = context.engine
+        with context.jobs.running(statement.text):
             frame = engine.source_leaf(engine.session_for(None), files, offsets, [c.name for c in read], values)
-            written = insert_frame(session, transaction, record, columns, frame, defaults, ignore=ignore)
+            written = insert_frame(context, transaction, record, columns, frame, defaults, ignore=ignore)
         return Result(f"COPY {written.inserted}"), None
 
-    return run_writing(session, run)
+    return run_writing(context, run)
 
 
-def _everything(session: Session, source: Source, place: str) -> Offsets:
+def _everything(context: Context, source: Source, place: str) -> Offsets:
     """The offsets behind all that is there. Raises `SourceError` where that is nothing."""
-    offsets, now_ms = source.start_offsets(), session.database.now_ms()
+    offsets, now_ms = source.start_offsets(), context.clock.now_ms()
     while True:
-        session.check()
+        context.check()
         binding = source.latest_offsets(offsets, Admission(), now_ms)
         offsets = binding.offsets
         if not binding.behind:
@@ -110,37 +110,37 @@ def _everything(session: Session, source: Source, place: str) -> Offsets:
     return offsets
 
 
-def copy_to_files(session: Session, statement: st.CopyToFiles) -> Result:
+def copy_to_files(context: Context, statement: st.CopyToFiles) -> Result:
     """COPY TO a folder: it is there with all files, or not at all."""
-    session.rights.require_member("pg_write_server_files", "COPY to files of the server or of a store")
+    context.rights.require_member("pg_write_server_files", "COPY to files of the server or of a store")
     query = statement.query
     if query is None:
         assert statement.table is not None
-        query = query_of(session, statement.table, statement.columns)[0]
-    named = secrets.named(session, statement)
+        query = query_of(context, statement.table, statement.columns)[0]
+    named = secrets.named(context, statement)
     _check_names(folders.OPTIONS, [*statement.options, *named])
     options = {"connector": "COPY", **statement.options}
     check_secrets(folders.OPTIONS.takes_secret, options, named)
     values = folders.OPTIONS.read(options)
     folders.check_of_format([values["format"]], statement.options)
     _check_absolute(statement.place, statement.options)
-    found = session.database.coordinator.secrets(named)
-    return _written(session, statement, query, values, {} if found is None else dict(found()))
+    found = context.coordinator.secrets(named)
+    return _written(context, statement, query, values, {} if found is None else dict(found()))
 
 
 def _written(
-    session: Session, statement: st.CopyToFiles, query: Query, values: Mapping[str, Any], hidden: Mapping[str, str]
+    context: Context, statement: st.CopyToFiles, query: Query, values: Mapping[str, Any], hidden: Mapping[str, str]
 ) -> Result:  # fmt: skip
-    query, copy_id = session.localized(query), uuid.uuid4().hex[:16]
-    if asked(session, query, described=True) is not None:
+    query, copy_id = localize(context, query), uuid.uuid4().hex[:16]
+    if asked(context, query, described=True) is not None:
         raise NotSupported("COPY of system catalogs to files", hint="COPY ... TO STDOUT sends them to the client")
     store = {o.name: statement.options[o.name] for o in STORE if o.name in statement.options}
     with ExitStack() as stack:
         stack.enter_context(hiding([*hidden.values()]))
         folder = folder_at(statement.place, {**store, **hidden}, copy_id)
-        bound = Bound(query, session.names())
-        snapshot = open_snapshot(session, bound, stack)
-        frame = frame_of(session, bound, snapshot)
+        bound = Bound(query, names_of(context))
+        snapshot = open_snapshot(context, bound, stack)
+        frame = frame_of(context, bound, snapshot)
         columns = tuple(Column(c.name, c.type) for c in columns_of(frame))
         _check_columns(columns, values["format"])
         write = WriteFile(
@@ -149,7 +149,7 @@ def _written(
         )  # fmt: skip
         folder.claim()
         try:
-            with session.jobs.running(statement.text), session.database.turns.one(session.check):
+            with context.jobs.running(statement.text), context.turns.one(context.check):
                 rows = frame.mapInArrow(write, f"{OUTCOME[0].name} string").collect()
             files = sorted((Written(**json.loads(row[0])) for row in rows), key=lambda f: f.name)
             folder.commit(files)

@@ -1,210 +1,66 @@
-"""DECLARE, FETCH, MOVE and CLOSE: queries that are read piece by piece.
-
-A cursor holds its query's snapshot until it is closed or its transaction ends, and no rows but those that it may have
-to give again: all that it has given where it may go back, and what is left at COMMIT where it is held. These stay
-within `cursor_memory_bytes`.
-"""
+"""DECLARE, FETCH, MOVE and CLOSE: queries that are read piece by piece."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, NotSupported, OutOfBudget, TransactionError
+from headrace.errors import NotSupported, TransactionError
+from headrace.session.context import Context
+from headrace.session.cursors import OpenCursor
 from headrace.session.execution import subscriptions
 from headrace.session.execution.handler import Columns, Handler, InScript, Types
-from headrace.session.execution.select import closing_if_possible, select
-from headrace.session.result import Result, ResultColumn
+from headrace.session.execution.select import select
+from headrace.session.result import Result
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-class OpenCursor:
-    """The rows of a query, and where one is in them: 0 before the first row, n on the n-th, one more after the last."""
-
-    def __init__(self, statement: st.DeclareCursor, result: Result, most_bytes: int, depth: int) -> None:
-        self.columns: list[ResultColumn] = result.columns or []
-        self.binary = statement.binary
-        self.holds = statement.hold
-        self.held = False
-        """Whether it outlives transactions by now: all its rows are here."""
-        self.depth = depth
-        """How many savepoints there were when it was declared."""
-        self._scrolls = statement.scroll
-        self._source = result.batches
-        self._most_bytes = most_bytes
-        self._kept: list[pa.RecordBatch] = []
-        self._starts: list[int] = []
-        """How many rows come before each batch that is kept."""
-        self._loaded = 0
-        self._bytes = 0
-        self._at = 0
-
-    # ---- reading
-
-    def fetch(self, direction: str, count: int | None) -> Iterator[pa.RecordBatch]:
-        """The rows of FETCH, which moves as they are taken. Raises `HeadraceError` (55000) where it would go back."""
-        if direction == "absolute":
-            return self._to(count or 0)
-        if direction == "relative":
-            return self._by(count or 0)
-        if count is not None and count < 0:
-            direction, count = ("backward" if direction == "forward" else "forward"), -count
-        if count == 0:
-            return self._by(0)
-        return self._forward(count) if direction == "forward" else self._backward(count)
-
-    def _forward(self, count: int | None) -> Iterator[pa.RecordBatch]:
-        left = count
-        while left is None or left > 0:
-            if self._at >= self._loaded and not self._pull():
-                self._at = self._loaded + 1
-                return
-            i = bisect_right(self._starts, self._at) - 1
-            batch = self._kept[i].slice(self._at - self._starts[i], left)
-            self._at += batch.num_rows
-            left = None if left is None else left - batch.num_rows
-            self._forget()
-            yield batch
-
-    def _backward(self, count: int | None) -> Iterator[pa.RecordBatch]:
-        self._require_scroll()
-        if self._at == 0:
-            return
-        stop = 0 if count is None else max(self._at - 1 - count, 0)
-        upto, self._at = self._at - 1, stop + 1 if count is not None and self._at - 1 >= count else 0
-        while upto > stop:
-            i = bisect_right(self._starts, upto - 1) - 1
-            start = max(self._starts[i], stop)
-            batch = self._kept[i].slice(start - self._starts[i], upto - start)
-            yield batch.take(pa.array(np.arange(batch.num_rows)[::-1].copy()))
-            upto = start
-
-    def _by(self, count: int) -> Iterator[pa.RecordBatch]:
-        if count == 0 and not 0 < self._at <= self._loaded:
-            return iter(())
-        return self._row(self._at + count)
-
-    def _to(self, count: int) -> Iterator[pa.RecordBatch]:
-        if count >= 0:
-            return self._row(count)
-        self._require_scroll()
-        while self._pull():
-            pass
-        return self._row(max(self._loaded + 1 + count, 0))
-
-    def _row(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The row with a number, which it then is on."""
-        if number <= self._at and (number, self._at) != (0, 0):
-            self._require_scroll()
-        self._at = min(self._at, self._loaded + 1)
-        while self._loaded < number and self._pull():
-            self._at = min(number - 1, self._loaded)
-            self._forget()
-        self._at = max(min(number - 1, self._loaded), 0)
-        if number <= 0:
-            return
-        yield from self._forward(1)
-
-    def _require_scroll(self) -> None:
-        if not self._scrolls:
-            raise HeadraceError(
-                "cursor can only scan forward", hint="Declare it with SCROLL option to enable backward scan.",
-                sqlstate="55000",
-            )  # fmt: skip
-
-    # ---- what is kept
-
-    def _pull(self) -> bool:
-        """Get more rows; False if there are none."""
-        batch = next((b for b in self._source if b.num_rows), None)
-        if batch is None:
-            return False
-        self._starts.append(self._loaded)
-        self._kept.append(batch)
-        self._loaded += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._bytes > self._most_bytes and len(self._kept) > 1:
-            raise OutOfBudget(
-                f"the cursor keeps more than {self._most_bytes} bytes of rows",
-                hint="Declare it without SCROLL and WITH HOLD, or ALTER SYSTEM SET cursor_memory_bytes.",
-            )
-        return True
-
-    def _forget(self) -> None:
-        """Let go of rows that it has passed, unless it may go back."""
-        while not self._scrolls and self._kept and self._starts[0] + self._kept[0].num_rows <= self._at:
-            self._bytes -= self._kept.pop(0).nbytes
-            del self._starts[0]
-
-    def hold(self) -> None:
-        """Get all rows that are left, so that nothing else is needed for them."""
-        while self._pull():
-            pass
-        self._close_source()
-        self.held = True
-
-    def _close_source(self) -> None:
-        source, self._source = self._source, iter(())
-        with closing_if_possible(source):
-            pass
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self._close_source()
-        self._kept, self._starts = [], []
-
-
-def declare_cursor(session: Session, statement: st.DeclareCursor) -> Result:
+def declare_cursor(context: Context, statement: st.DeclareCursor) -> Result:
     """DECLARE."""
-    transaction = session.transaction
+    transaction = context.transaction
     if transaction is None and not statement.hold:
         raise TransactionError("DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01")
-    session.cursors.require_free(statement.name)
-    session.subscription_cursors.require_free(statement.name)
-    result = select(session, statement.query)
+    context.cursors.require_free(statement.name)
+    context.subscription_cursors.require_free(statement.name)
+    result = select(context, statement.query)
     depth = 0 if transaction is None else len(transaction.savepoints)
-    cursor = OpenCursor(statement, result, session.database.settings.cursor_memory_bytes, depth)
+    cursor = OpenCursor(statement, result, context.settings.cursor_memory_bytes, depth)
     if transaction is None:
         try:
             cursor.hold()
         except BaseException:
             cursor.close()
             raise
-    session.cursors.put(statement.name, cursor)
+    context.cursors.put(statement.name, cursor)
     return Result("DECLARE CURSOR", notices=result.notices)
 
 
-def _describe_fetch(session: Session, statement: st.FetchCursor, types: Types) -> Columns:
+def _describe_fetch(context: Context, statement: st.FetchCursor, types: Types) -> Columns:
     """The columns of the cursor of that name, of whatever kind."""
     if statement.moves:
         return None
-    if session.subscription_cursors.has(statement.name):
-        return session.subscription_cursors.get(statement.name).columns
-    return cursor_named(session, statement.name).columns
+    if context.subscription_cursors.has(statement.name):
+        return context.subscription_cursors.get(statement.name).columns
+    return cursor_named(context, statement.name).columns
 
 
-def cursor_named(session: Session, name: str) -> OpenCursor:
+def cursor_named(context: Context, name: str) -> OpenCursor:
     """The cursor of that name, or the portal. Raises `HeadraceError` (34000)."""
-    portal: OpenCursor | None = None if session.cursors.has(name) else session.find_portal(name)
-    return session.cursors.get(name) if portal is None else portal
+    portal: OpenCursor | None = None if context.cursors.has(name) else context.find_portal(name)
+    return context.cursors.get(name) if portal is None else portal
 
 
-def fetch_cursor(session: Session, statement: st.FetchCursor) -> Result:
+def fetch_cursor(context: Context, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE."""
-    if session.subscription_cursors.has(statement.name):
-        return subscriptions.fetch(session.subscription_cursors.get(statement.name), statement)
+    if context.subscription_cursors.has(statement.name):
+        return subscriptions.fetch(context.subscription_cursors.get(statement.name), statement)
     if statement.timeout_s is not None:
         raise NotSupported(
             "WITH (timeout) in FETCH from a cursor of a query", hint="leave it out: nothing is waited for"
         )
-    cursor = cursor_named(session, statement.name)
+    cursor = cursor_named(context, statement.name)
     rows = cursor.fetch(statement.direction, statement.count)
     if statement.moves:
         return Result(f"MOVE {sum(batch.num_rows for batch in rows)}")
@@ -218,25 +74,25 @@ def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iter
         yield from rest
 
 
-def close_cursor(session: Session, statement: st.CloseCursor) -> Result:
+def close_cursor(context: Context, statement: st.CloseCursor) -> Result:
     """CLOSE."""
     if statement.name is None:
-        close_all(session)
+        close_all(context)
         return Result("CLOSE CURSOR ALL")
-    follows = session.subscription_cursors.pop(statement.name)
+    follows = context.subscription_cursors.pop(statement.name)
     if follows is not None:
         follows.close()
         return Result("CLOSE CURSOR")
-    session.cursors.get(statement.name).close()
-    session.cursors.pop(statement.name)
+    context.cursors.get(statement.name).close()
+    context.cursors.pop(statement.name)
     return Result("CLOSE CURSOR")
 
 
-def close_all(session: Session) -> None:
+def close_all(context: Context) -> None:
     """Close all cursors, of whatever kind."""
-    for cursor in session.cursors.clear():
+    for cursor in context.cursors.clear():
         cursor.close()
-    for follows in session.subscription_cursors.clear():
+    for follows in context.subscription_cursors.clear():
         follows.close()
 
 

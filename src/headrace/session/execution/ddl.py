@@ -44,13 +44,17 @@ from headrace.errors import (
     WrongObjectType,
 )
 from headrace.plan.planner import ViewPlan
+from headrace.session.context import Context
 from headrace.session.execution import connections, fed, sharing, subscriptions
 from headrace.session.execution.as_of import check_as_of
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, kind_name, quoted
+from headrace.session.names import Bound, kind_name, names_of
 from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.system.functions import localize
+from headrace.session.system.relations import SYSTEM_SCHEMAS
 from headrace.sql import statements as st
+from headrace.sql.binder.spark import quoted
 from headrace.sql.parser import parse_query
 from headrace.sql.statements import TableName
 from headrace.sql.types import pg_type_text
@@ -58,27 +62,26 @@ from headrace.sql.types import pg_type_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.session.session import Session
 from headrace.session.execution.existing import taken
 from headrace.session.execution.owning import owned
 
 
-def create_table(session: Session, statement: st.CreateTable) -> Result:
+def create_table(context: Context, statement: st.CreateTable) -> Result:
     """CREATE TABLE, also from a query."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE TABLE")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE TABLE")
     if found is not None:
         return found
     if statement.options.get("connector"):
-        return _create_fed_table(session, statement)
+        return _create_fed_table(context, statement)
     _refuse_table_features(statement)
     columns = _declared(statement.columns)
     if statement.query is not None and not columns:
-        columns = columns_from(describe(session, Bound(session.localized(statement.query), session.names())))
+        columns = columns_from(describe(context, Bound(localize(context, statement.query), names_of(context))))
     if not columns:
         raise NotSupported("a table without columns", hint="declare at least one column")
     for column in statement.columns:
         if column.default is not None:
-            _check_default(session, column.default)
+            _check_default(context, column.default)
     if statement.append_only and statement.on_conflict == "overwrite":
         raise NotSupported("ON CONFLICT OVERWRITE on an append-only table", hint="leave one of them out")
     content = TableContent(
@@ -87,9 +90,9 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
         on_conflict=statement.on_conflict or "overwrite",
         defaults={c.name: c.default for c in statement.columns if c.default is not None},
     )
-    coordinator = session.database.coordinator
+    coordinator = context.coordinator
     table_id = coordinator.create_relation(
-        new_record(session, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
+        new_record(context, content, statement.name, columns, statement.text, statement.primary_key, {}, ())
     )
     if statement.query is None:
         return Result("CREATE TABLE")
@@ -97,7 +100,7 @@ def create_table(session: Session, statement: st.CreateTable) -> Result:
 
     made = st.Insert(statement.name, (), query=statement.query, text=statement.text)
     try:
-        count = insert(session, made).tag.rsplit(" ", 1)[-1]
+        count = insert(context, made).tag.rsplit(" ", 1)[-1]
     except BaseException:
         with suppress(HeadraceError):  # others may have built on it, or dropped it
             coordinator.drop([table_id])
@@ -154,26 +157,26 @@ def columns_from(columns: Iterable[ResultColumn], names: Sequence[str] | None = 
     return tuple(Column(n, "string" if c.type == "void" else c.type) for n, c in zip(labels, found))
 
 
-def create_source(session: Session, statement: st.CreateSource) -> Result:
+def create_source(context: Context, statement: st.CreateSource) -> Result:
     """CREATE SOURCE; the connector checks its options."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SOURCE")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE SOURCE")
     if found is not None:
         return found
-    given = connections.resolved(session, statement, statement.options)
-    _define_source(session, statement, statement.name, statement.columns, given, None)
+    given = connections.resolved(context, statement, statement.options)
+    _define_source(context, statement, statement.name, statement.columns, given, None)
     return Result("CREATE SOURCE")
 
 
 def _define_source(
-    session: Session, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
+    context: Context, statement: st.CreateSource | st.CreateTable, name: TableName, declared: Sequence[st.ColumnDef],
     given: connections.Resolved, part: str | None,
 ) -> ObjectRecord:  # fmt: skip
     if any(c.generated is not None for c in declared):
         raise NotSupported("generated columns", hint="compute them in a view")
     options, named = given.options, given.secrets
-    check_reach(session, options, "pg_read_server_files", "create a source that reads from outside of the database")
+    check_reach(context, options, "pg_read_server_files", "create a source that reads from outside of the database")
     check_secret_options(options, named)
-    values = session.database.coordinator.secrets(named)
+    values = context.coordinator.secrets(named)
     columns = _declared(declared) or tuple(infer_columns(options, values))
     columns = _unlike((*columns, *added_columns(options)))
     fed.check_types(columns)
@@ -181,12 +184,12 @@ def _define_source(
     source.start_offsets()
     source.claim()
     content = SourceContent(part=part, watermark=_watermark(statement.watermark, columns))
-    record = new_record(session, content, name, columns, statement.text, (), options, given.needed)
+    record = new_record(context, content, name, columns, statement.text, (), options, given.needed)
     record = replace(record, secrets=named)
-    return replace(record, id=session.database.coordinator.create_relation(record))
+    return replace(record, id=context.coordinator.create_relation(record))
 
 
-def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
+def _create_fed_table(context: Context, statement: st.CreateTable) -> Result:
     """A table with a connector: a source that is not listed, and a view that keeps its rows, by key if there is one."""
     if statement.query is not None or statement.temporary or statement.on_conflict or statement.version_column:
         raise NotSupported("AS, TEMPORARY, ON CONFLICT or a version column of a table with a connector")
@@ -194,7 +197,7 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
         raise NotSupported("DEFAULT in a table with a connector", hint="compute it in a view")
     if statement.watermark is not None:
         raise NotSupported("WATERMARK FOR in a table with a connector", hint="CREATE SOURCE has it")
-    given = connections.resolved(session, statement, statement.options)
+    given = connections.resolved(context, statement, statement.options)
     options, key = given.options, statement.primary_key
     of_job = {name: value for name, value in options.items() if name in (GROUP, PARALLELISM)}
     options = {name: value for name, value in options.items() if name not in of_job}
@@ -213,15 +216,15 @@ def _create_fed_table(session: Session, statement: st.CreateTable) -> Result:
     options = settled(options)
     hidden = TableName(statement.name.schema, f"{statement.name.name}$changes")
     given = replace(given, options=options)
-    source = _define_source(session, statement, hidden, declared or statement.columns, given, statement.name.name)
+    source = _define_source(context, statement, hidden, declared or statement.columns, given, statement.name.name)
     try:
         fed.check_key(key, source.columns)
         text = fed.query_of(source, key)
         content = MaterializedViewContent(spark_sql=text)
-        create_planned(session, statement.name, text, content, statement.text, of_job, (source.id,))
+        create_planned(context, statement.name, text, content, statement.text, of_job, (source.id,))
     except BaseException as error:
         with suppress(HeadraceError):
-            left = fed.drop(session, [source])
+            left = fed.drop(context, [source])
             if left and isinstance(error, HeadraceError):
                 error.detail = "\n".join(filter(None, (error.detail, *left)))
         raise
@@ -232,16 +235,16 @@ _HARMLESS = ("datagen", "nexmark", "blackhole")
 """Connectors that reach nothing outside of the server."""
 
 
-def check_reach(session: Session, options: Mapping[str, str], role: str, action: str) -> None:
+def check_reach(context: Context, options: Mapping[str, str], role: str, action: str) -> None:
     """Raise `InsufficientPrivilege` for a connector that reaches more than the role may."""
     if options.get("connector") not in _HARMLESS:
-        session.rights.require_member(role, action)
+        context.rights.require_member(role, action)
 
 
-def _check_default(session: Session, text: str) -> None:
+def _check_default(context: Context, text: str) -> None:
     """Raises what is wrong with the expression of a default."""
     try:
-        _ = Bound(session.localized(parse_query(f"SELECT {text}")), session.names()).typed
+        _ = Bound(localize(context, parse_query(f"SELECT {text}")), names_of(context)).typed
     except HeadraceError as error:
         error.position = None  # it is one in the expression
         raise
@@ -264,17 +267,17 @@ def _watermark(watermark: st.Watermark | None, columns: Iterable[Column]) -> Dec
     return DeclaredWatermark(column=column.name, delay_ms=watermark.delay_ms, expression=watermark.expression)
 
 
-def create_index(session: Session, statement: st.CreateIndex) -> Result:
+def create_index(context: Context, statement: st.CreateIndex) -> Result:
     """CREATE INDEX: a job that keeps columns of a table or view by some of them; waits as for a view."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE INDEX")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE INDEX")
     if found is not None:
         return found
-    target = session.names().get(statement.table)
+    target = names_of(context).get(statement.table)
     if not target.content.keeps_rows:
         raise WrongObjectType(
             f'"{statement.table}" is a {kind_name(target)}: indexes are on tables and materialized views'
         )
-    session.rights.require_owner(target)
+    context.rights.require_owner(target)
     names = [c.name for c in target.columns]
     given = [*statement.columns, *statement.include, *statement.distributed_by]
     unknown = next((n for n in given if n not in names), None)
@@ -294,7 +297,7 @@ def create_index(session: Session, statement: st.CreateIndex) -> Result:
     columns = ", ".join(quoted(n) for n in [*statement.columns, *dict.fromkeys(rest)])
     text = f"SELECT {columns} FROM `r{target.id}`"
     content = IndexContent(spark_sql=text, on=target.id, key=tuple(statement.columns))
-    create_planned(session, statement.name, text, content, statement.text, {}, (target.id,))
+    create_planned(context, statement.name, text, content, statement.text, {}, (target.id,))
     return Result("CREATE INDEX")
 
 
@@ -330,13 +333,13 @@ def planned_text(bound: Bound, columns: Sequence[str] | None) -> str:
     check_as_of(bound, bound.indexed())
     text = bound.spark(leaf)
     if columns:
-        names = ", ".join("`" + c.replace("`", "``") + "`" for c in columns)
+        names = ", ".join(map(quoted, columns))
         return f"SELECT * FROM ({text}) AS __view({names})"
     return text
 
 
 def create_planned(
-    session: Session, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
+    context: Context, name: TableName, query: str | DataFrame, content: PlannedContent, definition: str,
     options: dict[str, str], depends_on: Sequence[int],
     named: Mapping[str, int] | None = None, planned: Callable[[ViewPlan], ViewPlan] | None = None,
 ) -> int:  # fmt: skip
@@ -344,11 +347,10 @@ def create_planned(
 
     `planned` makes of a view's plan that of what is created, where it is neither a view nor one of the usual sinks.
     """
-    database = session.database
     confidential = dict(named or {})
 
     def made(arrangements: frozenset[int]) -> ViewPlan:
-        plan = session.planner.plan(
+        plan = context.planner.plan(
             query, on_window_close=content.emit_on_window_close, arrangements=arrangements,
             on_error=on_error(options),
         )  # fmt: skip
@@ -360,76 +362,76 @@ def create_planned(
             plan = plan.into(options)
             _check_delivery(plan)
             _check_append_only(plan)
-            _try_sink(session, options, plan, confidential)
+            _try_sink(context, options, plan, confidential)
         return plan
 
     alone = isinstance(content, SinkContent) and (content.into is not None or sinks.delivers(options))
-    own = in_group(session, options, alone=alone)
-    with sharing.arranged(session, made, own) as plan:
+    own = in_group(context, options, alone=alone)
+    with sharing.arranged(context, made, own) as plan:
         upstreams = tuple(sorted({*depends_on, *plan.upstreams}))
         described = replace(content, append_only=plan.append_only)
-        record = new_record(session, described, name, plan.columns, definition, (), own, upstreams)
-        view_id = database.coordinator.create_view(replace(record, secrets=confidential), plan)
-    if not session.variables.is_on("background_ddl"):
-        _wait(session, view_id)
+        record = new_record(context, described, name, plan.columns, definition, (), own, upstreams)
+        view_id = context.coordinator.create_view(replace(record, secrets=confidential), plan)
+    if not context.variables.is_on("background_ddl"):
+        _wait(context, view_id)
     return view_id
 
 
-def in_group(session: Session, options: Mapping[str, str], *, alone: bool) -> dict[str, str]:
+def in_group(context: Context, options: Mapping[str, str], *, alone: bool) -> dict[str, str]:
     """The options of a view or sink with its checkpoint group, where they do not say it or the system's default counts.
 
     `alone`: it delivers by epochs of its own, so it checkpoints for itself unless told otherwise.
     """
-    group = "own" if alone else session.variables.get("default_checkpoint_group")
+    group = "own" if alone else context.variables.get("default_checkpoint_group")
     return {GROUP: group, **options} if group else dict(options)
 
 
-def _try_sink(session: Session, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:
+def _try_sink(context: Context, options: Mapping[str, str], plan: ViewPlan, named: Mapping[str, int]) -> None:
     """Open a sink to see whether its options are right. Raises `InvalidParameter`."""
     sinks.check_secret_options(options, named)
-    values = session.database.coordinator.secrets(named)
+    values = context.coordinator.secrets(named)
     opened = {} if values is None else dict(values())
     with hiding([*opened.values()]):
         sinks.open_sink({**options, **opened}, plan.columns).reach()
 
 
-def _wait(session: Session, view_id: int) -> None:
+def _wait(context: Context, view_id: int) -> None:
     """Wait until the view is filled. What fails or is cancelled meanwhile leaves no view behind."""
-    coordinator = session.database.coordinator
+    coordinator = context.coordinator
     try:
-        session.wait(lambda check: coordinator.wait_created(view_id, check=check))
+        context.wait(lambda check: coordinator.wait_created(view_id, check=check))
     except (JobFailed, QueryCanceled):
         coordinator.drop([view_id])
         raise
 
 
-def create_subscription(session: Session, statement: st.CreateSubscription) -> Result:
+def create_subscription(context: Context, statement: st.CreateSubscription) -> Result:
     """CREATE SUBSCRIPTION: from now on the changes of a table or view are kept for a while."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SUBSCRIPTION")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE SUBSCRIPTION")
     if found is not None:
         return found
-    schema = statement.name.schema or session.names().schema
-    record = replace(subscriptions.subscription_of(session, statement), schema=schema)
-    session.database.coordinator.create_subscription(owned(session, record))
+    schema = statement.name.schema or names_of(context).schema
+    record = replace(subscriptions.subscription_of(context, statement), schema=schema)
+    context.coordinator.create_subscription(owned(context, record))
     return Result("CREATE SUBSCRIPTION")
 
 
-def create_schema(session: Session, statement: st.CreateSchema) -> Result:
+def create_schema(context: Context, statement: st.CreateSchema) -> Result:
     """CREATE SCHEMA."""
-    state = session.database.catalog.state
-    if statement.name.startswith("pg_") and statement.name not in session.system_schemas:
+    state = context.catalog.state
+    if statement.name.startswith("pg_") and statement.name not in SYSTEM_SCHEMAS:
         raise InvalidParameter(
             f'unacceptable schema name "{statement.name}"', detail='The prefix "pg_" is reserved.', sqlstate="42939"
         )
-    if state.object_named("", statement.name) is not None or statement.name in session.system_schemas:
+    if state.object_named("", statement.name) is not None or statement.name in SYSTEM_SCHEMAS:
         if statement.if_not_exists:
             return Result("CREATE SCHEMA", notices=[Notice(f'schema "{statement.name}" already exists, skipping')])
         raise DuplicateObject(f'schema "{statement.name}" already exists', sqlstate="42P06")
-    if not (session.rights.superuser or session.rights.role.create_db):
+    if not (context.rights.superuser or context.rights.role.create_db):
         raise InsufficientPrivilege(
             "permission denied to create schema", hint="ALTER ROLE ... CREATEDB lets a role make schemas."
         )
-    session.database.coordinator.create_relation(owned(session, ObjectRecord(0, SchemaContent(), "", statement.name)))
+    context.coordinator.create_relation(owned(context, ObjectRecord(0, SchemaContent(), "", statement.name)))
     return Result("CREATE SCHEMA")
 
 
@@ -443,18 +445,18 @@ def _in_zone(content: Content, zone: Zone) -> Content:
 
 
 def new_record(
-    session: Session, content: Content, name: TableName, columns: Sequence[Column], definition: str,
+    context: Context, content: Content, name: TableName, columns: Sequence[Column], definition: str,
     primary_key: Sequence[str], options: dict[str, str], depends_on: Sequence[int],
 ) -> ObjectRecord:  # fmt: skip
     """The record of an object that the session creates now, and owns."""
-    schema = name.schema or session.names().schema
-    now = session.database.now_ms()
-    content = replace(_in_zone(content, session.zone), pipeline=session.pipeline)
+    schema = name.schema or names_of(context).schema
+    now = context.clock.now_ms()
+    content = replace(_in_zone(content, context.zone), pipeline=context.pipeline)
     made = ObjectRecord(
         0, content, schema, name.name, tuple(columns), definition,
         tuple(primary_key), options, tuple(depends_on), now,
     )  # fmt: skip
-    return owned(session, made)
+    return owned(context, made)
 
 
 HANDLERS: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,22 @@ from headrace.coordinator.writes.requests import WriteResult
 from headrace.coordinator.writes.requests import Written as Runs
 from headrace.errors import HeadraceError, NotSupported, SyntaxFault
 from headrace.plan.catalyst.running import stream
+from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.engine import columns_of
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.handler import Columns, Handler, InScript, Server, Types
+from headrace.session.execution.in_transaction import Written, late_rows, run_writing
 from headrace.session.execution.kernels import ROWS_AT_MOST, AssignedQuery, rows_by_kernels, rows_of
 from headrace.session.execution.large_writes import delete_large, insert_large, update_large
 from headrace.session.execution.row_writes import RowChange, key_wanted, plan_rows, run_plan
 from headrace.session.execution.select import compute, describe
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_not_null, ignores, plain_items, target_columns, target_table
-from headrace.session.names import Bound, label, null_relation
+from headrace.session.names import Bound, label, names_of, null_relation
 from headrace.session.result import Result, ResultColumn
-from headrace.session.transactions import Transaction, Written, late_rows, run_writing
+from headrace.session.system.functions import localize
+from headrace.session.transactions import Transaction
 from headrace.sql import statements as st
 from headrace.sql.dml import DEFAULT, Returning, delete_query, update_query
 from headrace.sql.parser import bind, parse_query
@@ -40,56 +43,53 @@ from headrace.sql.query import Query
 from headrace.sql.statements import TableName
 from headrace.state.changes import Delta, TableChange
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
 S = TypeVar("S", st.Insert, st.Update, st.Delete)
 
 
-def insert(session: Session, statement: st.Insert) -> Result:
+def insert(context: Context, statement: st.Insert) -> Result:
     """INSERT of rows or of a query's result."""
-    plan = plan_rows(session, statement)
+    plan = plan_rows(context, statement)
     if plan is not None:
-        return run_plan(session, plan)
-    record = target_table(session, statement)
+        return run_plan(context, plan)
+    record = target_table(context, statement)
     columns = target_columns(record, statement.columns)
     ignore = ignores(record, statement)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
         if statement.query is not None and statement.returning is None and declared(record) is None:
             written = _insert_large(
-                session, transaction, record, columns, statement.query, bool(statement.columns), ignore
+                context, transaction, record, columns, statement.query, bool(statement.columns), ignore
             )
             return Result(f"INSERT 0 {written.inserted}"), None
-        rows = _insert_rows(session, record, columns, statement)
+        rows = _insert_rows(context, record, columns, statement)
         check_not_null(record, rows)
         changes = [TableChange(b, None, "ignore" if ignore else "overwrite") for b in _batches(rows)]
         if transaction.implicit and not (ignore and statement.returning is not None):
             for change in changes:
                 transaction.work.defer(record.id, change)
-            result = returning(session, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}")
+            result = returning(context, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}")
             return result, lambda outcome: _tell_inserted(result, outcome, ignore)
         deltas = [transaction.work.change(record.id, change) for change in changes]
         if ignore:
             rows = _inserted(record, deltas)
-        return returning(session, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}"), None
+        return returning(context, statement.returning, statement.table, record, rows, f"INSERT 0 {rows.num_rows}"), None
 
-    return run_writing(session, run)
+    return run_writing(context, run)
 
 
 def _insert_large(
-    session: Session, transaction: Transaction, record: ObjectRecord, columns: Sequence[Column], query: Query,
+    context: Context, transaction: Transaction, record: ObjectRecord, columns: Sequence[Column], query: Query,
     listed: bool, ignore: bool,
 ) -> Runs:  # fmt: skip
-    bound = Bound(session.localized(query), session.names())
-    width = len(describe(session, bound))
+    bound = Bound(localize(context, query), names_of(context))
+    width = len(describe(context, bound))
     _check_width(width, len(columns), listed)
     given = {c.name for c in columns[:width]}
     defaults = {
-        c.name: pa.array([default_value(session, record, c)], arrow_type(c.type))
+        c.name: pa.array([default_value(context, record, c)], arrow_type(c.type))
         for c in record.columns if c.name not in given
     }  # fmt: skip
-    return insert_large(session, transaction, record, columns[:width], bound, defaults, ignore=ignore)
+    return insert_large(context, transaction, record, columns[:width], bound, defaults, ignore=ignore)
 
 
 def _check_width(width: int, columns: int, listed: bool) -> None:
@@ -114,27 +114,27 @@ def _inserted(record: ObjectRecord, deltas: Sequence[Delta]) -> pa.Table:
     return pa.Table.from_batches([pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in added], schema)
 
 
-def _insert_rows(session: Session, record: ObjectRecord, targets: Sequence[Column], statement: st.Insert) -> pa.Table:
+def _insert_rows(context: Context, record: ObjectRecord, targets: Sequence[Column], statement: st.Insert) -> pa.Table:
     types = [c.type for c in targets]
     if statement.rows is not None:
         width = statement.rows.width
         if statement.columns and width < len(targets):
             raise SyntaxFault("INSERT has more target columns than expressions")
-        literal = statement.literal_rows(types, session.zone)
+        literal = statement.literal_rows(types, context.zone)
         if literal is not None:
-            return _from_literals(session, record, targets, literal)
+            return _from_literals(context, record, targets, literal)
         defaults = [record.content_as(TableContent).defaults.get(c.name) for c in targets]
         names = [c.name for c in targets]
         return _from_query(
-            session, record, targets[:width], statement.rows.query(types, defaults, names, declared_zone(record))
+            context, record, targets[:width], statement.rows.query(types, defaults, names, declared_zone(record))
         )
     if statement.query is not None:
-        return _from_query(session, record, targets, statement.query, bool(statement.columns))
-    return _from_literals(session, record, [], [[]])
+        return _from_query(context, record, targets, statement.query, bool(statement.columns))
+    return _from_literals(context, record, [], [[]])
 
 
 def _from_literals(
-    session: Session, record: ObjectRecord, targets: Sequence[Column], rows: Sequence[Sequence[object]]
+    context: Context, record: ObjectRecord, targets: Sequence[Column], rows: Sequence[Sequence[object]]
 ) -> pa.Table:
     at = {c.name: i for i, c in enumerate(targets)}
     arrays = []
@@ -142,13 +142,13 @@ def _from_literals(
         i = at.get(column.name)
         values = [row[i] if i is not None and i < len(row) else DEFAULT for row in rows]
         if any(v is DEFAULT for v in values):
-            default = default_value(session, record, column)
+            default = default_value(context, record, column)
             values = [default if v is DEFAULT else v for v in values]
         arrays.append(pa.array(values, arrow_type(column.type)))
     return pa.Table.from_arrays(arrays, schema=_schema(record))
 
 
-def default_value(session: Session, record: ObjectRecord, column: Column) -> object:
+def default_value(context: Context, record: ObjectRecord, column: Column) -> object:
     """The value of a column that an INSERT leaves out."""
     text = record.content_as(TableContent).defaults.get(column.name)
     if text is None:
@@ -157,23 +157,23 @@ def default_value(session: Session, record: ObjectRecord, column: Column) -> obj
     known, value = constant_value(text, column.type, zone)
     if known:
         return value
-    query = session.localized(parse_query(f"SELECT {text}"))
-    bound = Bound(query, replace(session.names(), zone=zone))
+    query = localize(context, parse_query(f"SELECT {text}"))
+    bound = Bound(query, replace(names_of(context), zone=zone))
     wanted = AssignedQuery(bound, [column], lambda found, inner: assigned(found, inner, [column], zone))
-    table = rows_of(session, wanted)
+    table = rows_of(context, wanted)
     return table.column(0)[0].as_py()
 
 
 def _from_query(
-    session: Session, record: ObjectRecord, targets: Sequence[Column], query: Query, exact: bool = False
+    context: Context, record: ObjectRecord, targets: Sequence[Column], query: Query, exact: bool = False
 ) -> pa.Table:
-    bound = Bound(session.localized(query), session.names())
+    bound = Bound(localize(context, query), names_of(context))
 
     def wrap(found: list[ResultColumn], text: str) -> str:
         _check_width(len(found), len(targets), exact)
         return assigned(found, text, targets, bound.zone)
 
-    computed = rows_of(session, AssignedQuery(bound, targets, wrap, exact=exact))
+    computed = rows_of(context, AssignedQuery(bound, targets, wrap, exact=exact))
     at = {c.name: i for i, c in enumerate(targets[: computed.num_columns])}
     arrays = []
     for column in record.columns:
@@ -181,16 +181,16 @@ def _from_query(
         if column.name in at:
             arrays.append(computed.column(at[column.name]).cast(kind))
         else:
-            arrays.append(pa.array([default_value(session, record, column)] * computed.num_rows, kind))
+            arrays.append(pa.array([default_value(context, record, column)] * computed.num_rows, kind))
     return pa.Table.from_arrays(arrays, schema=_schema(record))
 
 
-def update(session: Session, statement: st.Update) -> Result:
+def update(context: Context, statement: st.Update) -> Result:
     """UPDATE: the rows are found by a query, then replaced."""
-    plan = plan_rows(session, statement)
+    plan = plan_rows(context, statement)
     if plan is not None:
-        return run_plan(session, plan)
-    record = target_table(session, statement)
+        return run_plan(context, plan)
+    record = target_table(context, statement)
     _refuse_append_only(record, "UPDATE")
     names = [c.name for c in record.columns]
     by_name = {c.name: c for c in record.columns}
@@ -199,13 +199,13 @@ def update(session: Session, statement: st.Update) -> Result:
     targets = [*record.columns, *(by_name[n] for n in assigned)]
 
     joined = statement.sources is not None
-    key = key_wanted(session, record, statement)
+    key = key_wanted(context, record, statement)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
-        bound = _bound(session, record, query, joined)
-        found = _affected(session, transaction, record, _assigned_to(targets, bound, key), statement)
+        bound = _bound(context, record, query, joined)
+        found = _affected(context, transaction, record, _assigned_to(targets, bound, key), statement)
         if found is None:
-            written = update_large(session, transaction, record, targets, bound, joined=joined)
+            written = update_large(context, transaction, record, targets, bound, joined=joined)
             return Result(f"UPDATE {written.deleted}"), None
         old = _named(record, found.columns[: len(names)])
         new_columns = dict(zip(names, old.columns)) | dict(zip(assigned, found.columns[len(names) :]))
@@ -213,34 +213,34 @@ def update(session: Session, statement: st.Update) -> Result:
         check_not_null(record, new)
         moved = any(name in record.primary_key for name in assigned)
         _replace(transaction, record, old, new, "refuse" if moved else "overwrite")
-        return returning(session, statement.returning, statement.table, record, new, f"UPDATE {new.num_rows}"), None
+        return returning(context, statement.returning, statement.table, record, new, f"UPDATE {new.num_rows}"), None
 
-    return run_writing(session, run)
+    return run_writing(context, run)
 
 
-def delete(session: Session, statement: st.Delete) -> Result:
+def delete(context: Context, statement: st.Delete) -> Result:
     """DELETE: the rows are found by a query, then taken back."""
-    plan = plan_rows(session, statement)
+    plan = plan_rows(context, statement)
     if plan is not None:
-        return run_plan(session, plan)
-    record = target_table(session, statement)
+        return run_plan(context, plan)
+    record = target_table(context, statement)
     _refuse_append_only(record, "DELETE")
     query = delete_query(statement, [c.name for c in record.columns])
 
     joined = statement.sources is not None
-    key = key_wanted(session, record, statement)
+    key = key_wanted(context, record, statement)
 
     def run(transaction: Transaction) -> tuple[Result, Written | None]:
-        bound = _bound(session, record, query, joined)
-        found = _affected(session, transaction, record, _assigned_to(record.columns, bound, key), statement)
+        bound = _bound(context, record, query, joined)
+        found = _affected(context, transaction, record, _assigned_to(record.columns, bound, key), statement)
         if found is None:
-            written = delete_large(session, transaction, record, bound, joined=joined)
+            written = delete_large(context, transaction, record, bound, joined=joined)
             return Result(f"DELETE {written.deleted}"), None
         old = _named(record, found.columns)
         _replace(transaction, record, old, None)
-        return returning(session, statement.returning, statement.table, record, old, f"DELETE {old.num_rows}"), None
+        return returning(context, statement.returning, statement.table, record, old, f"DELETE {old.num_rows}"), None
 
-    return run_writing(session, run)
+    return run_writing(context, run)
 
 
 def _replace(
@@ -269,10 +269,10 @@ def _is_large(transaction: Transaction, record: ObjectRecord, wanted: Returning 
     return wanted is None and transaction.work.stored_rows(record.id) > ROWS_AT_MOST
 
 
-def _bound(session: Session, record: ObjectRecord, query: Query, joined: bool) -> Bound:
+def _bound(context: Context, record: ObjectRecord, query: Query, joined: bool) -> Bound:
     if joined and not record.primary_key:
         raise NotSupported("UPDATE ... FROM and DELETE ... USING on a table without a primary key")
-    bound = Bound(session.localized(query), session.names())
+    bound = Bound(localize(context, query), names_of(context))
     if any(inner.as_of() for inner in bound.queries()):
         raise NotSupported(
             "FOR SYSTEM_TIME AS OF in UPDATE and DELETE",
@@ -286,18 +286,18 @@ def _assigned_to(targets: Sequence[Column], bound: Bound, key: Key | None) -> As
 
 
 def _affected(
-    session: Session, transaction: Transaction, record: ObjectRecord, wanted: AssignedQuery,
+    context: Context, transaction: Transaction, record: ObjectRecord, wanted: AssignedQuery,
     statement: st.Update | st.Delete,
 ) -> pa.Table | None:  # fmt: skip
     """The rows that a statement changes; None where they are so many that they are left to Spark's tasks."""
     large = _is_large(transaction, record, statement.returning)
     if statement.sources is None and (wanted.key is not None or not large):
-        found = rows_by_kernels(session, wanted)
+        found = rows_by_kernels(context, wanted)
         if found is not None:
             return found
     if large:
         return None
-    found = compute(session, wanted.bound, wanted.wrap)
+    found = compute(context, wanted.bound, wanted.wrap)
     return found if statement.sources is None else _first_of_each(found, record)
 
 
@@ -325,7 +325,7 @@ def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
 
 
 def returning(
-    session: Session, wanted: Returning | None, name: TableName, record: ObjectRecord, rows: pa.Table, tag: str
+    context: Context, wanted: Returning | None, name: TableName, record: ObjectRecord, rows: pa.Table, tag: str
 ) -> Result:
     """The result of a statement that changed `rows`."""
     if wanted is None:
@@ -336,42 +336,40 @@ def returning(
         columns = [ResultColumn(label, types[column]) for column, label in plain]
         table = pa.Table.from_arrays([rows.column(c) for c, _ in plain], names=[label for _, label in plain])
         return Result(tag, columns, iter(table.to_batches()))
-    engine = session.database.engine
+    engine = context.engine
     schema = {name: {c.name: c.type for c in record.columns}}
-    with session.jobs.running(wanted.text):
+    with context.jobs.running(wanted.text):
         spark = engine.session_for(None)
         frame = spark.createDataFrame(rows)
         with engine.views({record.id: frame}) as labels:
-            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, session.zone))
+            found = spark.sql(wanted.to_spark(lambda _: labels[record.id], schema, context.zone))
         return Result(tag, columns_of(found), iter(list(stream(found))))
 
 
-def returning_columns(session: Session, wanted: Returning, record: ObjectRecord, name: TableName) -> list[ResultColumn]:
+def returning_columns(context: Context, wanted: Returning, record: ObjectRecord, name: TableName) -> list[ResultColumn]:
     """The columns of a RETURNING list."""
     plain = plain_items(wanted, record)
     if plain is not None:
         types = {c.name: c.type for c in record.columns}
         return [ResultColumn(label, types[column]) for column, label in plain]
     schema = {name: {c.name: c.type for c in record.columns}}
-    with session.jobs.running(wanted.text):
-        return session.database.engine.analyze(
-            wanted.to_spark(lambda _: null_relation(record.columns), schema, session.zone)
-        )
+    with context.jobs.running(wanted.text):
+        return context.engine.analyze(wanted.to_spark(lambda _: null_relation(record.columns), schema, context.zone))
 
 
-def describe_returned(session: Session, statement: RowChange, types: Types) -> Columns:
+def describe_returned(context: Context, statement: RowChange, types: Types) -> Columns:
     """The columns of a RETURNING list."""
-    record = target_table(session, statement)
+    record = target_table(context, statement)
     if types and statement.returning is not None:
         statement = replace(statement, returning=bind(statement, [None] * len(types), types).returning)
     if statement.returning is None:
         return None
-    return returning_columns(session, statement.returning, record, statement.table)
+    return returning_columns(context, statement.returning, record, statement.table)
 
 
-def _infer_inserted(session: Session, statement: st.Insert, types: list[str | None]) -> None:
+def _infer_inserted(context: Context, statement: st.Insert, types: list[str | None]) -> None:
     """Fill in types of parameters from the columns and queries that they stand in. Raises what is wrong with those."""
-    record = target_table(session, statement)
+    record = target_table(context, statement)
     targets = target_columns(record, statement.columns)
     kinds, defaults = [c.type for c in targets], record.content_as(TableContent).defaults
     queries: list[Query] = []
@@ -380,30 +378,30 @@ def _infer_inserted(session: Session, statement: st.Insert, types: list[str | No
         queries.append(statement.rows.query(kinds, texts, [c.name for c in targets], declared_zone(record)))
     elif statement.query is not None:
         queries.append(statement.query.stored_as(kinds))
-    _infer(session, queries, statement.returning, types)
+    _infer(context, queries, statement.returning, types)
 
 
-def _infer_updated(session: Session, statement: st.Update, types: list[str | None]) -> None:
+def _infer_updated(context: Context, statement: st.Update, types: list[str | None]) -> None:
     with suppress(HeadraceError):  # comes up when it is run
-        record = target_table(session, statement)
+        record = target_table(context, statement)
         names, defaults = [c.name for c in record.columns], record.content_as(TableContent).defaults
         query = update_query(statement, names, defaults, declared_zone(record))
-        _infer(session, [query], statement.returning, types)
+        _infer(context, [query], statement.returning, types)
 
 
-def _infer_deleted(session: Session, statement: st.Delete, types: list[str | None]) -> None:
+def _infer_deleted(context: Context, statement: st.Delete, types: list[str | None]) -> None:
     with suppress(HeadraceError):
-        query = delete_query(statement, [c.name for c in target_table(session, statement).columns])
-        _infer(session, [query], statement.returning, types)
+        query = delete_query(statement, [c.name for c in target_table(context, statement).columns])
+        _infer(context, [query], statement.returning, types)
 
 
-def _infer(session: Session, queries: list[Query], returned: Returning | None, types: list[str | None]) -> None:
+def _infer(context: Context, queries: list[Query], returned: Returning | None, types: list[str | None]) -> None:
     for query in [*queries, *([] if returned is None else [returned.query])]:
-        types[:] = Bound(query, session.names()).parameter_types(types)
+        types[:] = Bound(query, names_of(context)).parameter_types(types)
 
 
 def _row_handler(
-    kind: type[S], run: Callable[[Session, S], Result], infer: Callable[[Session, S, list[str | None]], None]
+    kind: type[S], run: Callable[[Context, S], Result], infer: Callable[[Context, S, list[str | None]], None]
 ) -> Handler[S]:
     """A change of rows: it needs nothing of what views are kept up to date by."""
     return Handler(kind, run, describe_returned, plan=plan_rows, infer=infer, asks=Server.ACTIVE, script=InScript.OPENS)

@@ -4,97 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import IndexContent, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.life import Life
 from headrace.errors import DependentObjectsExist, HeadraceError, NotSupported, UndefinedTable, WrongObjectType
+from headrace.session.context import Context
 from headrace.session.execution import fed, routines
 from headrace.session.execution.existing import missing, refuse_automatic
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.rows import having, rows_result
-from headrace.session.names import kind_called, kind_name, label
+from headrace.session.names import kind_called, kind_name, label, names_of
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 from headrace.sql.statements import TableName
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
 _CANCELLED = (("Id", "bigint"),)
 
 
-def drop(session: Session, statement: st.Drop) -> Result:
+def drop(context: Context, statement: st.Drop) -> Result:
     """DROP of relations and schemas."""
     tag = f"DROP {statement.kind.upper()}"
     notices: list[Notice] = []
     wanted: list[ObjectRecord] = []
     for name in statement.names:
-        found = _to_drop(session, statement.kind, name)
+        found = _to_drop(context, statement.kind, name)
         if found is None and not statement.if_exists:
             raise missing(statement.kind, name)
         if found is None:
             notices.append(Notice(f'{statement.kind} "{name}" does not exist, skipping'))
         else:
-            session.rights.require_owner(found, to_drop=True)
+            context.rights.require_owner(found, to_drop=True)
             wanted.append(found)
-    return Result(tag, notices=[*notices, *drop_records(session, wanted, cascade=statement.cascade)])
+    return Result(tag, notices=[*notices, *drop_records(context, wanted, cascade=statement.cascade)])
 
 
-def cancel_jobs(session: Session, statement: st.CancelJobs) -> Result:
+def cancel_jobs(context: Context, statement: st.CancelJobs) -> Result:
     """CANCEL JOBS: drop views that are still being created."""
-    state = session.database.catalog.state
+    state = context.catalog.state
     for job_id in statement.ids:
         job = state.jobs.get(job_id)
         if job is None or Life.of(job).serves or job.exact:
             raise UndefinedTable(f"there is no job {job_id} that is being created", sqlstate="42704")
-        session.rights.require_owner(state.objects[job_id])
+        context.rights.require_owner(state.objects[job_id])
     parts = parts_of(state, statement.ids)
-    told = fed.drop(session, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
+    told = fed.drop(context, list({o.id: o for o in [*(state.objects[i] for i in statement.ids), *parts]}.values()))
     found = rows_result("CANCEL JOBS", _CANCELLED, [[i] for i in statement.ids])
     return replace(found, notices=[*found.notices, *map(Notice, told)])
 
 
-def drop_records(session: Session, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
+def drop_records(context: Context, wanted: Sequence[ObjectRecord], *, cascade: bool) -> list[Notice]:
     """Drop objects, and with `cascade` those built on them. What to tell. Raises `DependentObjectsExist`."""
-    order, extra = _drop_order(session, wanted)
+    order, extra = _drop_order(context, wanted)
     needed = [o for o in extra if not isinstance(o.content, IndexContent)]
     if needed and not cascade:
-        raise _still_needed(session, wanted, needed)
+        raise _still_needed(context, wanted, needed)
     shown = [o for o in extra if not is_part(o) and not is_automatic(o)]
     notices = [Notice(f"drop cascades to {kind_name(o)} {label(o)}") for o in shown]
     if order:
-        parts = parts_of(session.database.catalog.state, [o.id for o in order])
+        parts = parts_of(context.catalog.state, [o.id for o in order])
         gone = list({o.id: o for o in [*order, *parts]}.values())
-        notices += map(Notice, fed.drop(session, gone))
+        notices += map(Notice, fed.drop(context, gone))
     for record in order:
-        routines.forget(session, record)
+        routines.forget(context, record)
     return notices
 
 
-def _to_drop(session: Session, word: str, name: TableName) -> ObjectRecord | None:
+def _to_drop(context: Context, word: str, name: TableName) -> ObjectRecord | None:
     kind = kind_called(word)
     if kind is SchemaContent:
-        return session.database.catalog.state.object_named("", name.name)
+        return context.catalog.state.object_named("", name.name)
     if kind is None or kind is RoleContent:  # a role is no object of a schema, and has a statement of its own
         raise NotSupported(f"DROP {word.upper()}")
-    found = session.names().find(name)
+    found = names_of(context).find(name)
     if found is not None and not isinstance(found.content, kind):
         raise WrongObjectType(
             f'"{name}" is not a {kind.kind.replace("_", " ")}',
             hint=f"Use DROP {kind_name(found).upper()} to remove a {kind_name(found)}.",
         )
     if found is not None:
-        refuse_automatic(session, found, "dropped")
+        refuse_automatic(context, found, "dropped")
     return found
 
 
-def _drop_order(session: Session, wanted: Sequence[ObjectRecord]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
+def _drop_order(context: Context, wanted: Sequence[ObjectRecord]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
     """All objects to drop, dependents first; and those among them that nobody asked for."""
-    state = session.database.catalog.state
+    state = context.catalog.state
     order: list[ObjectRecord] = []
     seen: set[int] = set()
 
@@ -114,8 +112,8 @@ def _drop_order(session: Session, wanted: Sequence[ObjectRecord]) -> tuple[list[
     return order, [o for o in order if o.id not in asked]
 
 
-def _still_needed(session: Session, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
-    objects = session.database.catalog.state.objects
+def _still_needed(context: Context, wanted: Sequence[ObjectRecord], extra: Sequence[ObjectRecord]) -> HeadraceError:
+    objects = context.catalog.state.objects
     lines = []
     for above in reversed(extra):
         below = [objects[i] for i in above.depends_on if i in objects]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.catalog.contents import (
     ConnectionContent,
     Content,
@@ -23,22 +21,20 @@ from headrace.errors import (
     UndefinedTable,
     WrongObjectType,
 )
+from headrace.session.context import Context
 from headrace.session.execution import sharing
-from headrace.session.names import kind_called, kind_name, label
+from headrace.session.names import kind_called, kind_name, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.sql.statements import TableName
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Result | None:
+def taken(context: Context, name: TableName, tolerated: bool, tag: str) -> Result | None:
     """The result of a CREATE of what is there already; None where it is not. Raises `DuplicateTable`."""
-    schema = name.schema or session.names().schema
-    state = session.database.catalog.state
+    schema = name.schema or names_of(context).schema
+    state = context.catalog.state
     if name.schema and schema != "public" and state.object_named("", schema) is None:
         raise UndefinedObject(f'schema "{schema}" does not exist', sqlstate="3F000")
-    session.rights.require_new(schema)
+    context.rights.require_new(schema)
     if state.object_named(schema, name.name) is None:
         return None
     apart = {"CREATE SECRET": "secret", "CREATE CONNECTION": "connection"}
@@ -49,9 +45,9 @@ def taken(session: Session, name: TableName, tolerated: bool, tag: str) -> Resul
     raise error(f'{what} "{name.name}" already exists')
 
 
-def of_kind(session: Session, name: TableName, kind: type[Content]) -> ObjectRecord:
+def of_kind(context: Context, name: TableName, kind: type[Content]) -> ObjectRecord:
     """The object of a kind that a name stands for. Raises `UndefinedObject`, `WrongObjectType`."""
-    found = session.names().find(name)
+    found = names_of(context).find(name)
     if found is None:
         raise UndefinedObject(f'{kind.kind} "{name}" does not exist', hint=f"CREATE {kind.kind.upper()} makes one")
     if not isinstance(found.content, kind):
@@ -59,10 +55,10 @@ def of_kind(session: Session, name: TableName, kind: type[Content]) -> ObjectRec
     return found
 
 
-def refuse_automatic(session: Session, record: ObjectRecord, done: str) -> None:
+def refuse_automatic(context: Context, record: ObjectRecord, done: str) -> None:
     """Raises `WrongObjectType` for what the system has made and looks after by itself."""
     if is_automatic(record):
-        state = session.database.catalog.state
+        state = context.catalog.state
         users = ", ".join(label(state.objects[i]) for i in state.dependents(record.id))
         raise WrongObjectType(
             f'"{record.name}" is an automatic index: it cannot be {done} by hand',

@@ -9,17 +9,15 @@ A table with a connector is a hidden source of changes and this view of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.connectors.leaving import own_type
 from headrace.connectors.sources import holds, open_source
 from headrace.errors import HeadraceError, NotSupported, UndefinedColumn
-from headrace.session.names import quoted
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
+from headrace.session.context import Context
+from headrace.sql.binder.spark import quoted
 
 COLUMNS: Final = {"operation": "_headrace_operation", "position": "_headrace_position"}
 """What is asked of the source by `INCLUDE`, and the column that it becomes."""
@@ -57,17 +55,17 @@ def query_of(source: ObjectRecord, key: Sequence[str]) -> str:
     )
 
 
-def drop(session: Session, records: Sequence[ObjectRecord]) -> list[str]:
+def drop(context: Context, records: Sequence[ObjectRecord]) -> list[str]:
     """Drop objects together, and let go of what sources among them hold where they read: what to tell.
 
     Raises what `Coordinator.drop` raises; then nothing is let go of.
     """
-    discards = [_discarding(session, o) for o in records if o.content.external]
-    session.database.coordinator.drop([o.id for o in records])
+    discards = [_discarding(context, o) for o in records if o.content.external]
+    context.coordinator.drop([o.id for o in records])
     return [text for discard in discards for text in discard()]
 
 
-def _discarding(session: Session, record: ObjectRecord) -> Callable[[], list[str]]:
+def _discarding(context: Context, record: ObjectRecord) -> Callable[[], list[str]]:
     """What is to be done once a source has been dropped, of which nothing is known any more then: what to tell."""
     if not holds(record.options):
         return lambda: []
@@ -76,7 +74,7 @@ def _discarding(session: Session, record: ObjectRecord) -> Callable[[], list[str
         return [f'what source "{record.name}" holds where it reads is still there: {error.message}']
 
     try:
-        found = session.database.coordinator.secrets(record.secrets)
+        found = context.coordinator.secrets(record.secrets)
         values = dict(found()) if found is not None else None
     except HeadraceError as error:
         told = failed(error)

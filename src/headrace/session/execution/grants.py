@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import DefaultGrant, RoleContent, SchemaContent
 from headrace.catalog.records import ObjectRecord
@@ -17,18 +17,16 @@ from headrace.errors import (
     UndefinedTable,
     WrongObjectType,
 )
+from headrace.session.context import Context
 from headrace.session.execution.dropping import drop_records
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import ordered
-from headrace.session.names import kind_name, label
+from headrace.session.names import kind_name, label, names_of
 from headrace.session.parts import is_part, parts_of
 from headrace.session.result import Notice, Result
 from headrace.session.rights import CLASSES, EVERYBODY, PRIVILEGES, Rights, default_grants, grants_of
 from headrace.session.roles import PREDEFINED, ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _CURRENT = ("CURRENT_USER", "CURRENT_ROLE")
 
@@ -36,48 +34,48 @@ _CURRENT = ("CURRENT_USER", "CURRENT_ROLE")
 # ---- which roles
 
 
-def role_meant(session: Session, name: str) -> str:
+def role_meant(context: Context, name: str) -> str:
     """The name of a role that a statement names, perhaps as `CURRENT_USER`."""
     if name in _CURRENT:
-        return session.role
-    return session.user if name == "SESSION_USER" else name
+        return context.role
+    return context.user if name == "SESSION_USER" else name
 
 
-def role_id(session: Session, name: str) -> int:
+def role_id(context: Context, name: str) -> int:
     """The id of a role that owns or is granted something; 0 for the one that is always there.
 
     Raises `UndefinedObject`.
     """
-    name = role_meant(session, name)
+    name = role_meant(context, name)
     if name == ROOT:
         return 0
-    record = record_of(session.database.catalog.state, name)
+    record = record_of(context.catalog.state, name)
     if record is None:
         raise UndefinedObject(f'role "{name}" does not exist')
     return record.id
 
 
-def stored_role(session: Session, name: str) -> ObjectRecord:
+def stored_role(context: Context, name: str) -> ObjectRecord:
     """What is stored of a role; of the one that is always there it is made now if need be. Raises `UndefinedObject`."""
-    name = role_meant(session, name)
-    record = record_of(session.database.catalog.state, name)
+    name = role_meant(context, name)
+    record = record_of(context.catalog.state, name)
     if record is None and name == ROOT:
-        session.rights.require_superuser(f"change role {ROOT}")
-        made = ObjectRecord(0, Role(ROOT).content, ROLES_SCHEMA, ROOT, created_ms=session.database.now_ms())
-        session.database.coordinator.create_relation(made)
-        record = record_of(session.database.catalog.state, name)
+        context.rights.require_superuser(f"change role {ROOT}")
+        made = ObjectRecord(0, Role(ROOT).content, ROLES_SCHEMA, ROOT, created_ms=context.clock.now_ms())
+        context.coordinator.create_relation(made)
+        record = record_of(context.catalog.state, name)
     if record is None:
         raise UndefinedObject(f'role "{name}" does not exist')
     return record
 
 
-def _grantees(session: Session, names: Iterable[str]) -> list[str]:
+def _grantees(context: Context, names: Iterable[str]) -> list[str]:
     """The keys of grantees; the role that is always there needs no grant."""
     found = []
     for name in names:
         if name == "public":
             found.append(str(EVERYBODY))
-        elif number := role_id(session, name):
+        elif number := role_id(context, name):
             found.append(str(number))
     return found
 
@@ -85,26 +83,26 @@ def _grantees(session: Session, names: Iterable[str]) -> list[str]:
 # ---- privileges
 
 
-def grant(session: Session, statement: st.Grant) -> Result:
+def grant(context: Context, statement: st.Grant) -> Result:
     """GRANT and REVOKE of privileges."""
     letters = _letters(statement.privileges, statement.kind)
-    records = list(_objects(session, statement))
+    records = list(_objects(context, statement))
     for record in records:
-        session.rights.require_owner(record)
-    grantees = _grantees(session, statement.grantees)
+        context.rights.require_owner(record)
+    grantees = _grantees(context, statement.grantees)
 
     def change(record: ObjectRecord) -> ObjectRecord:
         return replace(record, grants=_changed(grants_of(record), grantees, letters, statement.revoked))
 
     word = "REVOKE" if statement.revoked else "GRANT"
     if records:
-        session.database.coordinator.alter_objects([r.id for r in records], change, _said(session, statement))
+        context.coordinator.alter_objects([r.id for r in records], change, _said(context, statement))
     return Result(word)
 
 
-def _said(session: Session, statement: st.Statement) -> str:
+def _said(context: Context, statement: st.Statement) -> str:
     """What the event says that has been done: by whom, and in which words."""
-    return f"was changed by {session.role}: {statement.text}"
+    return f"was changed by {context.role}: {statement.text}"
 
 
 def _letters(privileges: Sequence[str], kind: str) -> str:
@@ -127,16 +125,16 @@ def _changed(grants: Mapping[str, str], grantees: Iterable[str], letters: str, r
     return found
 
 
-def _objects(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
+def _objects(context: Context, statement: st.Grant) -> Iterable[ObjectRecord]:
     """What is granted."""
     if statement.schemas:
-        yield from _all_in(session, statement)
+        yield from _all_in(context, statement)
         return
     for name in statement.names:
         if statement.kind == "schema":
-            yield schema_record(session, name.name)
+            yield schema_record(context, name.name)
             continue
-        record = session.names().find(name)
+        record = names_of(context).find(name)
         if record is None:
             raise _missing(statement.kind, name)
         if record.content.granted_as != statement.kind:
@@ -144,11 +142,11 @@ def _objects(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
         yield record
 
 
-def _all_in(session: Session, statement: st.Grant) -> Iterable[ObjectRecord]:
-    state = session.database.catalog.state
+def _all_in(context: Context, statement: st.Grant) -> Iterable[ObjectRecord]:
+    state = context.catalog.state
     for schema in statement.schemas:
         if schema != "public":
-            schema_record(session, schema)
+            schema_record(context, schema)
     for record in state.objects.values():
         of_class = record.content.granted_as == statement.kind
         meant = record.schema in statement.schemas and of_class and not is_part(record)
@@ -162,14 +160,14 @@ def _missing(kind: str, name: st.TableName) -> StatementError:
     return UndefinedObject(f'{kind} "{name}" does not exist')
 
 
-def schema_record(session: Session, name: str) -> ObjectRecord:
+def schema_record(context: Context, name: str) -> ObjectRecord:
     """A schema; of `public`, which is always there, something is stored from now on. Raises `UndefinedObject`."""
-    state = session.database.catalog.state
+    state = context.catalog.state
     record = state.object_named("", name)
     if record is None and name == "public":
-        session.rights.require_superuser("grant on schema public")
-        made = session.database.coordinator.create_relation(ObjectRecord(0, SchemaContent(), "", name))
-        return session.database.catalog.state.objects[made]
+        context.rights.require_superuser("grant on schema public")
+        made = context.coordinator.create_relation(ObjectRecord(0, SchemaContent(), "", name))
+        return context.catalog.state.objects[made]
     if record is None:
         raise UndefinedObject(f'schema "{name}" does not exist', sqlstate="3F000")
     return record
@@ -178,16 +176,16 @@ def schema_record(session: Session, name: str) -> ObjectRecord:
 # ---- default privileges
 
 
-def alter_default_privileges(session: Session, statement: st.AlterDefaultPrivileges) -> Result:
+def alter_default_privileges(context: Context, statement: st.AlterDefaultPrivileges) -> Result:
     """ALTER DEFAULT PRIVILEGES: what is granted on what a role will make."""
     letters = _letters(statement.privileges, statement.kind)
     for schema in statement.schemas:
         if schema != "public":
-            schema_record(session, schema)
-    records = [stored_role(session, name) for name in statement.roles or ("CURRENT_USER",)]
+            schema_record(context, schema)
+    records = [stored_role(context, name) for name in statement.roles or ("CURRENT_USER",)]
     for record in records:
-        _require_settable(session, record, "change default privileges of")
-    grantees = [int(g) for g in _grantees(session, statement.grantees)]
+        _require_settable(context, record, "change default privileges of")
+    grantees = [int(g) for g in _grantees(context, statement.grantees)]
 
     def change(record: ObjectRecord) -> ObjectRecord:
         role = Role.of(record)
@@ -200,18 +198,18 @@ def alter_default_privileges(session: Session, statement: st.AlterDefaultPrivile
         defaults = tuple(DefaultGrant(*key, letters) for key, letters in found.items())
         return replace(record, content=replace(role, defaults=defaults).content)
 
-    session.database.coordinator.alter_objects([r.id for r in records], change, _said(session, statement))
+    context.coordinator.alter_objects([r.id for r in records], change, _said(context, statement))
     return Result("ALTER DEFAULT PRIVILEGES")
 
 
 # ---- memberships
 
 
-def grant_role(session: Session, statement: st.GrantRole) -> Result:
+def grant_role(context: Context, statement: st.GrantRole) -> Result:
     """GRANT and REVOKE of roles."""
-    ids = {name: granted_role(session, name) for name in statement.roles}
-    members = [stored_role(session, name) for name in statement.members]
-    state, notices = session.database.catalog.state, []
+    ids = {name: granted_role(context, name) for name in statement.roles}
+    members = [stored_role(context, name) for name in statement.members]
+    state, notices = context.catalog.state, []
     for member in members:
         for name, number in ids.items():
             if not statement.revoked and member.id in Rights.of(state, number).settable if number > 0 else False:
@@ -232,28 +230,28 @@ def grant_role(session: Session, statement: st.GrantRole) -> Result:
                 found.pop(number, None)
         return replace(record, content=replace(role, member_of=found).content)
 
-    session.database.coordinator.alter_objects([m.id for m in members], change, _said(session, statement))
+    context.coordinator.alter_objects([m.id for m in members], change, _said(context, statement))
     return Result("REVOKE ROLE" if statement.revoked else "GRANT ROLE", notices=notices)
 
 
-def granted_role(session: Session, name: str) -> int:
+def granted_role(context: Context, name: str) -> int:
     """The id of a role that is to be granted. Raises `InsufficientPrivilege` for who may not let others in."""
-    rights = session.rights
+    rights = context.rights
     if name in PREDEFINED:
         rights.require_superuser(f"grant role {name}")
         return PREDEFINED[name]
-    if role_meant(session, name) == ROOT:
+    if role_meant(context, name) == ROOT:
         raise NotSupported(f"members of {ROOT}", hint="ALTER ROLE ... SUPERUSER lets a role do everything.")
-    record = stored_role(session, name)
+    record = stored_role(context, name)
     if Role.of(record).superuser:
         rights.require_superuser(f"grant the superuser {record.name}")
-    require_admin(session, record, "grant")
+    require_admin(context, record, "grant")
     return record.id
 
 
-def require_admin(session: Session, record: ObjectRecord, action: str) -> None:
+def require_admin(context: Context, record: ObjectRecord, action: str) -> None:
     """Raise `InsufficientPrivilege` for who may not let others into a role, or change it."""
-    rights = session.rights
+    rights = context.rights
     own = rights.role.member_of
     if not rights.superuser and not own.get(record.id, False):
         raise InsufficientPrivilege(
@@ -264,75 +262,75 @@ def require_admin(session: Session, record: ObjectRecord, action: str) -> None:
 # ---- owners
 
 
-def _require_settable(session: Session, record: ObjectRecord, action: str) -> None:
-    rights = session.rights
+def _require_settable(context: Context, record: ObjectRecord, action: str) -> None:
+    rights = context.rights
     if not rights.superuser and record.id not in rights.settable:
         raise InsufficientPrivilege(
             f'permission denied to {action} role "{record.name}"', hint="Only its members may, and superusers."
         )
 
 
-def give(session: Session, record: ObjectRecord, target: str) -> None:
+def give(context: Context, record: ObjectRecord, target: str) -> None:
     """Let an object that the session owns belong to another role."""
-    rights, owner = session.rights, role_id(session, target)
+    rights, owner = context.rights, role_id(context, target)
     if not rights.superuser:
         if owner not in rights.settable:
             raise InsufficientPrivilege(f'must be able to SET ROLE "{target}"')
         if record.schema:
-            Rights.of(session.database.catalog.state, owner).require_in("C", record.schema)
-    _give(session, [record], owner)
+            Rights.of(context.catalog.state, owner).require_in("C", record.schema)
+    _give(context, [record], owner)
 
 
-def _give(session: Session, records: Sequence[ObjectRecord], owner: int) -> None:
+def _give(context: Context, records: Sequence[ObjectRecord], owner: int) -> None:
     """Let objects, and the hidden ones that they are made of, belong to another role."""
-    parts = parts_of(session.database.catalog.state, [r.id for r in records])
+    parts = parts_of(context.catalog.state, [r.id for r in records])
     ids = list(dict.fromkeys([*(r.id for r in records), *(p.id for p in parts)]))
     change = lambda record: replace(record, owner=owner)  # noqa: E731
-    session.database.coordinator.alter_objects(ids, change, "belongs to another role")
+    context.coordinator.alter_objects(ids, change, "belongs to another role")
 
 
-def _owned_by(session: Session, names: Sequence[str]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
+def _owned_by(context: Context, names: Sequence[str]) -> tuple[list[ObjectRecord], list[ObjectRecord]]:
     """Roles, and what they own."""
     roles = []
     for name in names:
-        if role_id(session, name) == 0:
+        if role_id(context, name) == 0:
             raise DependentObjectsExist(f'objects of role "{ROOT}" are required by the database system')
-        roles.append(stored_role(session, name))
-        _require_settable(session, roles[-1], "reassign or drop objects of")
+        roles.append(stored_role(context, name))
+        _require_settable(context, roles[-1], "reassign or drop objects of")
     ids = {role.id for role in roles}
-    return roles, [o for o in session.database.catalog.state.objects.values() if o.owner in ids]
+    return roles, [o for o in context.catalog.state.objects.values() if o.owner in ids]
 
 
-def reassign_owned(session: Session, statement: st.ReassignOwned) -> Result:
+def reassign_owned(context: Context, statement: st.ReassignOwned) -> Result:
     """REASSIGN OWNED."""
-    _, records = _owned_by(session, statement.roles)
-    target = role_id(session, statement.target)
-    if not session.rights.superuser and target not in session.rights.settable:
+    _, records = _owned_by(context, statement.roles)
+    target = role_id(context, statement.target)
+    if not context.rights.superuser and target not in context.rights.settable:
         raise InsufficientPrivilege("permission denied to reassign objects")
     if records:
-        _give(session, records, target)
+        _give(context, records, target)
     return Result("REASSIGN OWNED")
 
 
-def drop_owned(session: Session, statement: st.DropOwned) -> Result:
+def drop_owned(context: Context, statement: st.DropOwned) -> Result:
     """DROP OWNED: drop what roles own, and take back what has been granted to them."""
-    roles, records = _owned_by(session, statement.roles)
-    notices = drop_records(session, [r for r in records if not is_part(r)], cascade=statement.cascade)
+    roles, records = _owned_by(context, statement.roles)
+    notices = drop_records(context, [r for r in records if not is_part(r)], cascade=statement.cascade)
     keys = {str(role.id) for role in roles}
-    granted = [o.id for o in session.database.catalog.state.objects.values() if keys & set(o.grants or ())]
+    granted = [o.id for o in context.catalog.state.objects.values() if keys & set(o.grants or ())]
 
     def change(record: ObjectRecord) -> ObjectRecord:
         return replace(record, grants={k: v for k, v in grants_of(record).items() if k not in keys})
 
     if granted:
-        session.database.coordinator.alter_objects(granted, change, "is granted no more")
+        context.coordinator.alter_objects(granted, change, "is granted no more")
     return Result("DROP OWNED", notices=notices)
 
 
-def check_droppable(session: Session, role: ObjectRecord) -> None:
+def check_droppable(context: Context, role: ObjectRecord) -> None:
     """Raise `DependentObjectsExist` for a role that owns something, or has been granted something."""
     lines = []
-    for record in session.database.catalog.state.objects.values():
+    for record in context.catalog.state.objects.values():
         if record.owner == role.id:
             lines.append(f"owner of {kind_name(record)} {label(record)}")
         elif str(role.id) in (record.grants or ()):
@@ -348,28 +346,28 @@ def check_droppable(session: Session, role: ObjectRecord) -> None:
 # ---- who the session is
 
 
-def set_role(session: Session, statement: st.SetRole) -> Result:
+def set_role(context: Context, statement: st.SetRole) -> Result:
     """SET ROLE and SET SESSION AUTHORIZATION."""
     tag = "SET"
-    if statement.local and session.transaction is None:
+    if statement.local and context.transaction is None:
         return Result(tag, notices=[Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")])
-    name = None if statement.name is None else role_meant(session, statement.name)
-    if name is not None and name != session.authenticated:
-        _check_becoming(session, name, statement.session)
+    name = None if statement.name is None else role_meant(context, statement.name)
+    if name is not None and name != context.authenticated:
+        _check_becoming(context, name, statement.session)
     if statement.session:
-        session.become(name, None)
+        context.become(name, None)
     else:
-        session.become(session.user, name, local=statement.local)
+        context.become(context.user, name, local=statement.local)
     return Result(tag)
 
 
-def _check_becoming(session: Session, name: str, authorization: bool) -> None:
-    state = session.database.catalog.state
+def _check_becoming(context: Context, name: str, authorization: bool) -> None:
+    state = context.catalog.state
     record = record_of(state, name)
     if record is None and name != ROOT and state.objects_of(RoleContent):
         raise UndefinedObject(f'role "{name}" does not exist')
-    first = Rights(state, session.authenticated if authorization else session.user)
-    if first.superuser or (not authorization and name == session.user):
+    first = Rights(state, context.authenticated if authorization else context.user)
+    if first.superuser or (not authorization and name == context.user):
         return
     if authorization:
         raise InsufficientPrivilege("permission denied to set session authorization")

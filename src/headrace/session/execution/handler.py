@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from headrace.errors import NotSupported
+from headrace.session.context import Context
 from headrace.session.result import Pending, Result, ResultColumn
 from headrace.sql import statements as st
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.coordinator.writes.requests import Request
     from headrace.session.execution.row_writes import RowPlan
     from headrace.session.reading.planning import PlannedRead
-    from headrace.session.session import Session
 
 S = TypeVar("S", bound=st.Statement)
 Types: TypeAlias = Sequence[str | None]
@@ -72,7 +72,7 @@ def always(statement: st.Statement) -> bool:
     return True
 
 
-def nothing(session: Session, statement: st.Statement, types: Types = ()) -> None:
+def nothing(context: Context, statement: st.Statement, types: Types = ()) -> None:
     """For a kind that returns no rows, is not planned once for many runs, or tells nothing of its parameters."""
 
 
@@ -80,7 +80,7 @@ def anywhere(statement: st.Statement) -> None:
     """For a kind that may stand in a transaction."""
 
 
-def not_yet(session: Session, statement: st.Statement) -> Result:
+def not_yet(context: Context, statement: st.Statement) -> Result:
     """For a kind that is read, and not carried out. Raises `NotSupported`."""
     raise NotSupported(f"{statement.words} is not supported yet", hint="docs/sql.md lists what is")
 
@@ -93,18 +93,18 @@ class Handler(Generic[S]):
     """
 
     kind: type[S]
-    run: Callable[[Session, S], Result]
-    describe: Callable[[Session, S, Types], Columns] = nothing
+    run: Callable[[Context, S], Result]
+    describe: Callable[[Context, S, Types], Columns] = nothing
     """The columns of its result, without running it: just those that come when it is run."""
-    explain: Callable[[Session, S], list[str]] | None = None
+    explain: Callable[[Context, S], list[str]] | None = None
     """The lines of EXPLAIN; None where EXPLAIN does not take it."""
-    plan: Callable[[Session, S, Types], PlannedRead | RowPlan | None] = nothing
+    plan: Callable[[Context, S, Types], PlannedRead | RowPlan | None] = nothing
     """A plan that is run again and again with other values; None where there is none. Raises what is wrong with it."""
-    infer: Callable[[Session, S, list[str | None]], None] = nothing
+    infer: Callable[[Context, S, list[str | None]], None] = nothing
     """Fills in the open ones of its parameters' types, from where the parameters stand."""
     binds: bool = True
     """Whether the parameters in its text are its own."""
-    start: Callable[[Session, S], Result | Started] | None = None
+    start: Callable[[Context, S], Result | Started] | None = None
     """Runs it without waiting for its commit; None where that is not possible."""
     asks: Server | None = None
     """The server that it needs; by default a ready one if it writes."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, always
 from headrace.session.result import Result
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def empty(session: Session, statement: st.Empty) -> Result:
+def empty(context: Context, statement: st.Empty) -> Result:
     """Nothing between two semicolons."""
     return Result("")
 
 
-def unlisten(session: Session, statement: st.Unlisten) -> Result:
+def unlisten(context: Context, statement: st.Unlisten) -> Result:
     """UNLISTEN."""
     return Result("UNLISTEN")
 

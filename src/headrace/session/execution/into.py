@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.catalog.contents import TableContent
 from headrace.catalog.records import ObjectRecord
@@ -14,14 +13,13 @@ from headrace.connectors.sinks import SINK_OPTIONS, TYPES
 from headrace.coordinator.decide.watermarks import declared
 from headrace.errors import InvalidParameter, NotNullViolation, NotSupported, SyntaxFault, WrongObjectType
 from headrace.plan.planner import ViewPlan
+from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.select import describe
 from headrace.session.execution.targets import is_required, target_columns
-from headrace.session.names import Bound, kind_name, label, quoted
+from headrace.session.names import Bound, kind_name, label, names_of
 from headrace.sql import statements as st
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
+from headrace.sql.binder.spark import quoted
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,10 @@ class IntoTable:
         return plan.into_table(len(self.target.primary_key))
 
 
-def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
+def into_table(context: Context, statement: st.CreateSink) -> IntoTable:
     """What a statement says. Raises `WrongObjectType`, `InsufficientPrivilege`, `InvalidParameter`, `NotSupported`."""
     assert statement.into is not None
-    target = session.names().get(statement.into)
+    target = names_of(context).get(statement.into)
     if not target.content.writable:
         raise WrongObjectType(
             f'cannot put the changes into {kind_name(target)} "{label(target)}"', hint="Only tables can be written to."
@@ -71,7 +69,7 @@ def into_table(session: Session, statement: st.CreateSink) -> IntoTable:
         reader.boolean(name, False)
     fixed = target.content_as(TableContent).append_only
     kind = reader.choice("type", TYPES, "upsert" if keyed and not fixed else "append-only")
-    session.rights.require("awd" if kind == "upsert" else "a", target)
+    context.rights.require("awd" if kind == "upsert" else "a", target)
     _check_type(target, kind, options)
     if options.pop(GROUP, "own") != "own":
         raise NotSupported("option checkpoint_group of a sink into a table", hint="it has a group of its own")
@@ -101,13 +99,13 @@ def _check_type(target: ObjectRecord, kind: str, options: Mapping[str, str]) -> 
         )
 
 
-def rows_text(session: Session, statement: st.CreateSink, bound: Bound, target: ObjectRecord, text: str) -> str:
+def rows_text(context: Context, statement: st.CreateSink, bound: Bound, target: ObjectRecord, text: str) -> str:
     """The query, in Spark SQL, as rows of the table in the order in which these are stored.
 
     Raises `SyntaxFault` for too many or too few columns, `DatatypeMismatch`, `NotNullViolation` and `NotSupported` for
     what is left out.
     """
-    found, columns = describe(session, bound), target_columns(target, statement.columns)
+    found, columns = describe(context, bound), target_columns(target, statement.columns)
     if len(found) > len(columns):
         raise SyntaxFault("the sink's query has more columns than the table takes")
     if statement.columns and len(found) < len(columns):

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.errors import InsufficientPrivilege
+from headrace.session.context import Context
 from headrace.session.execution.handler import Handler
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def kill(session: Session, statement: st.Kill) -> Result:
+def kill(context: Context, statement: st.Kill) -> Result:
     """KILL a session's statement. A session that is gone is a notice: it may have ended just now."""
-    found = next((s for s in session.database.sessions() if s.number == statement.session), None)
+    found = next((s for s in context.system.contexts() if s.number == statement.session), None)
     if found is None:
         return Result("KILL", notices=[Notice(f"there is no session {statement.session}", "WARNING", "01000")])
-    if not session.rights.superuser and found.variables.look("session_authorization") != session.user:
+    if not context.rights.superuser and found.variables.look("session_authorization") != context.user:
         raise InsufficientPrivilege(
             f"permission denied to cancel what session {statement.session} runs",
             hint="Only its own user and superusers may.",

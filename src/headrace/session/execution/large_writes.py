@@ -30,19 +30,20 @@ from headrace.dataflow.operators.table_write import (
     WriteChanges,
     WrittenRuns,
 )
+from headrace.session.context import Context
 from headrace.session.execution.assignment import assigned
 from headrace.session.execution.kernels import AssignedQuery, kernels_over_table
 from headrace.session.execution.select import describe, frame_of
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.execution.targets import is_required
-from headrace.session.names import Bound, label, quoted
+from headrace.session.names import Bound, label
 from headrace.session.result import ResultColumn
+from headrace.sql.binder.spark import quoted
 from headrace.state.proof import confirm
 from headrace.state.stores import StoreRoot
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
-    from headrace.session.session import Session
     from headrace.session.transactions import Transaction
 
 PARTITIONS_OF_KEYS = 4
@@ -52,7 +53,7 @@ Wrap = Callable[[list[ResultColumn], str], str]
 
 
 def insert_large(
-    session: Session, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound,
+    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound,
     defaults: Mapping[str, pa.Array], *, ignore: bool,
 ) -> Written:  # fmt: skip
     """INSERT of a query's rows; `defaults` are the values of the columns that are not among the targets."""
@@ -65,32 +66,32 @@ def insert_large(
     convert = _convert(transaction, record, names, defaults)
     conflict = "ignore" if ignore else "overwrite"
     wanted = None if keyed else AssignedQuery(bound, targets, wrap, weighted=True)
-    return _write(session, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
+    return _write(context, transaction, record, bound, wrap, convert, conflict, looks_up=keyed, wanted=wanted)
 
 
 def insert_frame(
-    session: Session, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], frame: DataFrame,
+    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], frame: DataFrame,
     defaults: Mapping[str, pa.Array], *, ignore: bool,
 ) -> Written:  # fmt: skip
     """Insert the rows of a DataFrame that has the targets as its columns."""
     keyed, names = bool(record.primary_key), tuple(c.name for c in targets)
     view, convert = transaction.work.view(record.id), _convert(transaction, record, names, defaults)
-    write = _writer(session, view, convert, "ignore" if ignore else "overwrite", keyed)
+    write = _writer(context, view, convert, "ignore" if ignore else "overwrite", keyed)
     if keyed:
         transaction.work.note_tables([record.id])
     weighted = frame.selectExpr("1 AS __w", *map(quoted, names))
-    rows = _writing(session, weighted, record, view, convert, write).collect()
-    return _taken(session, transaction, record, rows)
+    rows = _writing(context, weighted, record, view, convert, write).collect()
+    return _taken(context, transaction, record, rows)
 
 
 def insert_here(
-    session: Session, transaction: Transaction, record: ObjectRecord, batches: Iterator[pa.RecordBatch], *, ignore: bool
+    context: Context, transaction: Transaction, record: ObjectRecord, batches: Iterator[pa.RecordBatch], *, ignore: bool
 ) -> Written:
     """Insert rows that are in this process, with all columns of the table, in memory that does not grow with them."""
     keyed = bool(record.primary_key)
     view = transaction.work.view(record.id)
     convert = _convert(transaction, record, tuple(c.name for c in record.columns), {})
-    root, fsync = session.database.engine.root, session.database.settings.run_fsync
+    root, fsync = context.engine.root, context.settings.run_fsync
     write = WriteChanges(
         view.table_id, view.schema, root, view.prefix, fsync, view.refs, view.epoch, keyed,
         "ignore" if ignore else "overwrite", convert, CHUNK_ROWS, CHUNK_BYTES // 2,
@@ -99,7 +100,7 @@ def insert_here(
         transaction.work.note_tables([record.id])
     written = Written(())
     for outcome in write.run(view.prefix, map(_added, batches)):
-        session.check()
+        context.check()
         found = WrittenRuns.from_json(outcome.column(0)[0].as_py())
         written = Written(written.runs + found.runs, written.inserted + found.inserted, 0)
     if isinstance(root, StoreRoot) and root.proof:
@@ -115,7 +116,7 @@ def _added(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def delete_large(
-    session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, *, joined: bool
+    context: Context, transaction: Transaction, record: ObjectRecord, bound: Bound, *, joined: bool
 ) -> Written:  # fmt: skip
     """DELETE: the rows that a query finds are taken back."""
 
@@ -124,11 +125,11 @@ def delete_large(
         return f"SELECT -1 AS __w, __rows.* FROM ({rows}) AS __rows"
 
     convert = _convert(transaction, record, tuple(c.name for c in record.columns), {})
-    return _write(session, transaction, record, bound, wrap, convert, "overwrite", looks_up=False)
+    return _write(context, transaction, record, bound, wrap, convert, "overwrite", looks_up=False)
 
 
 def update_large(
-    session: Session, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound, *,
+    context: Context, transaction: Transaction, record: ObjectRecord, targets: Sequence[Column], bound: Bound, *,
     joined: bool,
 ) -> Written:  # fmt: skip
     """UPDATE: the rows that a query finds are taken back, and others put in their place.
@@ -149,7 +150,7 @@ def update_large(
     convert = _convert(transaction, record, tuple(names), {})
     moved = any(c.name in record.primary_key for c in targets[len(names) :])
     return _write(
-        session, transaction, record, bound, wrap, convert, "refuse" if moved else "overwrite", looks_up=moved
+        context, transaction, record, bound, wrap, convert, "refuse" if moved else "overwrite", looks_up=moved
     )
 
 
@@ -175,7 +176,7 @@ def _convert(
 
 
 def _write(
-    session: Session, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
+    context: Context, transaction: Transaction, record: ObjectRecord, bound: Bound, wrap: Wrap, convert: ToChanges,
     on_conflict: str, *, looks_up: bool, wanted: AssignedQuery | None = None,
 ) -> Written:  # fmt: skip
     """Write what a query says to a table, as part of a transaction.
@@ -184,27 +185,27 @@ def _write(
     What is `wanted` is tried by kernels first.
     """
     with ExitStack() as stack:
-        snapshot = open_snapshot(session, bound, stack)
-        found = describe(session, bound)
+        snapshot = open_snapshot(context, bound, stack)
+        found = describe(context, bound)
         view = transaction.work.view(record.id)
-        write = _writer(session, view, convert, on_conflict, looks_up)
+        write = _writer(context, view, convert, on_conflict, looks_up)
         rows = None
         if wanted is not None and snapshot is not None:
-            rows = _written_by_kernels(session, wanted, snapshot, write)
+            rows = _written_by_kernels(context, wanted, snapshot, write)
         if rows is None:
-            frame = frame_of(session, bound, snapshot, lambda text: wrap(found, text))
+            frame = frame_of(context, bound, snapshot, lambda text: wrap(found, text))
             if looks_up:
                 transaction.work.note_tables([record.id])
-            with session.jobs.running(bound.query.text):
-                rows = _writing(session, frame, record, view, convert, write).collect()
-    return _taken(session, transaction, record, rows)
+            with context.jobs.running(bound.query.text):
+                rows = _writing(context, frame, record, view, convert, write).collect()
+    return _taken(context, transaction, record, rows)
 
 
-def _taken(session: Session, transaction: Transaction, record: ObjectRecord, rows: Sequence[Row]) -> Written:
+def _taken(context: Context, transaction: Transaction, record: ObjectRecord, rows: Sequence[Row]) -> Written:
     """What tasks have written becomes part of a transaction."""
     outcomes = [WrittenRuns.from_json(row[0]) for row in rows]
     runs = tuple(run for o in outcomes for run in o.runs)
-    root = session.database.engine.root
+    root = context.engine.root
     if isinstance(root, StoreRoot) and root.proof:
         confirm(root, runs)
     written = Written(runs, sum(o.inserted for o in outcomes), sum(o.deleted for o in outcomes))
@@ -213,9 +214,9 @@ def _taken(session: Session, transaction: Transaction, record: ObjectRecord, row
 
 
 def _writer(
-    session: Session, view: TableView, convert: ToChanges, on_conflict: str, looks_up: bool
+    context: Context, view: TableView, convert: ToChanges, on_conflict: str, looks_up: bool
 ) -> WriteChanges:  # fmt: skip
-    engine, fsync = session.database.engine, session.database.settings.run_fsync
+    engine, fsync = context.engine, context.settings.run_fsync
     return WriteChanges(
         view.table_id, view.schema, engine.root, view.prefix, fsync, view.refs, view.epoch, looks_up, on_conflict,
         None if looks_up else convert,
@@ -223,34 +224,34 @@ def _writer(
 
 
 def _written_by_kernels(
-    session: Session, wanted: AssignedQuery, snapshot: Snapshot, write: WriteChanges
+    context: Context, wanted: AssignedQuery, snapshot: Snapshot, write: WriteChanges
 ) -> list[Row] | None:  # fmt: skip
     """What tasks have written that read one table and compute by kernels; None where Spark is to compute it.
 
     So no row goes through Java, which would take most of the time. What tasks have written whose job failed belongs to
     nobody.
     """
-    found = kernels_over_table(session, wanted, snapshot)
+    found = kernels_over_table(context, wanted, snapshot)
     if found is None:
         return None
     plan, scan = found
-    engine = session.database.engine
+    engine = context.engine
     frame = engine.reading(
         engine.session_for(snapshot), scan, ReadComputeWrite(scan, plan.of, write), [Column(OUTCOME[0].name, "string")]
     )
     try:
-        with session.jobs.running(wanted.bound.query.text):
+        with context.jobs.running(wanted.bound.query.text):
             return frame.collect()
     except Exception:  # of whatever kind: Spark gives the verdict
-        session.check()
+        context.check()
         return None
 
 
 def _writing(
-    session: Session, frame: DataFrame, record: ObjectRecord, view: TableView, convert: ToChanges, write: WriteChanges
+    context: Context, frame: DataFrame, record: ObjectRecord, view: TableView, convert: ToChanges, write: WriteChanges
 ) -> DataFrame:  # fmt: skip
     """The DataFrame that writes, when it is computed."""
-    engine = session.database.engine
+    engine = context.engine
     outcome = ", ".join(f"{f.name} string" for f in OUTCOME)
     if not write.looks_up:
         return frame.mapInArrow(write, outcome)

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, InScript, Server, not_yet
 from headrace.session.execution.rows import having, rows_result
 from headrace.session.result import Result
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
 _PROMOTED = (("pg_promote", "boolean"),)
 
 
-def flush(session: Session, statement: st.Flush) -> Result:
+def flush(context: Context, statement: st.Flush) -> Result:
     """FLUSH."""
-    session.flush()
+    context.flush()
     return Result("FLUSH")
 
 
-def wait(session: Session, statement: st.Wait) -> Result:
+def wait(context: Context, statement: st.Wait) -> Result:
     """WAIT."""
-    session.flush()
+    context.flush()
     return Result("WAIT")
 
 
-def promote(session: Session, statement: st.Promote) -> Result:
+def promote(context: Context, statement: st.Promote) -> Result:
     """pg_promote: let this standby take over from the active server."""
-    session.rights.require_superuser("let a standby take over")
+    context.rights.require_superuser("let a standby take over")
     done: list[bool] = []
     limit_s = statement.wait_s if statement.wait else 0.0
-    session.wait(lambda check: done.append(session.database.coordinator.take_over(limit_s, check)))
+    context.wait(lambda check: done.append(context.coordinator.take_over(limit_s, check)))
     return rows_result("SELECT", _PROMOTED, [[done[0] or not statement.wait]])
 
 

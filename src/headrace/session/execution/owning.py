@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from headrace.catalog.records import ObjectRecord
+from headrace.session.context import Context
 from headrace.session.rights import default_grants
 from headrace.session.roles import Role, record_of
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 
 def ordered(letters: Iterable[str]) -> str:
@@ -19,9 +16,9 @@ def ordered(letters: Iterable[str]) -> str:
     return "".join(sorted(letters, key="arwdXUC".index))
 
 
-def owned(session: Session, record: ObjectRecord) -> ObjectRecord:
+def owned(context: Context, record: ObjectRecord) -> ObjectRecord:
     """A new object as its maker's, with what that grants by default."""
-    rights, granted_as = session.rights, record.content.granted_as
+    rights, granted_as = context.rights, record.content.granted_as
     record = replace(record, owner=rights.owner_id)
     if granted_as is None:
         return record

@@ -19,13 +19,13 @@ from headrace.catalog.contents import IndexContent
 from headrace.catalog.records import ObjectRecord
 from headrace.dataflow.operators.inputs import SnapshotScan
 from headrace.errors import EpochTooOld, SnapshotUnavailable
+from headrace.session.context import Context
 from headrace.state.arrangement import Arrangement
 from headrace.state.kernels import concat, consolidate
 from headrace.state.kernels.hashing import hash_columns
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot, SnapshotTable
-    from headrace.session.session import Session
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class KeyScan:
 
 
 def key_scan(
-    session: Session, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, Any], snapshot: Snapshot,
+    context: Context, target: ObjectRecord, names: Sequence[str], equal: Mapping[str, Any], snapshot: Snapshot,
     stack: ExitStack,
 ) -> KeyScan | None:  # fmt: skip
     """What reads the rows of a table or view with these values; None where no key or index has them.
@@ -90,18 +90,18 @@ def key_scan(
     The stack holds what is read of an index.
     """
     own = snapshot.tables[target.id]
-    scan = session.database.engine.scan(own, names)
+    scan = context.engine.scan(own, names)
     if target.primary_key and set(target.primary_key) <= set(equal):
         return KeyScan(scan, own, equal)
-    if session.has_changed(target.id):
+    if context.has_changed(target.id):
         return None  # an index does not know what the transaction has written
     wanted = {*names, *equal}
-    for index in session.database.catalog.state.objects_of(IndexContent):
+    for index in context.catalog.state.objects_of(IndexContent):
         content = index.content_as(IndexContent)
         fits = set(content.key) <= set(equal) and wanted <= {c.name for c in index.columns}
         if content.on == target.id and fits:
             try:
-                found = session.database.coordinator.snapshot([index.id, target.id], at=own.as_of)
+                found = context.coordinator.snapshot([index.id, target.id], at=own.as_of)
             except (EpochTooOld, SnapshotUnavailable):  # it is being created, or far behind
                 continue
             stack.enter_context(found)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.errors import NotSupported, SyntaxFault
+from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, InScript, Types
 from headrace.session.result import Result
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def prepare(session: Session, statement: st.Prepare) -> Result:
+def prepare(context: Context, statement: st.Prepare) -> Result:
     """PREPARE."""
-    session.statements.require_free(statement.name)
-    session.statements.put(statement.name, session.prepared(statement.statement, statement.types))
+    context.statements.require_free(statement.name)
+    context.statements.put(statement.name, context.runner.prepared(statement.statement, statement.types))
     return Result("PREPARE")
 
 
-def execute(session: Session, statement: st.Execute) -> Result:
+def execute(context: Context, statement: st.Execute) -> Result:
     """EXECUTE."""
-    found = session.statements.get(statement.name)
+    found = context.statements.get(statement.name)
     wanted, given = len(found.parameter_types), len(statement.values)
     if wanted != given:
         raise SyntaxFault(
@@ -35,17 +33,17 @@ def execute(session: Session, statement: st.Execute) -> Result:
     return result
 
 
-def _describe_execute(session: Session, statement: st.Execute, types: Types) -> Columns:
-    return session.statements.get(statement.name).columns
+def _describe_execute(context: Context, statement: st.Execute, types: Types) -> Columns:
+    return context.statements.get(statement.name).columns
 
 
-def deallocate(session: Session, statement: st.Deallocate) -> Result:
+def deallocate(context: Context, statement: st.Deallocate) -> Result:
     """DEALLOCATE."""
     if statement.name is None:
-        session.statements.clear()
+        context.statements.clear()
         return Result("DEALLOCATE ALL")
-    session.statements.get(statement.name)
-    session.statements.pop(statement.name)
+    context.statements.get(statement.name)
+    context.statements.pop(statement.name)
     return Result("DEALLOCATE")
 
 

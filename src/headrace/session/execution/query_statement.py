@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlglot import exp
 
 from headrace.errors import HeadraceError
 from headrace.plan.catalyst.running import physical_text
+from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Handler, Types
 from headrace.session.execution.select import describe_query, frame_of, select
 from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.names import Bound
+from headrace.session.names import Bound, names_of
 from headrace.session.reading.explaining import explained
 from headrace.session.reading.planning import PlannedRead, plan_read
 from headrace.session.result import Result
+from headrace.session.system.functions import localize
 from headrace.sql import statements as st
 from headrace.sql.parser import bind
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def run(session: Session, statement: st.Select) -> Result:
+def run(context: Context, statement: st.Select) -> Result:
     """SELECT."""
-    return select(session, statement.query)
+    return select(context, statement.query)
 
 
-def plan(session: Session, statement: st.Select, types: Types) -> PlannedRead | None:
+def plan(context: Context, statement: st.Select, types: Types) -> PlannedRead | None:
     """The query as a read without Spark."""
-    return plan_read(session, statement.query, types)
+    return plan_read(context, statement.query, types)
 
 
-def describe(session: Session, statement: st.Select, types: Types) -> Columns:
+def describe(context: Context, statement: st.Select, types: Types) -> Columns:
     """The columns of a query, whatever its parameters are."""
     query = bind(statement, [None] * len(types), types).query if types else statement.query
-    return describe_query(session, query)
+    return describe_query(context, query)
 
 
-def infer(session: Session, statement: st.Select, types: list[str | None]) -> None:
+def infer(context: Context, statement: st.Select, types: list[str | None]) -> None:
     """Fill in types from where parameters stand; what is wrong with the query comes up later."""
     try:
-        bound = Bound(statement.query, session.names())
+        bound = Bound(statement.query, names_of(context))
         types[:] = bound.parameter_types(types)
         found = _compared(statement.query.tree, {c: t for cs in bound.schema().values() for c, t in cs.items()})
     except HeadraceError:
@@ -66,19 +65,19 @@ def _compared(tree: exp.Expr, columns: dict[str, str]) -> dict[int, str]:
     return found
 
 
-def explain(session: Session, statement: st.Select) -> list[str]:
+def explain(context: Context, statement: st.Select) -> list[str]:
     """How a query is answered: by kernels in this process, or by Spark's physical plan."""
-    planned = plan_read(session, statement.query)
+    planned = plan_read(context, statement.query)
     if planned is not None:
         return explained(planned.plan)
-    return query_plan(session, Bound(session.localized(statement.query), session.names()))
+    return query_plan(context, Bound(localize(context, statement.query), names_of(context)))
 
 
-def query_plan(session: Session, bound: Bound) -> list[str]:
+def query_plan(context: Context, bound: Bound) -> list[str]:
     """Spark's physical plan."""
     with ExitStack() as stack:
-        frame = frame_of(session, bound, open_snapshot(session, bound, stack))
-        with session.jobs.running("EXPLAIN"):
+        frame = frame_of(context, bound, open_snapshot(context, bound, stack))
+        with context.jobs.running("EXPLAIN"):
             plan = physical_text(frame)
     return [line for line in plan.splitlines() if line.strip()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.catalog.records import ObjectRecord
 from headrace.common.scram import Verifier
@@ -19,41 +19,38 @@ from headrace.errors import (
     TransactionError,
     UndefinedObject,
 )
+from headrace.session.context import Context
 from headrace.session.execution.grants import check_droppable, granted_role, require_admin, role_meant
 from headrace.session.execution.handler import Handler
 from headrace.session.result import Notice, Result
 from headrace.session.roles import ROLES_SCHEMA, ROOT, Role, record_of
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
-
 _GIVEN_BY_HOLDERS = {"superuser": "SUPERUSER", "create_role": "CREATEROLE", "create_db": "CREATEDB"}
 
 
-def create_role(session: Session, statement: st.CreateRole) -> Result:
+def create_role(context: Context, statement: st.CreateRole) -> Result:
     """CREATE ROLE and CREATE USER. Who may and is no superuser gets the new role's ADMIN OPTION."""
-    rights = session.rights
+    rights = context.rights
     if not rights.superuser:
         if not rights.role.create_role:
             raise InsufficientPrivilege("permission denied to create role", hint="CREATEROLE permits it.")
-        _check_given(session, statement.options)
-    if record_of(session.database.catalog.state, statement.name) is not None or statement.name == ROOT:
+        _check_given(context, statement.options)
+    if record_of(context.catalog.state, statement.name) is not None or statement.name == ROOT:
         raise DuplicateObject(f'role "{statement.name}" already exists')
     options = dict(statement.options)
     groups = options.pop("in_roles", ())
-    members_of = {granted_role(session, name): False for name in groups}
-    role = replace(_changed(Role(statement.name), options, session.zone), member_of=members_of)
-    _create(session, role)
+    members_of = {granted_role(context, name): False for name in groups}
+    role = replace(_changed(Role(statement.name), options, context.zone), member_of=members_of)
+    _create(context, role)
     if not rights.superuser:
-        _let_in(session, rights.role_id, statement.name)
+        _let_in(context, rights.role_id, statement.name)
     return Result("CREATE ROLE")
 
 
-def _let_in(session: Session, maker: int, name: str) -> None:
+def _let_in(context: Context, maker: int, name: str) -> None:
     """Make a role a member of the one that it has made, with the right to let others in."""
-    made = record_of(session.database.catalog.state, name)
+    made = record_of(context.catalog.state, name)
     assert made is not None
     number = made.id
 
@@ -61,29 +58,29 @@ def _let_in(session: Session, maker: int, name: str) -> None:
         role = Role.of(record)
         return replace(record, content=replace(role, member_of={**role.member_of, number: True}).content)
 
-    session.database.coordinator.alter_objects([maker], change, "has made a role")
+    context.coordinator.alter_objects([maker], change, "has made a role")
 
 
-def _check_given(session: Session, options: Mapping[str, Any]) -> None:
+def _check_given(context: Context, options: Mapping[str, Any]) -> None:
     """Raise `InsufficientPrivilege` for what only those may give who have it."""
-    own = session.rights.role
+    own = context.rights.role
     for name, word in _GIVEN_BY_HOLDERS.items():
         if options.get(name) and not getattr(own, name):
             raise InsufficientPrivilege(f"permission denied to give a role {word}", hint="Only who has it may give it.")
 
 
-def alter_role(session: Session, statement: st.AlterRole) -> Result:
+def alter_role(context: Context, statement: st.AlterRole) -> Result:
     """ALTER ROLE and ALTER USER: who is connected stays so."""
-    state, name = session.database.catalog.state, role_meant(session, statement.name)
+    state, name = context.catalog.state, role_meant(context, statement.name)
     record = record_of(state, name)
     if record is None and name != ROOT:
         raise UndefinedObject(f'role "{name}" does not exist')
-    _check_alteration(session, name, record, statement)
+    _check_alteration(context, name, record, statement)
     if record is None and statement.target is None:  # it is there without having been made
-        _create(session, _changed(Role(ROOT), statement.options, session.zone))
+        _create(context, _changed(Role(ROOT), statement.options, context.zone))
         return Result("ALTER ROLE")
     if statement.target is not None:
-        if name in (ROOT, session.user, session.role):
+        if name in (ROOT, context.user, context.role):
             raise InvalidParameter(
                 f'role "{name}" cannot be renamed', detail="it is the one that is always there or yours"
             )
@@ -92,16 +89,16 @@ def alter_role(session: Session, statement: st.AlterRole) -> Result:
     assert record is not None
 
     def altered(found: ObjectRecord) -> ObjectRecord:
-        role = _changed(Role.of(found), statement.options, session.zone)
+        role = _changed(Role.of(found), statement.options, context.zone)
         return replace(found, name=statement.target or found.name, content=role.content)
 
-    session.database.coordinator.alter_objects([record.id], altered, "was changed")
+    context.coordinator.alter_objects([record.id], altered, "was changed")
     return Result("ALTER ROLE")
 
 
-def _check_alteration(session: Session, name: str, record: ObjectRecord | None, statement: st.AlterRole) -> None:
+def _check_alteration(context: Context, name: str, record: ObjectRecord | None, statement: st.AlterRole) -> None:
     """Raise `InsufficientPrivilege` for who may not: everybody may change the own password."""
-    rights, options = session.rights, statement.options
+    rights, options = context.rights, statement.options
     if name == ROOT and options.get("superuser") is False:
         raise InvalidParameter(f'role "{ROOT}" stays a superuser', detail="it is the one that is always there")
     if rights.superuser:
@@ -113,19 +110,19 @@ def _check_alteration(session: Session, name: str, record: ObjectRecord | None, 
         raise InsufficientPrivilege("permission denied to alter a superuser", hint="Only superusers may.")
     if not rights.role.create_role:
         raise InsufficientPrivilege("permission denied to alter role", hint="CREATEROLE permits it.")
-    require_admin(session, record, "alter")
-    _check_given(session, options)
+    require_admin(context, record, "alter")
+    _check_given(context, options)
 
 
-def drop_role(session: Session, statement: st.DropRole) -> Result:
+def drop_role(context: Context, statement: st.DropRole) -> Result:
     """DROP ROLE and DROP USER."""
-    state, notices, found = session.database.catalog.state, [], []
-    if not (session.rights.superuser or session.rights.role.create_role):
+    state, notices, found = context.catalog.state, [], []
+    if not (context.rights.superuser or context.rights.role.create_role):
         raise InsufficientPrivilege("permission denied to drop role", hint="CREATEROLE permits it.")
     for name in dict.fromkeys(statement.names):
         if name == ROOT:
             raise DependentObjectsExist(f'cannot drop role "{ROOT}" because it is required by the database system')
-        if name in (session.user, session.role):
+        if name in (context.user, context.role):
             raise TransactionError("current user cannot be dropped", sqlstate="55006")
         record = record_of(state, name)
         if record is None and not statement.if_exists:
@@ -134,18 +131,18 @@ def drop_role(session: Session, statement: st.DropRole) -> Result:
             notices.append(Notice(f'role "{name}" does not exist, skipping'))
             continue
         if Role.of(record).superuser:
-            session.rights.require_superuser("drop a superuser")
-        require_admin(session, record, "drop")
-        check_droppable(session, record)
+            context.rights.require_superuser("drop a superuser")
+        require_admin(context, record, "drop")
+        check_droppable(context, record)
         found.append(record.id)
     if found:
-        session.database.coordinator.drop(found)
+        context.coordinator.drop(found)
     return Result("DROP ROLE", notices=notices)
 
 
-def _create(session: Session, role: Role) -> None:
-    record = ObjectRecord(0, role.content, ROLES_SCHEMA, role.name, created_ms=session.database.now_ms())
-    session.database.coordinator.create_relation(record)
+def _create(context: Context, role: Role) -> None:
+    record = ObjectRecord(0, role.content, ROLES_SCHEMA, role.name, created_ms=context.clock.now_ms())
+    context.coordinator.create_relation(record)
 
 
 def _changed(role: Role, options: Mapping[str, Any], zone: Zone) -> Role:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlglot import exp
 
@@ -18,28 +18,26 @@ from headrace.errors import (
     UndefinedObject,
 )
 from headrace.session import functions
+from headrace.session.context import Context
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
 from headrace.session.introspection import is_catalog_function
-from headrace.session.names import kind_name, label
+from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Notice, Result
 from headrace.session.system.functions import is_session_function
 from headrace.sql import statements as st
 from headrace.sql.dialect import parse_expression_tokens, tokenize
 from headrace.sql.statements import TableName
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
 HEADS = [("Name", "string"), ("Arguments", "string"), ("Return Type", "string"), ("Language", "string"),
          ("Link", "string")]  # fmt: skip
 
 
-def create_function(session: Session, statement: st.CreateFunction) -> Result:
+def create_function(context: Context, statement: st.CreateFunction) -> Result:
     """CREATE FUNCTION and CREATE AGGREGATE."""
     tag = "CREATE AGGREGATE" if statement.aggregate else "CREATE FUNCTION"
     made = create(
-        session, statement.name, lambda: functions.content_of(statement), statement.text,
+        context, statement.name, lambda: functions.content_of(statement), statement.text,
         if_not_exists=statement.if_not_exists, or_replace=statement.or_replace,
     )  # fmt: skip
     notices = [] if made else [Notice(f'function "{statement.name}" already exists, skipping', "NOTICE", "42723")]
@@ -47,17 +45,16 @@ def create_function(session: Session, statement: st.CreateFunction) -> Result:
 
 
 def create(
-    session: Session, name: TableName, content_of: Callable[[], FunctionContent], definition: str, *,
+    context: Context, name: TableName, content_of: Callable[[], FunctionContent], definition: str, *,
     if_not_exists: bool = False, or_replace: bool = False,
 ) -> bool:  # fmt: skip
     """Store a function and make it known; whether it was made. Raises `DuplicateObject`, and what `content_of` does."""
-    database = session.database
-    session.rights.require_member("pg_execute_server_program", "create a function: its code runs in the server")
-    schema = name.schema or session.names().schema
-    if name.schema and name.schema != "public" and database.catalog.state.object_named("", name.schema) is None:
+    context.rights.require_member("pg_execute_server_program", "create a function: its code runs in the server")
+    schema = name.schema or names_of(context).schema
+    if name.schema and name.schema != "public" and context.catalog.state.object_named("", name.schema) is None:
         raise UndefinedObject(f'schema "{name.schema}" does not exist', sqlstate="3F000")
-    session.rights.require_new(schema)
-    old = database.catalog.state.object_named(schema, name.name)
+    context.rights.require_new(schema)
+    old = context.catalog.state.object_named(schema, name.name)
     is_function = old is not None and isinstance(old.content, FunctionContent)
     if is_function and if_not_exists:
         return False
@@ -67,27 +64,27 @@ def create(
             hint="CREATE OR REPLACE FUNCTION replaces a function that nothing is built on"
             if is_function else "functions and relations share their names", sqlstate="42723",
         )  # fmt: skip
-    if old is None and _is_built_in(session, name.name):
+    if old is None and _is_built_in(context, name.name):
         raise DuplicateObject(f'the function "{name.name}" is built in', hint="choose another name", sqlstate="42723")
     content = content_of()
     if old is not None:
-        session.rights.require_owner(old)
+        context.rights.require_owner(old)
         if replace(old.content, pipeline=None, more={}) == content:
             return True
-        _drop_old(session, old)
-    content = replace(content, pipeline=session.pipeline)
-    record = ObjectRecord(0, content, schema, name.name, definition=definition, created_ms=database.now_ms())
-    made = database.coordinator.create_relation(owned(session, record))
+        _drop_old(context, old)
+    content = replace(content, pipeline=context.pipeline)
+    record = ObjectRecord(0, content, schema, name.name, definition=definition, created_ms=context.clock.now_ms())
+    made = context.coordinator.create_relation(owned(context, record))
     try:
-        functions.register(database.spark_sessions(), database.catalog.state.objects[made])
+        functions.register(context.spark_sessions(), context.catalog.state.objects[made])
     except BaseException:
-        database.coordinator.drop([made])
+        context.coordinator.drop([made])
         raise
     return True
 
 
-def _drop_old(session: Session, old: ObjectRecord) -> None:
-    state = session.database.catalog.state
+def _drop_old(context: Context, old: ObjectRecord) -> None:
+    state = context.catalog.state
     above = [state.objects[i] for i in state.dependents(old.id)]
     if above:
         raise DependentObjectsExist(
@@ -95,17 +92,17 @@ def _drop_old(session: Session, old: ObjectRecord) -> None:
             detail="\n".join(f"{kind_name(o)} {label(o)} depends on function {label(old)}" for o in above),
             hint="create the new one under another name, or drop what depends on the old one first",
         )
-    forget(session, old)
-    session.database.coordinator.drop([old.id])
+    forget(context, old)
+    context.coordinator.drop([old.id])
 
 
-def forget(session: Session, record: ObjectRecord) -> None:
+def forget(context: Context, record: ObjectRecord) -> None:
     """Take a function away from Spark's sessions."""
     if isinstance(record.content, FunctionContent):
-        functions.unregister(session.database.spark_sessions(), record)
+        functions.unregister(context.spark_sessions(), record)
 
 
-def _is_built_in(session: Session, name: str) -> bool:
+def _is_built_in(context: Context, name: str) -> bool:
     if is_session_function(name) or is_catalog_function(name):
         return True
     text = f'"{name}"(1)' if not name.isidentifier() else f"{name}(1)"
@@ -113,20 +110,20 @@ def _is_built_in(session: Session, name: str) -> bool:
         tree = parse_expression_tokens(text, tokenize(text))
     except HeadraceError:
         return True
-    known: bool = session.planner.bridge.spark.catalog.functionExists(name)
+    known: bool = context.planner.bridge.spark.catalog.functionExists(name)
     return not isinstance(tree, exp.Anonymous) or known
 
 
-def listed(session: Session, schemas: tuple[str, ...], fits: Callable[[str], bool]) -> list[list[object]]:
+def listed(context: Context, schemas: tuple[str, ...], fits: Callable[[str], bool]) -> list[list[object]]:
     """The rows of SHOW FUNCTIONS."""
-    there = session.database.catalog.state.objects_of(FunctionContent)
+    there = context.catalog.state.objects_of(FunctionContent)
     found = sorted((o for o in there if o.schema in schemas and fits(o.name)), key=lambda o: o.name)
     return [[o.name, *functions.signature(o), o.content_as(FunctionContent).language, None] for o in found]
 
 
-def described(session: Session, name: TableName) -> list[list[object]]:
+def described(context: Context, name: TableName) -> list[list[object]]:
     """The rows of DESCRIBE FUNCTION. Raises `UndefinedFunction`."""
-    record = session.names().find(name)
+    record = names_of(context).find(name)
     if record is None or not isinstance(record.content, FunctionContent):
         raise UndefinedFunction(f'function "{name}" does not exist', hint="SHOW FUNCTIONS lists what there is")
     content = record.content

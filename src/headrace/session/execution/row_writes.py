@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
@@ -22,16 +22,15 @@ from headrace.coordinator.writes.layout import Key, Row, RowLayout
 from headrace.coordinator.writes.requests import RowWrite
 from headrace.coordinator.writes.rows import Effect, RowOperation, append_rows, change_row, insert_rows
 from headrace.errors import DataError
+from headrace.session.context import Context
 from headrace.session.defined import declared_zone
 from headrace.session.execution.simple import constant_value
 from headrace.session.execution.targets import check_row, ignores, letters_of, plain_items, target_columns, target_table
+from headrace.session.names import names_of
 from headrace.session.result import Ready, Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.scalar import NotScalar, Run, Scope, Values, values_of
 from headrace.sql.statements import TableName
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 
@@ -57,11 +56,11 @@ class RowPlan:
     zone: Zone = UTC
     """The time zone in which texts are read."""
 
-    def holds(self, session: Session) -> bool:
+    def holds(self, context: Context) -> bool:
         """Whether the statement still means this table in this zone, as when it was planned, and may write to it."""
-        if session.zone != self.zone or session.names(checked=False).find(self.name) is not self.record:
+        if context.zone != self.zone or names_of(context, checked=False).find(self.name) is not self.record:
             return False
-        rights, record = session.rights, self.record
+        rights, record = context.rights, self.record
         return rights.superuser or (
             rights.may_in("U", record.schema) and all(rights.may(letter, record) for letter in self.letters)
         )
@@ -86,21 +85,21 @@ class RowPlan:
         return Result(count, self.columns, iter([batch]))
 
 
-def run_plan(session: Session, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
+def run_plan(context: Context, plan: RowPlan, texts: Sequence[str | None] = ()) -> Result:
     """Run it with the text of its parameters. Raises `DataError`s for values that do not fit."""
-    operation = plan.make(values_of(texts, plan.types, session.zone))
-    transaction = session.transaction
+    operation = plan.make(values_of(texts, plan.types, context.zone))
+    transaction = context.transaction
     if transaction is not None:
         return plan.result(transaction.work.run(operation).affected)
-    outcome = session.database.coordinator.commit(RowWrite(operation), session.check)
-    session.wrote(outcome.epoch)
+    outcome = context.coordinator.commit(RowWrite(operation), context.check)
+    context.wrote(outcome.epoch)
     return plan.result(outcome.affected)
 
 
 class StartedWrite(NamedTuple):
     """A `Pending` of a single-row operation that waits to be committed."""
 
-    session: Session
+    context: Context
     statement: st.Statement
     plan: RowPlan
     request: RowWrite
@@ -112,33 +111,33 @@ class StartedWrite(NamedTuple):
 
     def finish(self) -> Result:
         """Its result."""
-        return self.session.finish(self.statement, self._result)
+        return self.context.runner.finish(self.statement, self._result)
 
     def _result(self) -> Result:
         outcome = self.request.done.result()
-        self.session.wrote(outcome.epoch)
+        self.context.wrote(outcome.epoch)
         return self.plan.result(outcome.affected)
 
 
 def start_plan(
-    session: Session, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]
+    context: Context, statement: st.Statement, plan: RowPlan, texts: Sequence[str | None]
 ) -> Result | StartedWrite:  # fmt: skip
     """The same as `run_plan` without waiting for the commit."""
-    operation = plan.make(values_of(texts, plan.types, session.zone))
-    if session.transaction is not None:
-        return plan.result(session.transaction.work.run(operation).affected)
+    operation = plan.make(values_of(texts, plan.types, context.zone))
+    if context.transaction is not None:
+        return plan.result(context.transaction.work.run(operation).affected)
     request = RowWrite(operation)
-    session.database.coordinator.writer.submit(request)
-    return StartedWrite(session, statement, plan, request)
+    context.coordinator.writer.submit(request)
+    return StartedWrite(context, statement, plan, request)
 
 
-def plan_rows(session: Session, statement: RowChange, types: Sequence[str | None] = ()) -> RowPlan | None:
+def plan_rows(context: Context, statement: RowChange, types: Sequence[str | None] = ()) -> RowPlan | None:
     """The statement as a plan for single rows; None where it is more than that. Parameters' types may be open.
 
     Raises what is wrong with the statement in any case.
     """
-    record = target_table(session, statement)
-    layout = session.database.coordinator.writer.layout(record.id)
+    record = target_table(context, statement)
+    layout = context.coordinator.writer.layout(record.id)
     if not layout.plain or declared(record) is not None or (record.primary_key and not layout.keyed):
         return None
     returned = None
@@ -151,16 +150,16 @@ def plan_rows(session: Session, statement: RowChange, types: Sequence[str | None
     try:
         if isinstance(statement, st.Insert):
             ignore = ignores(record, statement)
-            make = _insert(record, layout, statement, Scope({}, open_types, session.zone), ignore)
+            make = _insert(record, layout, statement, Scope({}, open_types, context.zone), ignore)
         elif record.content_as(TableContent).append_only:
             return None
         else:
-            ignore, make = False, _change(record, layout, statement, open_types, session.zone)
+            ignore, make = False, _change(record, layout, statement, open_types, context.zone)
     except (NotScalar, DataError):
         return None  # an error is the engine's to tell, in its words
     letters = letters_of(statement)
     words, types_found = statement.words, tuple(open_types)
-    return RowPlan(statement.table, record, words, letters, make, types_found, ignore, returned, session.zone)
+    return RowPlan(statement.table, record, words, letters, make, types_found, ignore, returned, context.zone)
 
 
 def _insert(
@@ -245,13 +244,13 @@ def _change(
     return make
 
 
-def key_wanted(session: Session, record: ObjectRecord, statement: st.Update | st.Delete) -> Key | None:
+def key_wanted(context: Context, record: ObjectRecord, statement: st.Update | st.Delete) -> Key | None:
     """The primary key that a condition wants its rows to have; None where it may want several, or none at all."""
-    layout = session.database.coordinator.writer.layout(record.id)
+    layout = context.coordinator.writer.layout(record.id)
     if statement.sources is not None or statement.where is None or not layout.keyed:
         return None
     at = {c.name: (i, c.type) for i, c in enumerate(record.columns)}
-    scope = Scope(at, [], session.zone, (statement.alias or statement.table.name,))
+    scope = Scope(at, [], context.zone, (statement.alias or statement.table.name,))
     try:
         equal, _ = _keyed(statement.where.tree, record, scope)
         key = tuple([run((), ()) for run in equal])

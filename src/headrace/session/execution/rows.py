@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from headrace.common.columns import arrow_type
+from headrace.session.context import Context
 from headrace.session.execution.handler import Columns, Types
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 Heads: TypeAlias = Sequence[tuple[str, str]]
 """Names and Spark types of the columns of a result."""
@@ -32,7 +30,7 @@ def rows_result(tag: str, heads: Heads, rows: Rows) -> Result:
     return Result(tag, result_columns(heads), iter([batch]))
 
 
-def having(heads: Heads) -> Callable[[Session, st.Statement, Types], Columns]:
+def having(heads: Heads) -> Callable[[Context, st.Statement, Types], Columns]:
     """The description of a kind of statement whose results all have these heads."""
     columns = result_columns(heads)
-    return lambda session, statement, types: list(columns)
+    return lambda context, statement, types: list(columns)

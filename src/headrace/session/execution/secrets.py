@@ -3,54 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import SecretContent
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import InvalidParameter
+from headrace.session.context import Context
 from headrace.session.execution.existing import of_kind, taken
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.owning import owned
+from headrace.session.names import names_of
 from headrace.session.result import Notice, Result
 from headrace.sql import statements as st
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 Naming = st.CreateSource | st.CreateSink | st.CreateTable | st.CreateConnection | st.CopyFromFiles | st.CopyToFiles
 """The statements with options that may have the value of a secret."""
 
 
-def create_secret(session: Session, statement: st.CreateSecret) -> Result:
+def create_secret(context: Context, statement: st.CreateSecret) -> Result:
     """CREATE SECRET."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SECRET")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE SECRET")
     if found is not None:
         return found
-    schema, now = statement.name.schema or session.names().schema, session.database.now_ms()
+    schema, now = statement.name.schema or names_of(context).schema, context.clock.now_ms()
     record = ObjectRecord(0, SecretContent(), schema, statement.name.name, definition=statement.text, created_ms=now)
-    session.database.coordinator.create_secret(owned(session, record), statement.value)
+    context.coordinator.create_secret(owned(context, record), statement.value)
     return Result("CREATE SECRET")
 
 
-def alter_secret(session: Session, statement: st.AlterSecret) -> Result:
+def alter_secret(context: Context, statement: st.AlterSecret) -> Result:
     """ALTER SECRET: whoever uses it gets the new value when it is opened or asked the next time."""
-    found = session.names().find(statement.name)
+    found = names_of(context).find(statement.name)
     if found is None and statement.if_exists:
         return Result("ALTER SECRET", notices=[Notice(f'secret "{statement.name}" does not exist, skipping')])
-    record = of_kind(session, statement.name, SecretContent)
-    session.rights.require_owner(record)
-    session.database.coordinator.alter_secret(record.id, statement.value)
+    record = of_kind(context, statement.name, SecretContent)
+    context.rights.require_owner(record)
+    context.coordinator.alter_secret(record.id, statement.value)
     return Result("ALTER SECRET")
 
 
-def named(session: Session, statement: Naming) -> dict[str, int]:
+def named(context: Context, statement: Naming) -> dict[str, int]:
     """Option -> the id of the secret that the statement names. Raises `UndefinedObject`, `WrongObjectType`."""
     both = sorted(set(statement.secrets) & set(statement.options))
     if both:
         raise InvalidParameter(f"option {both[0]} is given twice, once as a secret")
-    found = {option: of_kind(session, name, SecretContent) for option, name in statement.secrets.items()}
+    found = {option: of_kind(context, name, SecretContent) for option, name in statement.secrets.items()}
     for record in found.values():
-        session.rights.require("U", record)
+        context.rights.require("U", record)
     return {option: record.id for option, record in found.items()}
 
 

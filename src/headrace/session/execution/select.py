@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,19 +14,20 @@ from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.errors import ObjectMissing, SerializationFailure, TooManyRows
 from headrace.plan.catalyst.running import stream
+from headrace.session.context import Context
 from headrace.session.engine import columns_of
 from headrace.session.execution.simple import constant_row
 from headrace.session.execution.snapshots import open_snapshot
 from headrace.session.introspection import asked
-from headrace.session.names import Bound, Target, null_relation
+from headrace.session.names import Bound, Target, names_of, null_relation
 from headrace.session.reading.planning import PlannedRead, plan_read, read_here
-from headrace.session.result import Notice, Result, ResultColumn
+from headrace.session.result import Notice, Result, ResultColumn, closing_if_possible
+from headrace.session.system.functions import localize
 from headrace.session.system.state import StateRelation
 from headrace.sql.query import Query
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
-    from headrace.session.session import Session
 
 
 _TRIES = 4
@@ -79,17 +80,17 @@ class Stream:
         self.close()
 
 
-def select(session: Session, query: Query) -> Result:
+def select(context: Context, query: Query) -> Result:
     """The result of a query; on a standby by what the catalog names now, where objects that it named are gone."""
     for left in reversed(range(_TRIES)):
         try:
-            return _select(session, query)
+            return _select(context, query)
         except ObjectMissing as error:
-            if not session.on_standby:
+            if not context.on_standby:
                 raise
             if not left:
                 raise outrun(error) from error
-            session.look_again()
+            context.look_again()
     raise AssertionError("unreachable")
 
 
@@ -102,7 +103,7 @@ def outrun(error: ObjectMissing) -> SerializationFailure:
     )
 
 
-def _outrunnable(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _outrunnable(context: Context, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows; `outrun` where an object is gone after the first of them have been handed out."""
     handed_out = False
     with closing_if_possible(batches):
@@ -111,57 +112,57 @@ def _outrunnable(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterato
                 yield batch
                 handed_out = True
         except ObjectMissing as error:
-            if handed_out and session.on_standby:
+            if handed_out and context.on_standby:
                 raise outrun(error) from error
             raise
 
 
-def _select(session: Session, query: Query) -> Result:
-    answer = asked(session, query)
+def _select(context: Context, query: Query) -> Result:
+    answer = asked(context, query)
     if answer is not None:
-        rows = _sized(session, iter(answer.rows.to_batches()))
-        return Result("SELECT", answer.columns, Stream(rows, lambda: None, session.check).start())
-    planned = plan_read(session, query)
-    found = None if planned is None else read(session, planned, ())
-    return _select_otherwise(session, query) if found is None else found
+        rows = _sized(context, iter(answer.rows.to_batches()))
+        return Result("SELECT", answer.columns, Stream(rows, lambda: None, context.check).start())
+    planned = plan_read(context, query)
+    found = None if planned is None else read(context, planned, ())
+    return _select_otherwise(context, query) if found is None else found
 
 
-def read(session: Session, planned: PlannedRead, values: Sequence[Any]) -> Result | None:
+def read(context: Context, planned: PlannedRead, values: Sequence[Any]) -> Result | None:
     """What is answered here; None where Spark is to answer."""
     with ExitStack() as stack:
-        found = read_here(session, planned, values, stack)
+        found = read_here(context, planned, values, stack)
         if found is None:
             return None
-        return _result(session, planned.plan.columns, *found, stack)
+        return _result(context, planned.plan.columns, *found, stack)
 
 
 def _result(
-    session: Session, columns: list[ResultColumn], batches: Iterator[pa.RecordBatch], snapshot: Snapshot | None,
+    context: Context, columns: list[ResultColumn], batches: Iterator[pa.RecordBatch], snapshot: Snapshot | None,
     stack: ExitStack,
 ) -> Result:  # fmt: skip
     """The rows as a result that lets go of what the stack holds when they end."""
     notices = [Notice(text, "WARNING", "01000") for text in snapshot.notices] if snapshot is not None else []
-    sized = _sized(session, _outrunnable(session, batches))
-    return Result("SELECT", columns, Stream(sized, stack.pop_all().close, session.check).start(), notices)
+    sized = _sized(context, _outrunnable(context, batches))
+    return Result("SELECT", columns, Stream(sized, stack.pop_all().close, context.check).start(), notices)
 
 
-def _select_otherwise(session: Session, query: Query) -> Result:
-    query = session.localized(query)
-    constant = constant_row(query, session.zone)
+def _select_otherwise(context: Context, query: Query) -> Result:
+    query = localize(context, query)
+    constant = constant_row(query, context.zone)
     if constant is not None:
         columns, row = constant
         return Result("SELECT", columns, iter([row]))
-    bound = Bound(query, session.names())
+    bound = Bound(query, names_of(context))
     with ExitStack() as stack:
-        snapshot = open_snapshot(session, bound, stack)
-        frame = frame_of(session, bound, snapshot)
-        columns, batches = columns_of(frame), _computed(session, frame, query.text)
-        return _result(session, columns, batches, snapshot, stack)
+        snapshot = open_snapshot(context, bound, stack)
+        frame = frame_of(context, bound, snapshot)
+        columns, batches = columns_of(frame), _computed(context, frame, query.text)
+        return _result(context, columns, batches, snapshot, stack)
 
 
-def _sized(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sized(context: Context, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are not too large. Raises `TooManyRows`; `max_result_rows` of 0 is no limit."""
-    settings = session.database.settings
+    settings = context.settings
     most_rows, batch_rows, rows = settings.max_result_rows, settings.result_batch_rows, 0
     with closing_if_possible(batches):
         for batch in batches:
@@ -175,22 +176,11 @@ def _sized(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
                 yield batch.slice(start, batch_rows)
 
 
-@contextmanager
-def closing_if_possible(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
-    """Close a generator at the end of the block; other iterators hold nothing."""
-    try:
-        yield
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
-
-
-def _computed(session: Session, frame: DataFrame, text: str) -> Iterator[pa.RecordBatch]:
-    with session.jobs.running(text):
+def _computed(context: Context, frame: DataFrame, text: str) -> Iterator[pa.RecordBatch]:
+    with context.jobs.running(text):
         batches = stream(frame)
         with closing_if_possible(batches):
-            with session.database.turns.one(session.check):
+            with context.turns.one(context.check):
                 # All rows are computed before the first one comes; how fast the client takes them is its own matter.
                 first = next(batches, None)
             if first is not None:
@@ -198,47 +188,47 @@ def _computed(session: Session, frame: DataFrame, text: str) -> Iterator[pa.Reco
                 yield from batches
 
 
-def compute(session: Session, bound: Bound, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
+def compute(context: Context, bound: Bound, wrap: Callable[[list[ResultColumn], str], str]) -> pa.Table:
     """All rows of a query after `wrap` has put more Spark SQL around its text."""
     with ExitStack() as stack:
-        snapshot = open_snapshot(session, bound, stack)
-        found = describe(session, bound)
-        frame = frame_of(session, bound, snapshot, lambda text: wrap(found, text))
-        batches = list(_computed(session, frame, bound.query.text))
+        snapshot = open_snapshot(context, bound, stack)
+        found = describe(context, bound)
+        frame = frame_of(context, bound, snapshot, lambda text: wrap(found, text))
+        batches = list(_computed(context, frame, bound.query.text))
         columns = columns_of(frame)
     if not batches:
         return Result("", columns).table()
     return pa.Table.from_batches(batches)
 
 
-def describe(session: Session, bound: Bound) -> list[ResultColumn]:
+def describe(context: Context, bound: Bound) -> list[ResultColumn]:
     """The columns of a query, without running it."""
-    with session.jobs.running(bound.query.text):
-        return session.database.engine.analyze(bound.spark(lambda target: null_relation(target.columns)))
+    with context.jobs.running(bound.query.text):
+        return context.engine.analyze(bound.spark(lambda target: null_relation(target.columns)))
 
 
-def describe_query(session: Session, query: Query) -> list[ResultColumn]:
+def describe_query(context: Context, query: Query) -> list[ResultColumn]:
     """The columns of a query, by the shortest way."""
-    answer = asked(session, query, described=True)
+    answer = asked(context, query, described=True)
     if answer is not None:
         return answer.columns
-    planned = plan_read(session, query)
+    planned = plan_read(context, query)
     if planned is not None:
         return planned.plan.columns
-    query = session.localized(query)
-    constant = constant_row(query, session.zone)
+    query = localize(context, query)
+    constant = constant_row(query, context.zone)
     if constant is not None:
         return constant[0]
-    bound = Bound(query, session.names())
-    return describe(session, bound)
+    bound = Bound(query, names_of(context))
+    return describe(context, bound)
 
 
-def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:
+def frame_of(context: Context, bound: Bound, snapshot: Snapshot | None, wrap: Callable[[str], str] = str) -> DataFrame:
     """The query over a snapshot as a Spark DataFrame."""
-    engine = session.database.engine
+    engine = context.engine
     mentioned = _mentioned(bound)
     frames: dict[int, DataFrame] = {}
-    with session.jobs.running(bound.query.text):
+    with context.jobs.running(bound.query.text):
         spark = engine.session_for(snapshot)
         for i, relation in bound.state_tables().items():
             assert snapshot is not None
@@ -248,21 +238,21 @@ def frame_of(session: Session, bound: Bound, snapshot: Snapshot | None, wrap: Ca
             assert snapshot is not None
             names = pruned(record.columns, mentioned)
             if record.content.external:
-                secrets = session.database.coordinator.secrets(record.secrets)
+                secrets = context.coordinator.secrets(record.secrets)
                 offsets = snapshot.sources.get(record.id, {})
                 frames[record.id] = engine.source_leaf(spark, record, offsets, names, secrets)
             else:
                 frames[record.id] = engine.table_leaf(spark, record.id, snapshot.tables[record.id], names)
         with engine.views(frames) as labels:
-            return spark.sql(wrap(bound.spark(lambda target: _leaf(session, target, labels, mentioned))))
+            return spark.sql(wrap(bound.spark(lambda target: _leaf(context, target, labels, mentioned))))
 
 
-def _leaf(session: Session, target: Target, labels: dict[int, str], mentioned: frozenset[str] | None) -> str:
+def _leaf(context: Context, target: Target, labels: dict[int, str], mentioned: frozenset[str] | None) -> str:
     if isinstance(target, StateRelation):
         return labels[target.table_id]
     if isinstance(target, ObjectRecord):
         return labels[target.id]
-    return target.text(session, pruned(target.columns, mentioned))
+    return target.text(context, pruned(target.columns, mentioned))
 
 
 def pruned(columns: Sequence[Column], mentioned: frozenset[str] | None) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from headrace.session.context import Context
 from headrace.session.execution import cursors
 from headrace.session.execution.handler import Handler, InScript
 from headrace.session.execution.transacting import set_transaction
@@ -11,46 +12,43 @@ from headrace.session.result import Notice, Result
 from headrace.session.variables import Variables
 from headrace.sql import statements as st
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def set_variable(session: Session, statement: st.SetVariable) -> Result:
+def set_variable(context: Context, statement: st.SetVariable) -> Result:
     """SET."""
     if statement.name == "transaction_read_only" and statement.value is not None:
         value = Variables(transaction_read_only="off")
         value.set(statement.name, statement.value)
-        return set_transaction(session, st.SetTransaction(read_only=value.is_on(statement.name)))
-    if statement.local and session.transaction is None:
+        return set_transaction(context, st.SetTransaction(read_only=value.is_on(statement.name)))
+    if statement.local and context.transaction is None:
         warning = Notice("SET LOCAL can only be used in transaction blocks", "WARNING", "25P01")
         return Result("SET", notices=[warning])
-    session.variables.set(statement.name, statement.value, local=statement.local)
+    context.variables.set(statement.name, statement.value, local=statement.local)
     return Result("SET")
 
 
-def reset(session: Session, statement: st.ResetVariable) -> Result:
+def reset(context: Context, statement: st.ResetVariable) -> Result:
     """RESET."""
     if statement.name is None:
-        session.variables.reset()
+        context.variables.reset()
     else:
-        session.variables.set(statement.name, None)
+        context.variables.set(statement.name, None)
     return Result("RESET")
 
 
-def alter_system(session: Session, statement: st.AlterSystem) -> Result:
+def alter_system(context: Context, statement: st.AlterSystem) -> Result:
     """ALTER SYSTEM: takes effect at once, and holds over restarts."""
-    session.rights.require_superuser("set parameters of the system")
-    session.database.alter_system(statement.name, statement.value)
+    context.rights.require_superuser("set parameters of the system")
+    context.system.alter_system(statement.name, statement.value)
     return Result("ALTER SYSTEM")
 
 
-def discard(session: Session, statement: st.Discard) -> Result:
+def discard(context: Context, statement: st.Discard) -> Result:
     """DISCARD."""
     if statement.what == "all":
-        session.become(None, None)
-        session.variables.reset()
-        session.statements.clear()
-        cursors.close_all(session)
+        context.become(None, None)
+        context.variables.reset()
+        context.statements.clear()
+        cursors.close_all(context)
     return Result(f"DISCARD {statement.what.upper()}")
 
 

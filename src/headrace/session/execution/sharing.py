@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from headrace.catalog.contents import IndexContent, TableContent
 from headrace.catalog.records import ObjectRecord
@@ -26,26 +25,24 @@ from headrace.coordinator.decide.life import Life
 from headrace.errors import DuplicateTable, HeadraceError, JobFailed, StatementError, UndefinedTable
 from headrace.plan.planner import ViewPlan
 from headrace.plan.tree import Sharable
-from headrace.session.names import quoted
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
+from headrace.session.context import Context
+from headrace.sql.binder.spark import quoted
 
 SETTING = "streaming_use_arrangements"
 _PASSED_ON = (PARALLELISM, MAX_ROWS)
 """Options of a view that the index gets which is made for it."""
 
 
-def usable(session: Session, options: Mapping[str, str]) -> frozenset[int]:
+def usable(context: Context, options: Mapping[str, str]) -> frozenset[int]:
     """Ids of tables with a primary key and of indexes that are filled, unless the session has it switched off.
 
     An index is left out where its checkpoint group and that of the view (which `options` may say) would wait for each
     other, or where it is not being kept up to date; one of the system's also where its group is another.
     """
-    if not session.variables.is_on(SETTING):
+    if not context.variables.is_on(SETTING):
         return frozenset()
-    coordinator, state = session.database.coordinator, session.database.catalog.state
-    group = _group(session, options)
+    coordinator, state = context.coordinator, context.catalog.state
+    group = _group(context, options)
 
     def fits(index: ObjectRecord) -> bool:
         job = state.jobs[index.id]
@@ -59,19 +56,19 @@ def usable(session: Session, options: Mapping[str, str]) -> frozenset[int]:
 
 @contextmanager
 def arranged(
-    session: Session, plan: Callable[[frozenset[int]], ViewPlan], options: Mapping[str, str]
+    context: Context, plan: Callable[[frozenset[int]], ViewPlan], options: Mapping[str, str]
 ) -> Iterator[ViewPlan]:
     """The plan of a new view, made by `plan` of what it may use. The view is to be created within the block.
 
     The automatic indexes that it is to use are made before, and filled unless `background_ddl` is on; those that it
     does not come to use go again. Within the block none that it uses is dropped by others.
     """
-    coordinator, catalog = session.database.coordinator, session.database.catalog
-    base = usable(session, options)
+    coordinator, catalog = context.coordinator, context.catalog
+    base = usable(context, options)
     first = plan(base)
     made: list[int] = []
     try:
-        provided = (_provided(session, want, options, made) for want in wanted(session, first, options))
+        provided = (_provided(context, want, options, made) for want in wanted(context, first, options))
         indexes = frozenset(i for i in provided if i is not None)
         if indexes or any(_is_systems(catalog.state, i) for i in first.arrangements):
             with coordinator.defining():
@@ -80,7 +77,7 @@ def arranged(
         else:
             yield first
     finally:
-        _drop_unused(session, made)
+        _drop_unused(context, made)
 
 
 def _is_systems(state: CatalogState, index: int) -> bool:
@@ -89,74 +86,74 @@ def _is_systems(state: CatalogState, index: int) -> bool:
     return record is None or is_automatic(record)
 
 
-def wanted(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[WantedIndex]:
+def wanted(context: Context, plan: ViewPlan, options: Mapping[str, str]) -> list[WantedIndex]:
     """The automatic indexes that a new view of this plan is to use beside those that it uses already."""
-    coordinator, group = session.database.coordinator, _group(session, options)
-    if group == "own" or not session.variables.is_on(SETTING):
+    coordinator, group = context.coordinator, _group(context, options)
+    if group == "own" or not context.variables.is_on(SETTING):
         return []
     sides = [s for s in plan.sharable if coordinator.may_read(group, s.relation)]
-    return automatic.wanted(session.database.catalog.state, group, sides)
+    return automatic.wanted(context.catalog.state, group, sides)
 
 
-def explained(session: Session, plan: ViewPlan, options: Mapping[str, str]) -> list[str]:
+def explained(context: Context, plan: ViewPlan, options: Mapping[str, str]) -> list[str]:
     """Lines for EXPLAIN: the automatic indexes that would be made."""
-    objects, group = session.database.catalog.state.objects, _group(session, options)
-    found = [w.side for w in wanted(session, plan, options)]
+    objects, group = context.catalog.state.objects, _group(context, options)
+    found = [w.side for w in wanted(context, plan, options)]
     return [f"shared once it is filled: {automatic.name_of(objects[s.relation], group, s)}" for s in found]
 
 
-def _group(session: Session, options: Mapping[str, str]) -> str:
-    asked = options.get(GROUP) or session.variables.get("default_checkpoint_group")
-    return session.database.coordinator.group_named(asked)
+def _group(context: Context, options: Mapping[str, str]) -> str:
+    asked = options.get(GROUP) or context.variables.get("default_checkpoint_group")
+    return context.coordinator.group_named(asked)
 
 
-def _provided(session: Session, want: WantedIndex, options: Mapping[str, str], made: list[int]) -> int | None:
+def _provided(context: Context, want: WantedIndex, options: Mapping[str, str], made: list[int]) -> int | None:
     """The id of an index, filled if need be; None where there is none in the end: the view keeps the rows itself."""
-    coordinator, index = session.database.coordinator, want.index
+    coordinator, index = context.coordinator, want.index
     try:
         if index is None:
-            index = _make(session, want.side, options)
+            index = _make(context, want.side, options)
             made.append(index)
-        if not session.variables.is_on("background_ddl"):
+        if not context.variables.is_on("background_ddl"):
             waited_for = index
-            session.wait(lambda check: coordinator.wait_created(waited_for, check=check))
+            context.wait(lambda check: coordinator.wait_created(waited_for, check=check))
         return index
     except (StatementError, JobFailed):  # it was dropped by others meanwhile, or it cannot be filled
         if index in made:
-            _drop_unused(session, [index])
+            _drop_unused(context, [index])
         return None
 
 
-def _drop_unused(session: Session, made: Iterable[int]) -> None:
-    state = session.database.catalog.state
+def _drop_unused(context: Context, made: Iterable[int]) -> None:
+    state = context.catalog.state
     left = [i for i in made if i in state.objects and not state.dependents(i)]
     if left:
         with suppress(HeadraceError):  # the next start does it
-            session.database.coordinator.drop(left)
+            context.coordinator.drop(left)
 
 
-def _make(session: Session, side: Sharable, options: Mapping[str, str]) -> int:
+def _make(context: Context, side: Sharable, options: Mapping[str, str]) -> int:
     """Create an index of all columns, in the checkpoint group that a view with these options has. Returns its id.
 
     That may be one which another statement has made at the same time. Raises `UndefinedTable` if the relation is gone.
     """
-    database, group = session.database, _group(session, options)
-    relation = database.catalog.state.objects.get(side.relation)
+    group = _group(context, options)
+    relation = context.catalog.state.objects.get(side.relation)
     if relation is None:
         raise UndefinedTable(f"relation {side.relation} does not exist", hint="it may have been dropped")
     rest = [c.name for c in relation.columns if c.name not in side.key]
     text = f"SELECT {', '.join(quoted(n) for n in [*side.key, *rest])} FROM `r{relation.id}`"
-    plan = session.planner.plan(text).keyed(len(side.key))
+    plan = context.planner.plan(text).keyed(len(side.key))
     content = IndexContent(spark_sql=text, on=relation.id, key=side.key, automatic=True)
     own = {GROUP: group, **{name: options[name] for name in _PASSED_ON if name in options}}
     name = automatic.name_of(relation, group, side)
     record = ObjectRecord(
-        0, content, automatic.SCHEMA, name, plan.columns, f"-- {name}", (), own, (relation.id,), database.now_ms()
+        0, content, automatic.SCHEMA, name, plan.columns, f"-- {name}", (), own, (relation.id,), context.clock.now_ms()
     )
     try:
-        return database.coordinator.create_view(record, plan)
+        return context.coordinator.create_view(record, plan)
     except DuplicateTable:
-        other = automatic.index_of(database.catalog.state, group, side)
+        other = automatic.index_of(context.catalog.state, group, side)
         if other is None:
             raise
         return other.id

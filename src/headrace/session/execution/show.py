@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import (
     ConnectionContent,
@@ -26,19 +26,18 @@ from headrace.config import describe_settings
 from headrace.coordinator.decide.automatic import is_automatic
 from headrace.coordinator.decide.watermarks import declared, time_column
 from headrace.errors import NotSupported
+from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.execution import connections, routines
 from headrace.session.execution.handler import Columns, Handler, Types
 from headrace.session.execution.rows import Heads, Rows, having, result_columns, rows_result
-from headrace.session.names import label
+from headrace.session.names import label, names_of
 from headrace.session.parts import is_part
 from headrace.session.result import Result
 from headrace.session.system.headrace import sessions_shown, shown_error
+from headrace.session.system.relations import SYSTEM_SCHEMAS
 from headrace.sql import statements as st
 from headrace.sql.types import pg_type_text
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
@@ -48,16 +47,16 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
     return lambda name: re.fullmatch(text, name, re.DOTALL) is not None
 
 
-def show(session: Session, statement: st.Show) -> Result:
+def show(context: Context, statement: st.Show) -> Result:
     """SHOW of lists, definitions and settings."""
-    return rows_result("SHOW", _show_heads(statement), _listing(statement).rows(session, statement))
+    return rows_result("SHOW", _show_heads(statement), _listing(statement).rows(context, statement))
 
 
 def _show_heads(statement: st.Show) -> Heads:
     return _listing(statement).heads or ((statement.setting or "", "string"),)
 
 
-def _describe_show(session: Session, statement: st.Show, types: Types) -> Columns:
+def _describe_show(context: Context, statement: st.Show, types: Types) -> Columns:
     return result_columns(_show_heads(statement))
 
 
@@ -66,7 +65,7 @@ class Listing:
     """What a kind of SHOW returns; without heads it is one column that is called like the setting."""
 
     heads: Heads
-    rows: Callable[[Session, st.Show], Rows]
+    rows: Callable[[Context, st.Show], Rows]
 
 
 def _listing(statement: st.Show) -> Listing:
@@ -76,83 +75,83 @@ def _listing(statement: st.Show) -> Listing:
     return found
 
 
-def _setting(session: Session, statement: st.Show) -> Rows:
-    return [[session.setting(statement.setting or "")]]
+def _setting(context: Context, statement: st.Show) -> Rows:
+    return [[context.setting(statement.setting or "")]]
 
 
-def _all(session: Session, statement: st.Show) -> Rows:
-    return [[v.name, session.setting(v.name), v.meaning] for v, _ in session.variables.all()]
+def _all(context: Context, statement: st.Show) -> Rows:
+    return [[v.name, context.setting(v.name), v.meaning] for v, _ in context.variables.all()]
 
 
-def _parameters(session: Session, statement: st.Show) -> Rows:
+def _parameters(context: Context, statement: st.Show) -> Rows:
     fits = _matcher(statement.pattern)
     return [
         [s.name, s.value, s.default, "YES" if s.runtime else "NO", s.meaning]
-        for s in describe_settings(session.database.settings)
+        for s in describe_settings(context.settings)
         if fits(s.name)
     ]
 
 
-def _create(session: Session, statement: st.Show) -> Rows:
+def _create(context: Context, statement: st.Show) -> Rows:
     assert statement.name is not None
-    record = session.names().get(statement.name)
+    record = names_of(context).get(statement.name)
     return [[label(record), definition_of(record)]]
 
 
-def _schemas(session: Session, statement: st.Show) -> Rows:
+def _schemas(context: Context, statement: st.Show) -> Rows:
     fits = _matcher(statement.pattern)
-    names = sorted({"public", *(o.name for o in session.database.catalog.state.objects_of(SchemaContent))})
-    return [[n] for n in [*names, *session.system_schemas] if fits(n)]
+    names = sorted({"public", *(o.name for o in context.catalog.state.objects_of(SchemaContent))})
+    return [[n] for n in [*names, *SYSTEM_SCHEMAS] if fits(n)]
 
 
-def _functions(session: Session, statement: st.Show) -> Rows:
-    return routines.listed(session, _searched(session, statement), _matcher(statement.pattern))
+def _functions(context: Context, statement: st.Show) -> Rows:
+    return routines.listed(context, _searched(context, statement), _matcher(statement.pattern))
 
 
-def _relations(kind: type[Content]) -> Callable[[Session, st.Show], Rows]:
+def _relations(kind: type[Content]) -> Callable[[Context, st.Show], Rows]:
     """The names of all relations of a kind."""
 
-    def rows(session: Session, statement: st.Show) -> Rows:
-        fits, schemas = _matcher(statement.pattern), _searched(session, statement)
-        found = session.database.catalog.state.objects_of(kind)
+    def rows(context: Context, statement: st.Show) -> Rows:
+        fits, schemas = _matcher(statement.pattern), _searched(context, statement)
+        found = context.catalog.state.objects_of(kind)
         return [[n] for n in sorted(o.name for o in found if o.schema in schemas and fits(o.name) and not is_part(o))]
 
     return rows
 
 
-def _connections(session: Session, statement: st.Show) -> Rows:
-    fits, schemas = _matcher(statement.pattern), _searched(session, statement)
-    there = session.database.catalog.state.objects_of(ConnectionContent)
+def _connections(context: Context, statement: st.Show) -> Rows:
+    fits, schemas = _matcher(statement.pattern), _searched(context, statement)
+    there = context.catalog.state.objects_of(ConnectionContent)
     ordered = sorted((o for o in there if o.schema in schemas and fits(o.name)), key=lambda o: o.name)
-    return [[o.name, o.content_as(ConnectionContent).type, connections.shown(session, o)] for o in ordered]
+    return [[o.name, o.content_as(ConnectionContent).type, connections.shown(context, o)] for o in ordered]
 
 
-def _subscription_cursors(session: Session, statement: st.Show) -> Rows:
+def _subscription_cursors(context: Context, statement: st.Show) -> Rows:
     """The session's own, and how far they are: `SINCE '<position>'` goes on there."""
-    open_now = sorted(session.subscription_cursors.all(), key=lambda c: c.name)
-    return [[c.name, label(c.subscription), str(c.reader.position)] for c in open_now]
+    open_now = sorted(context.subscription_cursors.all(), key=lambda c: c.name)
+    return [[c.name, label(c.subscription), c.position] for c in open_now]
 
 
-def _processes(session: Session, statement: st.Show) -> Rows:
+def _processes(context: Context, statement: st.Show) -> Rows:
     names = ("id", "user_name", "application_name", "connected", "transaction")
-    return [[row.get(n) for n in names] for row in sessions_shown(session)]
+    return [[row.get(n) for n in names] for row in sessions_shown(context)]
 
 
-def _nothing(session: Session, statement: st.Show) -> Rows:
+def _nothing(context: Context, statement: st.Show) -> Rows:
     return []
 
 
-def _searched(session: Session, statement: st.Show) -> tuple[str, ...]:
-    return (statement.schema,) if statement.schema is not None else tuple(session.names().search_path)
+def _searched(context: Context, statement: st.Show) -> tuple[str, ...]:
+    return (statement.schema,) if statement.schema is not None else tuple(names_of(context).search_path)
 
 
-def _indexes(session: Session, statement: st.Show) -> Rows:
+def _indexes(context: Context, statement: st.Show) -> Rows:
     """All indexes of the schemas in question, or those of one relation."""
-    objects, fits = session.database.catalog.state.objects, _matcher(statement.pattern)
-    on = session.names().get(statement.name).id if statement.name is not None else None
-    schemas = _searched(session, statement)
+    objects, fits = context.catalog.state.objects, _matcher(statement.pattern)
+    on = names_of(context).get(statement.name).id if statement.name is not None else None
+    schemas = _searched(context, statement)
     rows: list[list[object]] = []
-    for o in sorted(session.database.catalog.state.objects_of(IndexContent), key=lambda o: o.name):
+    for o in sorted(context.catalog.state.objects_of(IndexContent), key=lambda o: o.name):
         index = o.content_as(IndexContent)
         relation, key = objects[index.on], index.key
         schema = relation.schema if is_automatic(o) else o.schema
@@ -163,14 +162,14 @@ def _indexes(session: Session, statement: st.Show) -> Rows:
     return rows
 
 
-def _columns_shown(session: Session, statement: st.Show) -> Rows:
+def _columns_shown(context: Context, statement: st.Show) -> Rows:
     assert statement.name is not None
-    return _columns(session, statement.name, _matcher(statement.pattern))
+    return _columns(context, statement.name, _matcher(statement.pattern))
 
 
-def _columns(session: Session, name: st.TableName, fits: Callable[[str], bool]) -> Rows:
-    found = session.names().find(name)
-    target = found if found is not None and isinstance(found.content, SinkContent) else session.names().target(name)
+def _columns(context: Context, name: st.TableName, fits: Callable[[str], bool]) -> Rows:
+    found = names_of(context).find(name)
+    target = found if found is not None and isinstance(found.content, SinkContent) else names_of(context).target(name)
     keys = target.primary_key if isinstance(target, ObjectRecord) else ()
     watermarks = _watermarks(target) if isinstance(target, ObjectRecord) else {}
     return [
@@ -189,31 +188,31 @@ def _watermarks(record: ObjectRecord) -> dict[str, str]:
     return {} if column is None else {column: "EMIT ON WINDOW CLOSE"}
 
 
-def _jobs(session: Session, statement: st.Show) -> Rows:
+def _jobs(context: Context, statement: st.Show) -> Rows:
     return [
-        [j.id, j.name, j.status, j.lag_ms, shown_error(session, j.id, j.error.message if j.error else None),
-         shown_error(session, j.id, j.error.detail if j.error else None), j.rows_in, j.rows_out, j.waiting_for or None,
+        [j.id, j.name, j.status, j.lag_ms, shown_error(context, j.id, j.error.message if j.error else None),
+         shown_error(context, j.id, j.error.detail if j.error else None), j.rows_in, j.rows_out, j.waiting_for or None,
          j.progress or None, j.group, j.row_errors]
-        for j in session.database.coordinator.jobs()
+        for j in context.coordinator.jobs()
     ]  # fmt: skip
 
 
-def _checkpoints(session: Session, statement: st.Show) -> Rows:
-    names = {o.id: o.name for o in session.database.catalog.state.objects.values()}
+def _checkpoints(context: Context, statement: st.Show) -> Rows:
+    names = {o.id: o.name for o in context.catalog.state.objects.values()}
     return [
         [c.group, names.get(c.job_id), c.epoch, datetime.fromtimestamp(c.at_ms / 1000, UTC), c.duration_ms, c.rows_in,
          c.rows_out, c.objects, c.bytes]
-        for c in session.database.coordinator.checkpoints()
+        for c in context.coordinator.checkpoints()
     ]  # fmt: skip
 
 
-def _progress(session: Session, statement: st.Show) -> Rows:
+def _progress(context: Context, statement: st.Show) -> Rows:
     """One line for each barrier that is under way or stuck."""
-    names = {o.id: o.name for o in session.database.catalog.state.objects.values()}
+    names = {o.id: o.name for o in context.catalog.state.objects.values()}
     return [
         [b.group, names.get(b.job_id), b.epoch, b.state, b.running_ms, f"{b.tasks_done}/{b.tasks_known}", b.rows_in,
          b.waiting_for]
-        for b in session.database.coordinator.barriers()
+        for b in context.coordinator.barriers()
     ]  # fmt: skip
 
 
@@ -250,7 +249,7 @@ _LISTINGS: dict[str, Listing] = {
     "checkpoints": Listing(_CHECKPOINT_HEADS, _checkpoints),
     "progress": Listing(_PROGRESS_HEADS, _progress),
     "processlist": Listing((("Id", "bigint"), *_texts("User", "Application", "Connected", "Transaction")), _processes),
-    "databases": Listing(_texts("Name"), lambda session, statement: [["dev"]]),
+    "databases": Listing(_texts("Name"), lambda context, statement: [["dev"]]),
     "schemas": Listing(_texts("Name"), _schemas),
     "tables": Listing(_texts("Name"), _relations(TableContent)),
     "sources": Listing(_texts("Name"), _relations(SourceContent)),
@@ -265,12 +264,12 @@ _LISTINGS: dict[str, Listing] = {
 }
 
 
-def describe(session: Session, statement: st.Describe) -> Result:
+def describe(context: Context, statement: st.Describe) -> Result:
     """DESCRIBE a relation or a function."""
     if statement.kind == "function":
-        rows: Rows = routines.described(session, statement.name)
+        rows: Rows = routines.described(context, statement.name)
     else:
-        rows = _columns(session, statement.name, lambda name: True)
+        rows = _columns(context, statement.name, lambda name: True)
     return rows_result("DESCRIBE", _heads_of_described(statement), rows)
 
 
@@ -278,22 +277,22 @@ def _heads_of_described(statement: st.Describe) -> Heads:
     return _FUNCTION_HEADS if statement.kind == "function" else _COLUMN_HEADS
 
 
-def _describe_described(session: Session, statement: st.Describe, types: Types) -> Columns:
+def _describe_described(context: Context, statement: st.Describe, types: Types) -> Columns:
     return result_columns(_heads_of_described(statement))
 
 
-def explain(session: Session, statement: st.Explain) -> Result:
+def explain(context: Context, statement: st.Explain) -> Result:
     """EXPLAIN of what a handler can explain."""
     inner = statement.statement
-    lines = session.handler(inner).explain
+    lines = context.runner.explaining(inner)
     if inner.writes or lines is None:
-        session.database.coordinator.refuse_writes(f"EXPLAIN {inner.words}")
-        session.database.coordinator.wait_ready(session.check)
+        context.coordinator.refuse_writes(f"EXPLAIN {inner.words}")
+        context.coordinator.wait_ready(context.check)
     if lines is None:
         raise NotSupported(
             "EXPLAIN of this statement", hint="EXPLAIN takes a query, CREATE MATERIALIZED VIEW or CREATE SINK."
         )
-    return rows_result("EXPLAIN", _PLAN_HEADS, [[line] for line in lines(session, inner)])
+    return rows_result("EXPLAIN", _PLAN_HEADS, [[line] for line in lines()])
 
 
 HANDLERS: Final = (

@@ -5,25 +5,25 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from headrace.session.context import Context
 from headrace.session.execution.as_of import as_of_epoch, within_complete
 from headrace.session.names import Bound
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
-    from headrace.session.session import Session
 
 
 def open_snapshot(
-    session: Session, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None = None
+    context: Context, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None = None
 ) -> Snapshot | None:  # fmt: skip
     """What a query reads of relations and state tables, pinned until the stack ends; None where that is nothing.
 
     `point` is the table and the primary key of the one row that it reads, where that is known.
     """
-    snapshot = _open_relations(session, bound, stack, point)
+    snapshot = _open_relations(context, bound, stack, point)
     internal = bound.state_tables()
     if internal:
-        held = stack.enter_context(session.database.coordinator.state_snapshot(sorted(internal)))
+        held = stack.enter_context(context.coordinator.state_snapshot(sorted(internal)))
         if snapshot is None:
             return held
         snapshot.tables.update(held.tables)
@@ -31,13 +31,13 @@ def open_snapshot(
 
 
 def _open_relations(
-    session: Session, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None
+    context: Context, bound: Bound, stack: ExitStack, point: tuple[int, tuple[object, ...]] | None
 ) -> Snapshot | None:  # fmt: skip
     relations = bound.relations()
     if not relations:
         return None
-    now_ms = session.database.now_ms()
+    now_ms = context.clock.now_ms()
     at = as_of_epoch(bound, now_ms)
     if at is not None:
-        at = within_complete(at, now_ms, session.database.coordinator.current_epoch())
-    return stack.enter_context(session.reads.snapshot(sorted(relations), at, point))
+        at = within_complete(at, now_ms, context.coordinator.current_epoch())
+    return stack.enter_context(context.reads.snapshot(sorted(relations), at, point))

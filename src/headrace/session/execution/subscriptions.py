@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,18 +22,17 @@ from headrace.common.epoch import COUNTER_BITS, EPOCH_START_MS, epoch_ms, from_u
 from headrace.common.identifiers import quoted_name
 from headrace.coordinator.subscriptions import Feed
 from headrace.errors import HeadraceError, InvalidParameter, ObjectMissing, UndefinedObject, WrongObjectType
+from headrace.session import cursors
+from headrace.session.context import Context
 from headrace.session.execution.copying import check_lists
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import outrun
-from headrace.session.names import kind_name, label
+from headrace.session.names import kind_name, label, names_of
 from headrace.session.result import Result, ResultColumn
 from headrace.sql import statements as st
 from headrace.sql.subscriptions import duration_ms
 from headrace.state.changelog import OPERATIONS, Piece, Position
 from headrace.state.kernels.equality import Ints
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 PROGRESS: Final = "Progress"
 """What stands for the operation where COPY (SUBSCRIBE ...) tells that an epoch is complete."""
@@ -45,10 +44,10 @@ _NAMES: Final = (*OPERATIONS, PROGRESS)
 # ---- what there is
 
 
-def subscription_of(session: Session, statement: st.CreateSubscription) -> ObjectRecord:
+def subscription_of(context: Context, statement: st.CreateSubscription) -> ObjectRecord:
     """What CREATE SUBSCRIPTION makes, without id, owner and schema. Raises `StatementError`."""
-    relation = session.names().get(statement.source)
-    _require_readable(session, relation, statement.source)
+    relation = names_of(context).get(statement.source)
+    _require_readable(context, relation, statement.source)
     unknown = next((name for name in statement.options if name != "retention"), None)
     if unknown is not None:
         raise InvalidParameter(f'unrecognized option "{unknown}" of a subscription', hint="it has one: retention")
@@ -59,7 +58,7 @@ def subscription_of(session: Session, statement: st.CreateSubscription) -> Objec
     kept = retention_ms(statement.options["retention"])
     return ObjectRecord(
         0, SubscriptionContent(retention_ms=kept), "", statement.name.name, definition=statement.text,
-        options=dict(statement.options), depends_on=(relation.id,), created_ms=session.database.now_ms(),
+        options=dict(statement.options), depends_on=(relation.id,), created_ms=context.clock.now_ms(),
     )  # fmt: skip
 
 
@@ -80,24 +79,24 @@ def with_retention(record: ObjectRecord, relation: ObjectRecord, text: str) -> O
     return replace(record, content=content, definition=definition, options={**record.options, "retention": text})
 
 
-def _require_readable(session: Session, record: ObjectRecord, name: object) -> None:
+def _require_readable(context: Context, record: ObjectRecord, name: object) -> None:
     if not record.content.keeps_rows:
         raise WrongObjectType(f'"{name}" is a {kind_name(record)}: changes are those of tables and materialized views')
-    session.rights.require("r", record)
+    context.rights.require("r", record)
 
 
 class Reader:
     """One reader of one relation: a position, and the piece that it has begun."""
 
-    def __init__(self, session: Session, target: ObjectRecord, since: st.Since, *, holds: bool) -> None:
+    def __init__(self, context: Context, target: ObjectRecord, since: st.Since, *, holds: bool) -> None:
         """`target` is a relation, or a subscription to one."""
-        self._session = session
-        objects = session.database.catalog.state.objects
+        self._context = context
+        objects = context.catalog.state.objects
         subscription = target.content if isinstance(target.content, SubscriptionContent) else None
         self._subscription = 0 if subscription is None else target.id
         self.relation = objects[target.depends_on[0]] if self._subscription else target
         self._require()
-        self.feed: Feed = session.database.coordinator.feed(self.relation.id, holds=holds)
+        self.feed: Feed = context.coordinator.feed(self.relation.id, holds=holds)
         try:
             self.position = self._start(since, 0 if subscription is None else subscription.since)
         except BaseException:
@@ -117,9 +116,9 @@ class Reader:
             return self.feed.whole()
         if since.what == "position":
             return self.feed.at(Position.parse(since.position))
-        coordinator = self._session.database.coordinator
+        coordinator = self._context.coordinator
         # Epochs may be ahead of the clock, after a crash or where it was put back.
-        if since.at_ms > max(self._session.database.now_ms(), epoch_ms(coordinator.current_epoch())):
+        if since.at_ms > max(self._context.clock.now_ms(), epoch_ms(coordinator.current_epoch())):
             raise InvalidParameter(
                 f"SINCE {since.at_ms} is in the future", hint="give Unix time in milliseconds, or now()"
             )
@@ -127,11 +126,11 @@ class Reader:
 
     def _require(self) -> None:
         """Raise what speaks against reading on: the rights of now, and what was dropped."""
-        objects = self._session.database.catalog.image.objects
+        objects = self._context.catalog.image.objects
         if self._subscription and self._subscription not in objects:
             raise UndefinedObject("the subscription does not exist any more", hint="it was dropped")
         self.relation = objects.get(self.relation.id, self.relation)
-        self._session.rights.require("r", self.relation)
+        self._context.rights.require("r", self.relation)
 
     def rows(self, most: int | None) -> Iterator[tuple[Piece, int, int]]:
         """What there is now, up to so many rows and the last epoch: pieces, and from where to where.
@@ -141,7 +140,7 @@ class Reader:
         """
         left = most
         while left is None or left > 0:
-            self._session.check()
+            self._context.check()
             self._require()
             piece = self._piece
             if piece is None or self._taken >= len(piece):
@@ -170,19 +169,19 @@ class Reader:
 
     @property
     def _batch_rows(self) -> int:
-        return self._session.database.settings.result_batch_rows
+        return self._context.settings.result_batch_rows
 
     def _is_up_to_date(self) -> bool:
         return not self.feed.wait(self.position, 0.0)
 
     def _read(self) -> Piece:
-        session = self._session
+        context = self._context
         try:
             piece = self.feed.read(self.position, self.last)
         except ObjectMissing as error:
-            if not session.on_standby:
+            if not context.on_standby:
                 raise
-            session.look_again()
+            context.look_again()
             try:
                 piece = self.feed.read(self.position, self.last)
             except ObjectMissing:
@@ -195,7 +194,7 @@ class Reader:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _ADVANCE_S if until_s is None else min(_ADVANCE_S, until_s - time.monotonic())
-            if self.feed.wait(self.position, max(left_s, 0.0), self._session.check):
+            if self.feed.wait(self.position, max(left_s, 0.0), self._context.check):
                 return True
             self._require()
             piece = self._read()
@@ -219,11 +218,16 @@ class SubscriptionCursor:
 
     binary = False
 
-    def __init__(self, session: Session, statement: st.DeclareSubscriptionCursor, subscription: ObjectRecord) -> None:
+    def __init__(self, context: Context, statement: st.DeclareSubscriptionCursor, subscription: ObjectRecord) -> None:
         self.name, self.subscription = statement.name, subscription
-        self.reader = Reader(session, subscription, statement.since, holds=False)
+        self.reader = Reader(context, subscription, statement.since, holds=False)
         columns = [ResultColumn(c.name, c.type) for c in self.reader.relation.columns]
         self.columns = [*columns, ResultColumn("op", "string"), ResultColumn("rw_timestamp", "bigint")]
+
+    @property
+    def position(self) -> str:
+        """Behind which change it is: `SINCE '<position>'` goes on there."""
+        return str(self.reader.position)
 
     def fetch(self, direction: str, count: int | None, timeout_s: float | None) -> Iterator[pa.RecordBatch]:
         """The next rows, up to so many; where there is none, what comes first within the time. Whole ones only."""
@@ -268,11 +272,11 @@ def operations_of(piece: Piece, at: Ints) -> pa.Array:
     return pa.array(_NAMES).take(pa.array(piece.operations[at]))
 
 
-def declare(session: Session, statement: st.DeclareSubscriptionCursor) -> Result:
+def declare(context: Context, statement: st.DeclareSubscriptionCursor) -> Result:
     """DECLARE ... SUBSCRIPTION CURSOR."""
-    session.cursors.require_free(statement.name)
-    session.subscription_cursors.require_free(statement.name)
-    found = session.names().find(statement.subscription)
+    context.cursors.require_free(statement.name)
+    context.subscription_cursors.require_free(statement.name)
+    found = names_of(context).find(statement.subscription)
     if found is None:
         raise UndefinedObject(f'subscription "{statement.subscription}" does not exist')
     if not isinstance(found.content, SubscriptionContent):
@@ -280,12 +284,12 @@ def declare(session: Session, statement: st.DeclareSubscriptionCursor) -> Result
             f'"{statement.subscription}" is a {kind_name(found)}',
             hint=f"CREATE SUBSCRIPTION ... FROM {label(found)} WITH (retention = '1 day')",
         )
-    session.rights.require_in("U", found.schema)
-    session.subscription_cursors.put(statement.name, SubscriptionCursor(session, statement, found))
+    context.rights.require_in("U", found.schema)
+    context.subscription_cursors.put(statement.name, SubscriptionCursor(context, statement, found))
     return Result("DECLARE CURSOR")
 
 
-def fetch(cursor: SubscriptionCursor, statement: st.FetchCursor) -> Result:
+def fetch(cursor: cursors.SubscriptionCursor, statement: st.FetchCursor) -> Result:
     """FETCH and MOVE of a cursor over a subscription."""
     rows = cursor.fetch(statement.direction, statement.count, statement.timeout_s)
     if statement.moves:
@@ -300,23 +304,23 @@ def _chain(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iter
         yield from rest
 
 
-def followed(session: Session, name: st.TableName) -> ObjectRecord:
+def followed(context: Context, name: st.TableName) -> ObjectRecord:
     """A relation whose changes the session may read, or a subscription, by name."""
-    found = session.names().get(name)
+    found = names_of(context).get(name)
     if isinstance(found.content, SubscriptionContent):
-        session.rights.require_in("U", found.schema)
+        context.rights.require_in("U", found.schema)
     else:
-        _require_readable(session, found, name)
+        _require_readable(context, found, name)
     return found
 
 
 # ---- COPY (SUBSCRIBE ...)
 
 
-def copy_subscribe(session: Session, statement: st.CopySubscribe) -> Result:
+def copy_subscribe(context: Context, statement: st.CopySubscribe) -> Result:
     """COPY (SUBSCRIBE ...) TO STDOUT: changes as they come, until the client cancels."""
-    found = followed(session, statement.target)
-    reader = Reader(session, found, statement.since, holds=True)
+    found = followed(context, statement.target)
+    reader = Reader(context, found, statement.since, holds=True)
     own = [ResultColumn("epoch", "bigint"), ResultColumn("op", "string")]
     columns = [*own, *(ResultColumn(c.name, c.type) for c in reader.relation.columns)]
     try:

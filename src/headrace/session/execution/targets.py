@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,14 +15,11 @@ from headrace.common.columns import Column
 from headrace.common.texts import text_of
 from headrace.dataflow.operators.table_write import null_in
 from headrace.errors import HeadraceError, StatementError, UndefinedColumn, WrongObjectType
-from headrace.session.names import kind_name, label
+from headrace.session.context import Context
+from headrace.session.names import kind_name, label, names_of
 from headrace.sql import statements as st
 from headrace.sql.dml import Returning
 from headrace.sql.parser import parse_query
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
 
 Writing = st.Insert | st.Update | st.Delete | st.CopyFrom | st.CopyFromFiles
 """The statements that write rows to a table."""
@@ -34,14 +31,14 @@ def letters_of(statement: Writing) -> str:
     return letters + "r" if statement.returning is not None and "r" not in letters else letters
 
 
-def target_table(session: Session, statement: Writing) -> ObjectRecord:
+def target_table(context: Context, statement: Writing) -> ObjectRecord:
     """The table to write to. Raises `WrongObjectType` for anything else, `InsufficientPrivilege`."""
-    record = session.names().get(statement.table)
+    record = names_of(context).get(statement.table)
     if not record.content.writable:
         raise WrongObjectType(
             f'cannot {statement.verb} {kind_name(record)} "{label(record)}"', hint="Only tables can be written to."
         )
-    session.rights.require(letters_of(statement), record)
+    context.rights.require(letters_of(statement), record)
     return record
 
 

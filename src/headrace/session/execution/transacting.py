@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.coordinator.writes.requests import TransactionCommit
 from headrace.errors import NotSupported, SerializationFailure, TransactionError
+from headrace.session.context import Context
 from headrace.session.execution.handler import Handler, InScript, always
+from headrace.session.execution.in_transaction import end, explained, late_rows, opened
 from headrace.session.result import Notice, Ready, Result
-from headrace.session.transactions import end, explained, late_rows, opened
 from headrace.sql import statements as st
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _SAVEPOINT_TAGS = {"set": "SAVEPOINT", "release": "RELEASE", "rollback": "ROLLBACK"}
 
 
-def begin(session: Session, statement: st.Begin) -> Result:
+def begin(context: Context, statement: st.Begin) -> Result:
     """BEGIN. The transaction of a script becomes the client's own."""
-    transaction = session.transaction
+    transaction = context.transaction
     if transaction is not None and not transaction.script:
         return Result("BEGIN", notices=[Notice("there is already a transaction in progress", "WARNING", "25001")])
-    if session.on_standby and statement.read_only is False:
+    if context.on_standby and statement.read_only is False:
         raise _cannot_write()
     if transaction is not None:
         transaction.script = False
@@ -32,11 +30,11 @@ def begin(session: Session, statement: st.Begin) -> Result:
         return Result("BEGIN")
     read_only = statement.read_only
     if read_only is None:
-        read_only = session.variables.is_on("default_transaction_read_only")
-    if session.on_standby:
+        read_only = context.variables.is_on("default_transaction_read_only")
+    if context.on_standby:
         # For as long as it lasts: what was written since its snapshot is not known, should the server take over.
         read_only = True
-    session.transaction = opened(session, read_only=read_only)
+    context.transaction = opened(context, read_only=read_only)
     return Result("BEGIN")
 
 
@@ -44,30 +42,30 @@ def _cannot_write() -> NotSupported:
     return NotSupported("cannot set transaction read-write mode during recovery", hint="this server is a standby")
 
 
-def commit(session: Session, statement: st.Statement) -> Result:
+def commit(context: Context, statement: st.Statement) -> Result:
     """COMMIT: all that was written takes effect at once; a failed transaction is rolled back."""
-    transaction = session.transaction
+    transaction = context.transaction
     if transaction is None:
         return Result("COMMIT", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
     try:
         if not transaction.failed:
-            for cursor in session.cursors.all():
+            for cursor in context.cursors.all():
                 if cursor.holds and not cursor.held:
                     cursor.hold()
-        outcome = None if transaction.failed else transaction.work.commit(session.check)
+        outcome = None if transaction.failed else transaction.work.commit(context.check)
     except SerializationFailure as error:
-        raise explained(session, transaction, error) from error
+        raise explained(context, transaction, error) from error
     finally:
-        end(session)
+        end(context)
     if outcome is not None:
-        session.wrote(outcome.epoch)
+        context.wrote(outcome.epoch)
     return Result("ROLLBACK" if transaction.failed else "COMMIT", notices=late_rows(outcome))
 
 
 class StartedCommit(NamedTuple):
     """A COMMIT that waits for its turn."""
 
-    session: Session
+    context: Context
     statement: st.Statement
     request: TransactionCommit
 
@@ -78,18 +76,18 @@ class StartedCommit(NamedTuple):
 
     def finish(self) -> Result:
         """Its result."""
-        return self.session.finish(self.statement, self._result)
+        return self.context.runner.finish(self.statement, self._result)
 
     def _result(self) -> Result:
-        session, transaction = self.session, self.session.transaction
+        context, transaction = self.context, self.context.transaction
         try:
             outcome = self.request.done.result()
         except SerializationFailure as error:
-            raise explained(session, transaction, error) from error
+            raise explained(context, transaction, error) from error
         finally:
-            end(session)
-        session.wrote(outcome.epoch)
-        return Result("COMMIT", notices=[n for n in late_rows(outcome) if session.is_shown(n)])
+            end(context)
+        context.wrote(outcome.epoch)
+        return Result("COMMIT", notices=[n for n in late_rows(outcome) if context.is_shown(n)])
 
 
 BRACKETS: Final[Mapping[str, st.Statement]] = {
@@ -108,29 +106,29 @@ def bracket(sql: str) -> st.Statement | None:
     return BRACKETS.get(sql.strip(" ;\n").upper()) if len(sql) <= _BRACKET_CHARS else None
 
 
-def start_commit(session: Session, statement: st.Commit) -> Result | StartedCommit:
+def start_commit(context: Context, statement: st.Commit) -> Result | StartedCommit:
     """COMMIT without waiting for it."""
-    transaction = session.transaction
+    transaction = context.transaction
     try:
         request = None if transaction is None or transaction.failed else transaction.work.submit()
     except BaseException:
-        end(session)
+        end(context)
         raise
     if request is None:
-        return commit(session, statement)
-    return StartedCommit(session, statement, request)
+        return commit(context, statement)
+    return StartedCommit(context, statement, request)
 
 
-def rollback(session: Session, statement: st.Statement) -> Result:
+def rollback(context: Context, statement: st.Statement) -> Result:
     """ROLLBACK: what was to be written is forgotten."""
-    if end(session) is None:
+    if end(context) is None:
         return Result("ROLLBACK", notices=[Notice("there is no transaction in progress", "WARNING", "25P01")])
     return Result("ROLLBACK")
 
 
-def savepoint(session: Session, statement: st.Savepoint) -> Result:
+def savepoint(context: Context, statement: st.Savepoint) -> Result:
     """SAVEPOINT, RELEASE and ROLLBACK TO."""
-    transaction, tag = session.transaction, _SAVEPOINT_TAGS[statement.action]
+    transaction, tag = context.transaction, _SAVEPOINT_TAGS[statement.action]
     if transaction is None or transaction.script:
         raise TransactionError(f"{tag} can only be used in transaction blocks", sqlstate="25P01")
     if statement.action == "set":
@@ -143,27 +141,27 @@ def savepoint(session: Session, statement: st.Savepoint) -> Result:
         transaction.work.go_back(transaction.savepoints[at][1])
         transaction.failed = False
         at += 1
-        for cursor in session.cursors.pop_those(lambda cursor: not cursor.held and cursor.depth >= at):
+        for cursor in context.cursors.pop_those(lambda cursor: not cursor.held and cursor.depth >= at):
             cursor.close()
     del transaction.savepoints[at:]
     return Result(tag)
 
 
-def set_transaction(session: Session, statement: st.SetTransaction) -> Result:
+def set_transaction(context: Context, statement: st.SetTransaction) -> Result:
     """SET TRANSACTION. Every level is serializable; a transaction that has written cannot become read-only."""
     if statement.session:
         if statement.read_only is not None:
-            session.variables.set("default_transaction_read_only", "on" if statement.read_only else "off")
-    elif session.transaction is not None and statement.read_only is not None:
-        if statement.read_only is False and session.on_standby:
+            context.variables.set("default_transaction_read_only", "on" if statement.read_only else "off")
+    elif context.transaction is not None and statement.read_only is not None:
+        if statement.read_only is False and context.on_standby:
             raise _cannot_write()
         if (
             statement.read_only is False
-            and session.transaction.read_only
-            and session.transaction.work.epoch is not None
+            and context.transaction.read_only
+            and context.transaction.work.epoch is not None
         ):
             raise TransactionError("transaction read-write mode must be set before any query", sqlstate="25001")
-        session.transaction.read_only = statement.read_only
+        context.transaction.read_only = statement.read_only
     return Result("SET")
 
 

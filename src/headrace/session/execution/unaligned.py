@@ -24,27 +24,27 @@ from headrace.plan.cuts import cut_joins, in_place_of, named
 from headrace.plan.failures import translated
 from headrace.plan.stored import stored_query, to_content
 from headrace.plan.tolerance import FAIL
+from headrace.session.context import Context
 from headrace.sql.statements import TableName
 
 if TYPE_CHECKING:
     from headrace.plan.catalyst.nodes import Node
-    from headrace.session.session import Session
 
 SETTING = "streaming_enable_unaligned_join"
 
 
 def create(
-    session: Session, name: TableName, query: str, definition: str, options: dict[str, str], depends_on: Iterable[int],
+    context: Context, name: TableName, query: str, definition: str, options: dict[str, str], depends_on: Iterable[int],
     create_planned: Callable[..., int],
 ) -> None:  # fmt: skip
     """Create a view and before it those of its joins, each by `create_planned`; what fails leaves nothing behind."""
-    planner, bridge = session.planner, session.planner.bridge
+    planner, bridge = context.planner, context.planner.bridge
     _check(options)
     depends = tuple(depends_on)
     made: list[int] = []
     whole = planner.plan(query)
     if whole.temporal or whole.lookups:  # What stands for the time in a plan is not stored.
-        create_planned(session, name, query, MaterializedViewContent(spark_sql=query), definition, options, depends)
+        create_planned(context, name, query, MaterializedViewContent(spark_sql=query), definition, options, depends)
         return
 
     def content_of(node: Node) -> MaterializedViewContent:
@@ -57,7 +57,7 @@ def create(
         own = {k: v for k, v in options.items() if k in (PARALLELISM, MAX_ROWS, CHECKPOINT)}
         made.append(
             create_planned(
-                session, part, stored_query(planner, content), content, f"-- a join of {name}",
+                context, part, stored_query(planner, content), content, f"-- a join of {name}",
                 {**own, GROUP: "own"}, depends,
             )
         )  # fmt: skip
@@ -67,11 +67,11 @@ def create(
         with translated():
             rest = cut_joins(bridge, planner.optimized(query), make)
             content = content_of(rest) if made else MaterializedViewContent(spark_sql=query)
-            create_planned(session, name, stored_query(planner, content), content, definition, options, depends)
+            create_planned(context, name, stored_query(planner, content), content, definition, options, depends)
     except BaseException:
         with suppress(HeadraceError):
             if made:
-                session.database.coordinator.drop(made)
+                context.coordinator.drop(made)
         raise
 
 
@@ -83,7 +83,7 @@ def _check(options: dict[str, str]) -> None:
         )
 
 
-def explained(session: Session, query: str) -> list[str]:
+def explained(context: Context, query: str) -> list[str]:
     """The joins that would become jobs of their own, for EXPLAIN."""
     joins: list[str] = []
 
@@ -91,7 +91,7 @@ def explained(session: Session, query: str) -> list[str]:
         joins.append(join.numbered)
         return join
 
-    planner = session.planner
+    planner = context.planner
     with translated():
         cut_joins(planner.bridge, planner.optimized(query), make)
     return [f"job of its own, join_{i}: {text}" for i, text in enumerate(joins, 1)]

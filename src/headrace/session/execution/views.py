@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import MaterializedViewContent, SinkContent, ViewContent
 from headrace.connectors.sinks import delivers, spelled
 from headrace.coordinator.decide.options import on_error
 from headrace.errors import NotSupported
+from headrace.session.context import Context
 from headrace.session.execution import connections, into, sharing, unaligned
 from headrace.session.execution.ddl import (
     check_reach,
@@ -21,49 +22,47 @@ from headrace.session.execution.ddl import (
 from headrace.session.execution.existing import taken
 from headrace.session.execution.handler import Handler
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound
+from headrace.session.names import Bound, names_of
 from headrace.session.result import Result
+from headrace.session.system.functions import localize
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_query
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
-
-def create_view(session: Session, statement: st.CreateView) -> Result:
+def create_view(context: Context, statement: st.CreateView) -> Result:
     """CREATE VIEW: its query is put in place of its name."""
     if statement.or_replace or statement.temporary:
         raise NotSupported("OR REPLACE and TEMPORARY views", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE VIEW")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE VIEW")
     if found is not None:
         return found
-    names = session.names()
+    names = names_of(context)
     bound = Bound(statement.query, names)  # as it is read: what asks about a session has no value there
-    columns = columns_from(describe(session, bound), statement.columns)
+    columns = columns_from(describe(context, bound), statement.columns)
     content = ViewContent(query=statement.query.text, search_path=tuple(names.search_path), typed=bound.typed)
-    session.database.coordinator.create_relation(
-        new_record(session, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
+    context.coordinator.create_relation(
+        new_record(context, content, statement.name, columns, statement.text, (), {}, bound.dependencies())
     )
     return Result("CREATE VIEW")
 
 
-def create_materialized_view(session: Session, statement: st.CreateMaterializedView) -> Result:
+def create_materialized_view(context: Context, statement: st.CreateMaterializedView) -> Result:
     """CREATE MATERIALIZED VIEW; waits until it is filled unless `background_ddl` is on."""
     tag = "CREATE MATERIALIZED VIEW"
     if statement.or_replace:
         raise NotSupported("OR REPLACE", hint="drop the view first")
-    found = taken(session, statement.name, statement.if_not_exists, tag)
+    found = taken(context, statement.name, statement.if_not_exists, tag)
     if found is not None:
         return found
-    bound = Bound(session.localized(statement.query), session.names())
+    bound = Bound(localize(context, statement.query), names_of(context))
     text = planned_text(bound, statement.columns)
     options = dict(statement.options)
     # What waits for windows to close needs the watermark that its joins pass on.
-    if session.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
-        unaligned.create(session, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
+    if context.variables.is_on(unaligned.SETTING) and not statement.emit_on_window_close:
+        unaligned.create(context, statement.name, text, statement.text, options, bound.dependencies(), create_planned)
         return Result(tag)
     create_planned(
-        session,
+        context,
         statement.name,
         text,
         MaterializedViewContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close),
@@ -74,83 +73,83 @@ def create_materialized_view(session: Session, statement: st.CreateMaterializedV
     return Result(tag)
 
 
-def create_sink(session: Session, statement: st.CreateSink) -> Result:
+def create_sink(context: Context, statement: st.CreateSink) -> Result:
     """CREATE SINK; waits until it has taken what there is already unless `background_ddl` is on."""
-    found = taken(session, statement.name, statement.if_not_exists, "CREATE SINK")
+    found = taken(context, statement.name, statement.if_not_exists, "CREATE SINK")
     if found is not None:
         return found
-    bound = sink_query(session, statement)
+    bound = sink_query(context, statement)
     if statement.into is not None:
-        return _create_sink_into(session, statement, bound)
-    text, given = planned_text(bound, None), connections.resolved(session, statement, spelled(statement.options))
-    check_reach(session, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
+        return _create_sink_into(context, statement, bound)
+    text, given = planned_text(bound, None), connections.resolved(context, statement, spelled(statement.options))
+    check_reach(context, given.options, "pg_write_server_files", "create a sink that writes outside of the database")
     content = SinkContent(spark_sql=text, emit_on_window_close=statement.emit_on_window_close)
     create_planned(
-        session, statement.name, text, content, statement.text, given.options,
+        context, statement.name, text, content, statement.text, given.options,
         (*bound.dependencies(), *given.needed), given.secrets,
     )  # fmt: skip
     return Result("CREATE SINK")
 
 
-def _create_sink_into(session: Session, statement: st.CreateSink, bound: Bound) -> Result:
+def _create_sink_into(context: Context, statement: st.CreateSink, bound: Bound) -> Result:
     """CREATE SINK ... INTO a table."""
-    wanted = into.into_table(session, statement)
-    text = into.rows_text(session, statement, bound, wanted.target, planned_text(bound, None))
+    wanted = into.into_table(context, statement)
+    text = into.rows_text(context, statement, bound, wanted.target, planned_text(bound, None))
     closing = statement.emit_on_window_close
     content = SinkContent(spark_sql=text, into=wanted.target.id, emit_on_window_close=closing)
     needed = (*bound.dependencies(), wanted.target.id)
     create_planned(
-        session, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned
+        context, statement.name, text, content, statement.text, wanted.options, needed, planned=wanted.planned
     )
     return Result("CREATE SINK")
 
 
-def sink_query(session: Session, statement: st.CreateSink) -> Bound:
+def sink_query(context: Context, statement: st.CreateSink) -> Bound:
     """The query whose changes go into a sink."""
     query = statement.query
     if query is None:
         assert statement.source is not None
         parts = [p for p in (statement.source.schema, statement.source.name) if p is not None]
         query = parse_query("SELECT * FROM " + ".".join('"' + p.replace('"', '""') + '"' for p in parts))
-    return Bound(session.localized(query), session.names())
+    return Bound(localize(context, query), names_of(context))
 
 
 def incremental_plan(
-    session: Session, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False,
+    context: Context, bound: Bound, columns: Sequence[str] | None = None, on_window_close: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> list[str]:  # fmt: skip
     """The operators that would keep a view of this query up to date."""
     text = planned_text(bound, columns)
-    apart = session.variables.is_on(unaligned.SETTING) and not on_window_close
-    joins = unaligned.explained(session, text) if apart else []
+    apart = context.variables.is_on(unaligned.SETTING) and not on_window_close
+    joins = unaligned.explained(context, text) if apart else []
     given = options or {}
-    shared, tolerated = sharing.usable(session, given), on_error(given)
-    plan = session.planner.plan(text, on_window_close=on_window_close, arrangements=shared, on_error=tolerated)
-    return [*plan.explain(), *sharing.explained(session, plan, given), *joins]
+    shared, tolerated = sharing.usable(context, given), on_error(given)
+    plan = context.planner.plan(text, on_window_close=on_window_close, arrangements=shared, on_error=tolerated)
+    return [*plan.explain(), *sharing.explained(context, plan, given), *joins]
 
 
-def sink_plan(session: Session, statement: st.CreateSink) -> list[str]:
+def sink_plan(context: Context, statement: st.CreateSink) -> list[str]:
     """The operators that would feed a sink."""
-    bound = sink_query(session, statement)
+    bound = sink_query(context, statement)
     text, given = planned_text(bound, None), statement.options
-    wanted = None if statement.into is None else into.into_table(session, statement)
+    wanted = None if statement.into is None else into.into_table(context, statement)
     if wanted is not None:
-        text = into.rows_text(session, statement, bound, wanted.target, text)
+        text = into.rows_text(context, statement, bound, wanted.target, text)
     else:
-        given = connections.resolved(session, statement, spelled(given)).options
-    options = in_group(session, given, alone=wanted is not None or delivers(given))
-    shared = sharing.usable(session, options)
+        given = connections.resolved(context, statement, spelled(given)).options
+    options = in_group(context, given, alone=wanted is not None or delivers(given))
+    shared = sharing.usable(context, options)
     closing, tolerated = statement.emit_on_window_close, on_error(options)
-    plan = session.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
+    plan = context.planner.plan(text, on_window_close=closing, arrangements=shared, on_error=tolerated)
     return [
         *(plan.into(options) if wanted is None else wanted.planned(plan)).explain(),
-        *sharing.explained(session, plan, options),
+        *sharing.explained(context, plan, options),
     ]
 
 
-def _explain_view(session: Session, statement: st.CreateMaterializedView) -> list[str]:
-    bound = Bound(session.localized(statement.query), session.names())
-    return incremental_plan(session, bound, statement.columns, statement.emit_on_window_close, statement.options)
+def _explain_view(context: Context, statement: st.CreateMaterializedView) -> list[str]:
+    bound = Bound(localize(context, statement.query), names_of(context))
+    return incremental_plan(context, bound, statement.columns, statement.emit_on_window_close, statement.options)
 
 
 HANDLERS: Final = (

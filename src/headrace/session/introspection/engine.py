@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -23,9 +23,11 @@ from headrace.errors import (
     UndefinedColumn,
     UndefinedFunction,
 )
+from headrace.session.context import Context
 from headrace.session.introspection import hidden
 from headrace.session.introspection.functions import MACROS, macro_name, table_name
 from headrace.session.introspection.rewriting import SCHEMAS, Rewriter, asks_catalog
+from headrace.session.names import names_of
 from headrace.session.result import ResultColumn
 from headrace.session.system.functions import setting_or_null, version_text
 from headrace.session.system.lookup import system_relation
@@ -33,9 +35,6 @@ from headrace.session.system.relations import SystemRelation
 from headrace.sql.postgres import parse_statement
 from headrace.sql.query import Query
 from headrace.sql.values import parse_text
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _MEMORY: Final = "256MB"
 _SETTINGS: Final[Mapping[str, str | int | bool]] = {
@@ -58,18 +57,18 @@ class CatalogAnswer:
     rows: pa.Table
 
 
-def asked(session: Session, query: Query, *, described: bool = False) -> CatalogAnswer | None:
+def asked(context: Context, query: Query, *, described: bool = False) -> CatalogAnswer | None:
     """The answer to a query that reads system catalogs and nothing else; None for any other.
 
     One that is only to be `described` has no rows.
 
     Raises `NotSupported` and the like for what is not understood.
     """
-    if not _is_asked(session, query):
+    if not _is_asked(context, query):
         return None
     rewriter = Rewriter(
-        parse_statement(query.text), partial(_value, session),
-        lambda kind, text: hidden.object_id(session, kind, text), hidden.condition, session.rights.superuser,
+        parse_statement(query.text), partial(_value, context),
+        lambda kind, text: hidden.object_id(context, kind, text), hidden.condition, context.rights.superuser,
         lambda schema, name: schema in SCHEMAS and system_relation(schema, name) is not None,
     )  # fmt: skip
     try:
@@ -80,22 +79,22 @@ def asked(session: Session, query: Query, *, described: bool = False) -> Catalog
         raise
     connection = _lookups().cursor()
     try:
-        _provide(session, connection, rewriter)
-        with _stopped_with(session, connection.interrupt):
-            found = _run(session, connection, text, described)
+        _provide(context, connection, rewriter)
+        with _stopped_with(context, connection.interrupt):
+            found = _run(context, connection, text, described)
     finally:
         connection.close()
     return _typed(found)
 
 
-def _is_asked(session: Session, query: Query) -> bool:
+def _is_asked(context: Context, query: Query) -> bool:
     """Whether a query reads system relations of the catalogs, and nothing else."""
     tables = query.tables()
     if not tables:
         return asks_catalog(query.text)
     if any(t.schema not in (None, *SCHEMAS) for t in tables):
         return False
-    names = session.names()
+    names = names_of(context)
     if any(t.schema is None and system_relation(None, t.name) is None for t in tables):
         return False
     found = [names.target(t) for t in sorted(tables, key=str)]
@@ -114,10 +113,10 @@ def _lookups() -> Any:
     return opened
 
 
-def _provide(session: Session, connection: Any, rewriter: Rewriter) -> None:
+def _provide(context: Context, connection: Any, rewriter: Rewriter) -> None:
     """Put what a query reads, and the macros that it calls, into a connection."""
     for schema, name in sorted(rewriter.tables):
-        rows = _rows(session, schema, name, rewriter.roles)
+        rows = _rows(context, schema, name, rewriter.roles)
         if rewriter.asks_for_tables:
             oid = hidden.CATALOGS.get(name, 0)
             rows = rows.append_column("tableoid", pa.array([oid] * rows.num_rows, pa.int64()))
@@ -126,11 +125,11 @@ def _provide(session: Session, connection: Any, rewriter: Rewriter) -> None:
         connection.execute(MACROS[name].text(macro_name(name)))
 
 
-def _rows(session: Session, schema: str, name: str, roles: Collection[str]) -> pa.Table:
+def _rows(context: Context, schema: str, name: str, roles: Collection[str]) -> pa.Table:
     relation = hidden.relation(name, roles) if schema == hidden.SCHEMA else system_relation(schema, name)
     assert relation is not None
     columns = [c for c in relation.columns if not c.name.startswith("__")]
-    rows = list(relation.rows(session))
+    rows = list(relation.rows(context))
     arrays = [
         _array([row.get(c.name, relation.defaults.get(c.name)) for row in rows], arrow_type(c.type)) for c in columns
     ]
@@ -143,11 +142,11 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _run(session: Session, connection: Any, text: str, described: bool) -> pa.Table:
+def _run(context: Context, connection: Any, text: str, described: bool) -> pa.Table:
     """All rows, as long as they are not too many. Raises `TooManyRows`."""
     import duckdb
 
-    most_rows, rows, size = session.database.settings.max_result_rows, 0, 0
+    most_rows, rows, size = context.settings.max_result_rows, 0, 0
     batches: list[pa.RecordBatch] = []
     try:
         relation = connection.sql(text)
@@ -183,14 +182,14 @@ def _error(error: Exception) -> HeadraceError:
 
 
 @contextmanager
-def _stopped_with(session: Session, interrupt: Callable[[], None]) -> Iterator[None]:
+def _stopped_with(context: Context, interrupt: Callable[[], None]) -> Iterator[None]:
     """Interrupt what runs inside when the statement is cancelled or its time is up."""
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(_POLL_S):
             try:
-                session.check()
+                context.check()
             except QueryCanceled:
                 interrupt()
 
@@ -199,7 +198,7 @@ def _stopped_with(session: Session, interrupt: Callable[[], None]) -> Iterator[N
     try:
         yield
     except QueryCanceled:
-        session.check()  # which says why
+        context.check()  # which says why
         raise
     finally:
         done.set()
@@ -217,20 +216,20 @@ def _is_true(given: str | int | bool) -> bool:
     return given if isinstance(given, bool) else parse_text(str(given), "boolean") is True
 
 
-def _value(session: Session, name: str, *given: str | int | bool) -> str | int | bool | list[str] | None:
+def _value(context: Context, name: str, *given: str | int | bool) -> str | int | bool | list[str] | None:
     if len(given) not in _ARGUMENTS.get(name, (0,)):
         raise UndefinedFunction(f"there is no function {name} of {len(given)} arguments")
     if name == "current_setting":
-        return setting_or_null(session, str(given[0]), missing_ok=len(given) == 2 and _is_true(given[1]))
+        return setting_or_null(context, str(given[0]), missing_ok=len(given) == 2 and _is_true(given[1]))
     implicit = ["pg_catalog"] if name == "current_schemas" and given and _is_true(given[0]) else []
     found: dict[str, Callable[[], str | int | bool | list[str]]] = {
-        **dict.fromkeys(("current_user", "user", "current_role"), lambda: session.role),
-        "session_user": lambda: session.user,
+        **dict.fromkeys(("current_user", "user", "current_role"), lambda: context.role),
+        "session_user": lambda: context.user,
         **dict.fromkeys(("current_catalog", "current_database"), lambda: "dev"),
-        "current_schema": lambda: session.names().schema,
-        "current_schemas": lambda: [*implicit, *session.variables.search_path()],
-        "version": version_text, "pg_backend_pid": lambda: session.number,
-        "pg_is_in_recovery": lambda: session.on_standby,
+        "current_schema": lambda: names_of(context).schema,
+        "current_schemas": lambda: [*implicit, *context.variables.search_path()],
+        "version": version_text, "pg_backend_pid": lambda: context.number,
+        "pg_is_in_recovery": lambda: context.on_standby,
     }  # fmt: skip
     return found[name]()
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import MaterializedViewContent, ViewContent
 from headrace.catalog.records import ObjectRecord
 from headrace.common.columns import Column
 from headrace.common.identifiers import shown_name
 from headrace.errors import InvalidParameter, UndefinedObject, UndefinedTable
+from headrace.session.context import Context
 from headrace.session.introspection.functions import DEFINITIONS, FUNCTION_TYPES, NAMES, RIGHTS, TYPE_NAMES
+from headrace.session.names import names_of
 from headrace.session.rights import PRIVILEGES, Rights
 from headrace.session.roles import PREDEFINED, all_roles
 from headrace.session.system import postgres
 from headrace.session.system.lookup import system_relation
 from headrace.session.system.relations import Rows, SystemRelation
 from headrace.sql.statements import TableName
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 SCHEMA: Final = DEFINITIONS[0]
 CATALOGS: Final = {
@@ -35,18 +34,18 @@ def relation(name: str, roles: Collection[str]) -> SystemRelation:
     """A hidden relation; of rights those that some roles have."""
     columns, rows = _RELATIONS[name]
     if rows is _rights:
-        rows = lambda session: _rights(session, roles)  # noqa: E731
+        rows = lambda context: _rights(context, roles)  # noqa: E731
     made = tuple(Column(name, kind) for name, kind in (part.split(" ") for part in columns.split(", ")))
     return SystemRelation(SCHEMA, name, made, {}, rows)
 
 
-def _definitions(session: Session) -> Rows:
-    for record in postgres.relations(session):
+def _definitions(context: Context) -> Rows:
+    for record in postgres.relations(context):
         content = record.content
         if isinstance(content, (ViewContent, MaterializedViewContent)):
             text = content.query if isinstance(content, ViewContent) else _query_of(record)
             yield {"oid": record.id, "definition": f" {text.strip().rstrip(';')};", "columns": None}
-    for index in postgres.indexes_of(session):
+    for index in postgres.indexes_of(context):
         yield {"oid": index.oid, "definition": index.text, "columns": list(index.columns)}
         if index.primary:
             keys = ", ".join(shown_name(c) for c in index.columns)
@@ -59,40 +58,40 @@ def _query_of(record: ObjectRecord) -> str:
     return record.definition if found is None else record.definition[found.end() :]
 
 
-def _type_names(session: Session) -> Rows:
+def _type_names(context: Context) -> Rows:
     short = {oid: name for name, oid in postgres.types_by_name().items()}
     return [{"oid": oid, "name": name, "short": short[oid]} for oid, name in postgres.type_names().items()]
 
 
-def _names(session: Session) -> Rows:
-    path = ("pg_catalog", *session.variables.search_path())
-    for schema, name, oid in postgres.named_oids(session):
+def _names(context: Context) -> Rows:
+    path = ("pg_catalog", *context.variables.search_path())
+    for schema, name, oid in postgres.named_oids(context):
         text = f"{shown_name(schema)}.{shown_name(name)}"
         visible = schema in path
         yield {"oid": oid, "name": name, "qualified": f"{schema}.{name}", "visible": visible,
                "text": shown_name(name) if visible else text}  # fmt: skip
 
 
-def _function_types(session: Session) -> Rows:
+def _function_types(context: Context) -> Rows:
     names = postgres.type_names()
-    for row in postgres.functions(session):
+    for row in postgres.functions(context):
         yield {"oid": row["oid"], "arguments": row["__arguments"], "result": names.get(row["prorettype"])}
 
 
-def _rights(session: Session, roles: Collection[str] = ()) -> Rows:
+def _rights(context: Context, roles: Collection[str] = ()) -> Rows:
     for role in roles:
         if role not in PREDEFINED:
-            yield from _rights_of(session, role, Rights(session.rights.state, role))
+            yield from _rights_of(context, role, Rights(context.rights.state, role))
 
 
-def _rights_of(session: Session, role: str, rights: Rights) -> Iterator[dict[str, object]]:
+def _rights_of(context: Context, role: str, rights: Rights) -> Iterator[dict[str, object]]:
     for record in rights.state.objects.values():
         kind = record.content.granted_as
         if kind is not None:
             letters = "".join(letter for letter in PRIVILEGES.values() if rights.may(letter, record))
             yield {"role": role, "class": kind, "oid": record.id, "letters": letters}
     yield from ({"role": role, "class": "relation", "oid": oid, "letters": "r"} for oid in CATALOGS.values())
-    for name, oid in postgres.namespaces(session).items():
+    for name, oid in postgres.namespaces(context).items():
         letters = "".join(letter for letter in "UC" if rights.may_in(letter, name))
         yield {"role": role, "class": "schema", "oid": oid, "letters": letters}
     for oid in (*all_roles(rights.state), *(PREDEFINED.values())):
@@ -116,7 +115,7 @@ def condition(kind: str, wanted: str | None) -> str:
     return " OR ".join(f"strpos(hr.letters, '{letter}') > 0" for letter in dict.fromkeys(letters)) or "false"
 
 
-_RELATIONS: Final[dict[str, tuple[str, Callable[[Session], Rows]]]] = {
+_RELATIONS: Final[dict[str, tuple[str, Callable[[Context], Rows]]]] = {
     DEFINITIONS[1]: ("oid bigint, definition string, columns array<string>", _definitions),
     TYPE_NAMES[1]: ("oid bigint, name string, short string", _type_names),
     NAMES[1]: ("oid bigint, name string, qualified string, visible boolean, text string", _names),
@@ -125,21 +124,21 @@ _RELATIONS: Final[dict[str, tuple[str, Callable[[Session], Rows]]]] = {
 }
 
 
-def object_id(session: Session, kind: str, text: str) -> int:
+def object_id(context: Context, kind: str, text: str) -> int:
     """The oid of what a literal names. Raises `UndefinedTable`, `UndefinedObject`."""
     parts = _parts(text)
     if kind == "regclass":
         schema, name = (parts[-2] if len(parts) > 1 else None), parts[-1]
         if system_relation(schema, name) is not None:
             return CATALOGS.get(name, 0)
-        for index in postgres.indexes_of(session):
+        for index in postgres.indexes_of(context):
             if index.name == name and schema in (None, index.schema):
                 return index.oid
-        found = session.names().find(TableName(schema, name))
+        found = names_of(context).find(TableName(schema, name))
         if found is None:
             raise UndefinedTable(f'relation "{text}" does not exist')
         return found.id
-    known = _oids_by_name(session, kind)
+    known = _oids_by_name(context, kind)
     name = parts[-1] if kind != "regtype" else text.strip().lower().removeprefix("pg_catalog.").strip('"')
     if name not in known:
         what = {"regnamespace": "schema", "regrole": "role", "regtype": "type"}.get(kind, "function")
@@ -147,12 +146,12 @@ def object_id(session: Session, kind: str, text: str) -> int:
     return known[name]
 
 
-def _oids_by_name(session: Session, kind: str) -> dict[str, int]:
+def _oids_by_name(context: Context, kind: str) -> dict[str, int]:
     if kind == "regnamespace":
-        return postgres.namespaces(session)
+        return postgres.namespaces(context)
     if kind == "regrole":
-        return {role.name: oid for oid, role in all_roles(session.rights.state).items()}
-    return postgres.types_by_name() if kind == "regtype" else postgres.function_oids(session)
+        return {role.name: oid for oid, role in all_roles(context.rights.state).items()}
+    return postgres.types_by_name() if kind == "regtype" else postgres.function_oids(context)
 
 
 def _parts(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from structlog import get_logger
@@ -17,16 +17,16 @@ from headrace.coordinator.decide.automatic import is_automatic
 from headrace.errors import DatatypeMismatch, DependentObjectsExist, DuplicateObject, HeadraceError
 from headrace.session import frames, functions
 from headrace.session.execution import ddl, fed, routines
-from headrace.session.names import Bound, label
+from headrace.session.execution.in_transaction import write
+from headrace.session.names import Bound, label, names_of
 from headrace.session.pipelines.definitions import Pipeline
 from headrace.session.pipelines.graph import Graph, Node
+from headrace.session.session import Session
+from headrace.session.system.functions import localize
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import TableName
 from headrace.state.changes import TableChange
 from headrace.state.kernels import concat
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 State = Literal["create", "unchanged", "changed", "replace", "inline"]
 Progress = Callable[["Step", bool], None]
@@ -51,7 +51,8 @@ class Plan:
     def __init__(self, session: Session, pipeline: Pipeline):
         self._session = session
         self._pipeline = pipeline
-        graph = Graph(session, pipeline)
+        self._context = session.context
+        graph = Graph(session.context, pipeline)
         made = self._make_functions(graph.functions())
         self.steps = [
             Step(node, "create" if node.name in made else self._state(node)) for node in graph.build().values()
@@ -61,7 +62,7 @@ class Plan:
     # ---- what is there
 
     def _record(self, name: str) -> ObjectRecord | None:
-        return self._session.names().find(TableName(None, name))
+        return names_of(self._context).find(TableName(None, name))
 
     def _state(self, node: Node) -> State:
         if not node.stored:
@@ -109,7 +110,7 @@ class Plan:
 
     def _drop_replaced(self) -> None:
         gone = [record for s in self.changed() if (record := self._record(s.node.name)) is not None]
-        state = self._session.database.catalog.state
+        state = self._context.catalog.state
         order: list[ObjectRecord] = []
 
         def visit(record: ObjectRecord) -> None:
@@ -127,15 +128,15 @@ class Plan:
                 hint="the pipeline does not define that: drop it first",
             )
         if order:
-            for text in fed.drop(self._session, order):
+            for text in fed.drop(self._context, order):
                 get_logger("headrace").warning(text)
         for record in order:
-            routines.forget(self._session, record)
+            routines.forget(self._context, record)
             self._by_name[record.name].state = "replace"
 
     def _create(self, node: Node) -> None:
-        definition, session = node.definition, self._session
-        session.pipeline = MadeBy(digest=node.digest, comment=definition.comment)
+        definition, session, context = node.definition, self._session, self._context
+        context.pipeline = MadeBy(digest=node.digest, comment=definition.comment)
         try:
             if definition.kind == "function":
                 self._create_function(node)
@@ -150,12 +151,12 @@ class Plan:
                 if rows is not None:
                     self._fill(node.name, rows)
         finally:
-            session.pipeline = None
+            context.pipeline = None
 
     def _create_function(self, node: Node) -> None:
         definition, given = node.definition, node.definition.arguments
         routines.create(
-            self._session, TableName(None, node.name),
+            self._context, TableName(None, node.name),
             lambda: functions.content_of_object(
                 node.name, definition.function, given["returns"], given["args"], False, False
             ),
@@ -163,23 +164,23 @@ class Plan:
         )  # fmt: skip
 
     def _create_view(self, node: Node) -> None:
-        session, name, options = self._session, TableName(None, node.name), dict(node.definition.options)
+        context, name, options = self._context, TableName(None, node.name), dict(node.definition.options)
         closing = bool(node.definition.arguments.get("on_window_close"))
         if node.sql is not None:
-            bound = Bound(session.localized(parse_query(node.sql)), session.names())
+            bound = Bound(localize(context, parse_query(node.sql)), names_of(context))
             text = ddl.planned_text(bound, None)
             content = MaterializedViewContent(spark_sql=text, emit_on_window_close=closing)
-            ddl.create_planned(session, name, text, content, node.sql, options, bound.dependencies())
+            ddl.create_planned(context, name, text, content, node.sql, options, bound.dependencies())
             return
         with self._pipeline.reading(self._read):
             frame = node.definition.function()
-        frames.create_view(session, name, frame, options, closing)
+        frames.create_view(context, name, frame, options, closing)
 
     def _read(self, name: str) -> Any:
         step = self._by_name.get(name)
         if step is not None and not step.node.stored:
             return step.node.definition.function()
-        return self._session.database.relation(name).alias(name)
+        return frames.relation(self._context, name).alias(name)
 
     def _fill(self, name: str, rows: Any) -> None:
         record = self._record(name)
@@ -188,9 +189,9 @@ class Plan:
             table = rows_of(record, rows)
             if table.num_rows:
                 batch = concat(table.to_batches(), table.schema)
-                self._session.write(record, TableChange(inserts=batch))
+                write(self._context, record, TableChange(inserts=batch))
         except BaseException:
-            self._session.database.coordinator.drop([record.id])
+            self._context.coordinator.drop([record.id])
             raise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
@@ -21,17 +21,16 @@ from headrace.plan.catalyst.kinds import PythonCall
 from headrace.plan.failures import translate
 from headrace.plan.tree import canonical
 from headrace.plan.types import spark_of
+from headrace.session.context import Context
 from headrace.session.execution import connections
 from headrace.session.execution.select import describe
-from headrace.session.names import Bound, Names
+from headrace.session.names import Bound, Names, names_of
 from headrace.session.pipelines.definitions import Definition, Pipeline
 from headrace.session.pipelines.digest import code_parts, digest
+from headrace.session.system.functions import localize
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_one, parse_query
 from headrace.sql.statements import TableName
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 
 class PipelineCycle(StatementError):
@@ -88,10 +87,10 @@ class _Overlay(Names):
 class Graph:
     """The nodes of a pipeline, each after all that it reads. Functions come first: they must be in the database."""
 
-    def __init__(self, session: Session, pipeline: Pipeline):
-        self._session = session
+    def __init__(self, context: Context, pipeline: Pipeline):
+        self._context = context
         self._pipeline = pipeline
-        self._bridge: Bridge = session.planner.bridge
+        self._bridge: Bridge = context.planner.bridge
         self._open: list[str] = []
         self.nodes: dict[str, Node] = {}
 
@@ -154,8 +153,8 @@ class Graph:
         columns = tuple(Column(c.name, c.type, not c.not_null) for c in made.columns)
         if columns:
             return columns
-        given = connections.resolved(self._session, made, made.options)
-        values = self._session.database.coordinator.secrets(given.secrets)
+        given = connections.resolved(self._context, made, made.options)
+        values = self._context.coordinator.secrets(given.secrets)
         return tuple(infer_columns(given.options, values))
 
     def _query(self, node: Node) -> Any:
@@ -185,10 +184,10 @@ class Graph:
                 self._note(node, name.name)
         for function in sorted(query.functions() & set(self._pipeline.definitions)):
             self._note(node, function)
-        names = self._session.names()
+        names = names_of(self._context)
         overlay = _Overlay(names.catalog, names.search_path, zone=names.zone, nodes=self.nodes)
-        bound = Bound(self._session.localized(query), overlay)
-        node.columns = tuple(Column(c.name, c.type) for c in describe(self._session, bound))
+        bound = Bound(localize(self._context, query), overlay)
+        node.columns = tuple(Column(c.name, c.type) for c in describe(self._context, bound))
         node.sql = text.strip()
         return " ".join(text.split())
 
@@ -201,7 +200,7 @@ class Graph:
             columns = other.columns
         else:
             parts = name.split(".")
-            columns = self._session.names().get(TableName(parts[0] if len(parts) > 1 else None, parts[-1])).columns
+            columns = names_of(self._context).get(TableName(parts[0] if len(parts) > 1 else None, parts[-1])).columns
         bridge = self._bridge
         schema = StructType([StructField(c.name, bridge.spark_type_of(c.type), True) for c in columns])
         return bridge.relation(schema).alias(name)

@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.coordinator.reads import Later
 from headrace.coordinator.writes.layout import Row
 from headrace.dataflow.operators.expressions import Rows
+from headrace.session.context import Context
 from headrace.session.reading.planning import PlannedRead
 from headrace.session.reading.plans import ReadPlan, Steps
 from headrace.session.reading.running import constant_rows
 from headrace.session.result import Result, RowResult
 from headrace.sql.scalar import values_of
 
-if TYPE_CHECKING:
-    from headrace.session.session import Session
-
-
 _CHARS_AT_MOST: Final = 10_000
 """Length of the parameters' texts up to which it is quick to compute with them."""
 
 
-def is_at_once(session: Session, planned: PlannedRead) -> bool:
+def is_at_once(context: Context, planned: PlannedRead) -> bool:
     """Whether a read needs to wait for nothing, as far as its session and its kind say."""
-    if session.transaction is not None or planned.timed or not planned.lasting:
+    if context.transaction is not None or planned.timed or not planned.lasting:
         return False
-    return planned.plan.record is None or (planned.plan.point and session.reads.newest)
+    return planned.plan.record is None or (planned.plan.point and context.reads.newest)
 
 
-def read_at_once(session: Session, planned: PlannedRead, texts: Sequence[str | None]) -> Result | None:
+def read_at_once(context: Context, planned: PlannedRead, texts: Sequence[str | None]) -> Result | None:
     """Its result; None where it is to be run the ordinary way: something has to be waited for, or is wrong."""
     plan = planned.plan
     if sum(len(text) for text in texts if text is not None) > _CHARS_AT_MOST:
         return None
-    values = values_of(texts, plan.types, session.zone) if texts else ()
+    values = values_of(texts, plan.types, context.zone) if texts else ()
     if plan.record is None:
         return Result("SELECT", plan.columns, constant_rows(plan, values))
     wanted = plan.wanted(values)
     if wanted is None:
         return Result("SELECT", plan.columns)
     key = tuple([wanted[name] for name in plan.record.primary_key])
-    row = session.database.coordinator.row_now(plan.record.id, key, session.reads.options())
+    row = context.coordinator.row_now(plan.record.id, key, context.reads.options())
     if isinstance(row, Later):
         return None
     if row is None:

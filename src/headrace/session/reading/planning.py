@@ -11,18 +11,19 @@ import pyarrow as pa
 
 from headrace.catalog.records import ObjectRecord
 from headrace.errors import HeadraceError, ObjectMissing, QueryCanceled, StorageError
+from headrace.session.context import Context
 from headrace.session.execution.snapshots import open_snapshot
-from headrace.session.names import Bound
+from headrace.session.names import Bound, names_of
 from headrace.session.reading.plans import ReadPlan, read_plan
 from headrace.session.reading.running import constant_rows, snapshot_rows
 from headrace.session.reading.twins import NoTwin
+from headrace.session.system.functions import localize
 from headrace.sql.binder.reading import NotBound
 from headrace.sql.binder.way import bound_query
 from headrace.sql.query import Query
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
-    from headrace.session.session import Session
 
 SETTING = "enable_quick_reads"
 
@@ -39,17 +40,17 @@ class PlannedRead:
     """Whether the plan is good for later, too: it knows nothing of the session."""
 
 
-def plan_read(session: Session, query: Query, types: Sequence[str | None] = ()) -> PlannedRead | None:
+def plan_read(context: Context, query: Query, types: Sequence[str | None] = ()) -> PlannedRead | None:
     """The plan of a query whose parameters have these types, as far as they are known; None for what is Spark's.
 
     Raises what is wrong with the names in it, and `InsufficientPrivilege`.
     """
-    if not session.variables.is_on(SETTING):
+    if not context.variables.is_on(SETTING):
         return None
-    localized = session.localized(query)
+    localized = localize(context, query)
     if localized.offset is None or localized.change is not None:
         return None
-    bound = Bound(localized, session.names())
+    bound = Bound(localized, names_of(context))
     targets = list(bound.targets.values())
     record = targets[0] if targets else None
     if bound.functions or len(targets) > 1 or not (record is None or _is_stored(record)):
@@ -67,7 +68,7 @@ def _is_stored(target: object) -> bool:
 
 
 def read_here(
-    session: Session, planned: PlannedRead, values: Sequence[Any], stack: ExitStack
+    context: Context, planned: PlannedRead, values: Sequence[Any], stack: ExitStack
 ) -> tuple[Iterator[pa.RecordBatch], Snapshot | None] | None:
     """The rows of a query, and the snapshot that they are of, which the stack holds; None where Spark is to answer.
 
@@ -81,14 +82,14 @@ def read_here(
             wanted = plan.wanted(values)
             key = None if wanted is None else tuple(wanted[n] for n in plan.record.primary_key)
             point = None if key is None else (plan.record.id, key)
-        snapshot = open_snapshot(session, planned.bound, stack, point)
+        snapshot = open_snapshot(context, planned.bound, stack, point)
         assert snapshot is not None
     try:
         if snapshot is None:
             return constant_rows(plan, values), None
-        return snapshot_rows(session, plan, values, snapshot, stack), snapshot
+        return snapshot_rows(context, plan, values, snapshot, stack), snapshot
     except (QueryCanceled, ObjectMissing, StorageError):
         raise
     except Exception:  # of whatever kind: Spark gives the verdict
-        session.check()
+        context.check()
         return None

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from headrace.common.columns import arrow_type
 from headrace.dataflow.operators.expressions import Column, Expression, Rows
 from headrace.dataflow.operators.inputs import SnapshotScan
+from headrace.session.context import Context
 from headrace.session.execution.points import KeyScan, key_scan
 from headrace.session.reading.plans import ReadPlan, Steps
 from headrace.session.reading.sorting import sorted_places
@@ -23,7 +24,6 @@ from headrace.state.kernels.copies import copies
 
 if TYPE_CHECKING:
     from headrace.coordinator.reads import Snapshot
-    from headrace.session.session import Session
 
 READ_ROWS: Final = 200_000
 """Stored rows up to which a relation is read to compute with them; beyond, Spark's tasks do that side by side."""
@@ -47,7 +47,7 @@ def constant_rows(plan: ReadPlan, values: Sequence[Any]) -> Iterator[pa.RecordBa
 
 
 def snapshot_rows(
-    session: Session, plan: ReadPlan, values: Sequence[Any], snapshot: Snapshot, stack: ExitStack
+    context: Context, plan: ReadPlan, values: Sequence[Any], snapshot: Snapshot, stack: ExitStack
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a plan over its relation as a snapshot has it.
 
@@ -55,8 +55,8 @@ def snapshot_rows(
     is for Spark to compute, or to tell what is wrong. The stack holds what is read.
     """
     steps = plan.steps(values)
-    stored, looked_up = _chosen(session, plan, values, snapshot, stack)
-    return answered(plan, steps, stored, steps.rest if looked_up else steps.where, session.check)
+    stored, looked_up = _chosen(context, plan, values, snapshot, stack)
+    return answered(plan, steps, stored, steps.rest if looked_up else steps.where, context.check)
 
 
 def answered(
@@ -78,13 +78,13 @@ def answered(
     return _expanded(plan, steps, _computed(plan, steps, kept))
 
 
-def _scan(session: Session, plan: ReadPlan, snapshot: Snapshot) -> SnapshotScan:
+def _scan(context: Context, plan: ReadPlan, snapshot: Snapshot) -> SnapshotScan:
     assert plan.record is not None
-    return session.database.engine.scan(snapshot.tables[plan.record.id], plan.names)
+    return context.engine.scan(snapshot.tables[plan.record.id], plan.names)
 
 
 def _chosen(
-    session: Session, plan: ReadPlan, values: Sequence[Any], snapshot: Snapshot, stack: ExitStack
+    context: Context, plan: ReadPlan, values: Sequence[Any], snapshot: Snapshot, stack: ExitStack
 ) -> tuple[Iterator[pa.RecordBatch], bool]:
     """The stored rows that a plan reads, and whether they were looked up by what they are to be equal to."""
     record = plan.record
@@ -93,13 +93,13 @@ def _chosen(
         wanted = plan.wanted(values)
         if wanted is None:
             return iter(()), True
-        found: KeyScan | None = key_scan(session, record, plan.names, wanted, snapshot, stack)
+        found: KeyScan | None = key_scan(context, record, plan.names, wanted, snapshot, stack)
         if found is not None:
             return found.stored(0), True
     refs = snapshot.tables[record.id].refs
     if not plan.streams and (sum(r.rows for r in refs) > READ_ROWS or sum(r.length for r in refs) > READ_BYTES):
         raise TooMuch
-    return _stored(_scan(session, plan, snapshot)), False
+    return _stored(_scan(context, plan, snapshot)), False
 
 
 def _stored(scan: SnapshotScan) -> Iterator[pa.RecordBatch]:

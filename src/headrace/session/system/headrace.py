@@ -7,15 +7,13 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.catalog.contents import ConnectionContent, IndexContent, SecretContent, SourceContent, SubscriptionContent
 from headrace.catalog.store import describe_self
 from headrace.coordinator.decide.watermarks import declared
+from headrace.session.context import Context
 from headrace.session.system.relations import Rows, define
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,24 +34,24 @@ def _fields(record: Any) -> dict[str, Any]:
     return found
 
 
-def _names(session: Session) -> Mapping[int, str]:
-    return {o.id: o.name for o in session.database.catalog.state.objects.values()}
+def _names(context: Context) -> Mapping[int, str]:
+    return {o.id: o.name for o in context.catalog.state.objects.values()}
 
 
-def shown_error(session: Session, object_id: int, text: str | None) -> str | None:
+def shown_error(context: Context, object_id: int, text: str | None) -> str | None:
     """What failed, which may have values of rows in it, for who may see those of the object."""
-    rights = session.rights
+    rights = context.rights
     if text is None or rights.is_member("pg_monitor"):
         return text
     record = rights.state.objects.get(object_id)
     return text if record is not None and rights.owns(record) else "<insufficient privilege>"
 
 
-def _jobs(session: Session) -> Rows:
-    names = _names(session)
-    for job in session.database.coordinator.jobs():
+def _jobs(context: Context) -> Rows:
+    names = _names(context)
+    for job in context.coordinator.jobs():
         yield _fields(job) | {
-            "error": shown_error(session, job.id, None if job.error is None else str(job.error)),
+            "error": shown_error(context, job.id, None if job.error is None else str(job.error)),
             "error_since": moment(job.error_since_ms),
             "progress": job.progress or None,
             "waiting_for": job.waiting_for or None,
@@ -61,36 +59,36 @@ def _jobs(session: Session) -> Rows:
         }
 
 
-def _barriers(session: Session) -> Rows:
-    names = _names(session)
-    for barrier in session.database.coordinator.barriers():
+def _barriers(context: Context) -> Rows:
+    names = _names(context)
+    for barrier in context.coordinator.barriers():
         yield _fields(barrier) | {"name": names.get(barrier.job_id), "waiting_for": barrier.waiting_for or None}
 
 
-def _groups(session: Session) -> Rows:
-    for group in session.database.coordinator.groups():
+def _groups(context: Context) -> Rows:
+    for group in context.coordinator.groups():
         yield _fields(group) | {"jobs": ", ".join(group.jobs)}
 
 
-def _checkpoints(session: Session) -> Rows:
-    names = _names(session)
-    for done in session.database.coordinator.checkpoints():
+def _checkpoints(context: Context) -> Rows:
+    names = _names(context)
+    for done in context.coordinator.checkpoints():
         yield _fields(done) | {"name": names.get(done.job_id), "at": moment(done.at_ms)}
 
 
-def _row_errors(session: Session) -> Rows:
-    names = _names(session)
-    for error in session.database.coordinator.row_errors():
+def _row_errors(context: Context) -> Rows:
+    names = _names(context)
+    for error in context.coordinator.row_errors():
         yield _fields(error) | {"name": names.get(error.job_id), "at": moment(error.at_ms)}
 
 
-def _log_stores(session: Session) -> Rows:
-    return [_fields(edge) for edge in session.database.coordinator.log_stores()]
+def _log_stores(context: Context) -> Rows:
+    return [_fields(edge) for edge in context.coordinator.log_stores()]
 
 
-def _progress(session: Session) -> Rows:
-    names = _names(session)
-    for attempt in session.database.coordinator.progress():
+def _progress(context: Context) -> Rows:
+    names = _names(context)
+    for attempt in context.coordinator.progress():
         head = {
             "checkpoint_group": attempt.group, "job_id": attempt.job_id, "name": names.get(attempt.job_id),
             "epoch": attempt.epoch, "attempt": attempt.name, "started": moment(attempt.started_ms),
@@ -99,14 +97,14 @@ def _progress(session: Session) -> Rows:
             yield head | _fields(task) | {"reason": task.reason or None}
 
 
-def _epochs(session: Session) -> Rows:
-    for found in session.database.coordinator.epochs():
+def _epochs(context: Context) -> Rows:
+    for found in context.coordinator.epochs():
         yield _fields(found) | {"exact": " ".join(f"[{low}, {high}]" for low, high in found.exact)}
 
 
-def _sources(session: Session) -> Rows:
-    state = session.database.catalog.state
-    errors = session.database.coordinator.source_errors()
+def _sources(context: Context) -> Rows:
+    state = context.catalog.state
+    errors = context.coordinator.source_errors()
     for o in state.objects_of(SourceContent):
         newest = state.newest_remap(o.id)
         error, since_ms = errors.get(o.id, (None, 0))
@@ -114,13 +112,13 @@ def _sources(session: Session) -> Rows:
             "id": o.id, "name": o.name, "schema_name": o.schema, "connector": o.options.get("connector"),
             "epoch": newest.epoch if newest else None, "offsets": json.dumps(newest.offsets) if newest else None,
             "watermark": _event_time(newest.watermark_us) if newest and declared(o) else None,
-            "error": shown_error(session, o.id, None if error is None else str(error)),
+            "error": shown_error(context, o.id, None if error is None else str(error)),
             "error_since": moment(since_ms),
         }  # fmt: skip
 
 
-def _indexes(session: Session) -> Rows:
-    state = session.database.catalog.state
+def _indexes(context: Context) -> Rows:
+    state = context.catalog.state
     for o in state.objects_of(IndexContent):
         index, users = o.content_as(IndexContent), (state.objects[i].name for i in state.dependents(o.id))
         yield {
@@ -130,8 +128,8 @@ def _indexes(session: Session) -> Rows:
         }  # fmt: skip
 
 
-def _secrets(session: Session) -> Rows:
-    state = session.database.catalog.state
+def _secrets(context: Context) -> Rows:
+    state = context.catalog.state
     for o in state.objects_of(SecretContent):
         users = (state.objects[i].name for i in state.dependents(o.id))
         yield {
@@ -140,8 +138,8 @@ def _secrets(session: Session) -> Rows:
         }  # fmt: skip
 
 
-def _connections(session: Session) -> Rows:
-    state = session.database.catalog.state
+def _connections(context: Context) -> Rows:
+    state = context.catalog.state
     for o in state.objects_of(ConnectionContent):
         users = (state.objects[i].name for i in state.dependents(o.id))
         yield {
@@ -151,20 +149,20 @@ def _connections(session: Session) -> Rows:
         }  # fmt: skip
 
 
-def _subscriptions(session: Session) -> Rows:
-    state, epochs = session.database.catalog.state, {e.relation_id: e for e in session.database.coordinator.epochs()}
+def _subscriptions(context: Context) -> Rows:
+    state, epochs = context.catalog.state, {e.relation_id: e for e in context.coordinator.epochs()}
     for o in state.objects_of(SubscriptionContent):
         relation, promise = epochs.get(o.depends_on[0]), o.content_as(SubscriptionContent)
         yield {
-            "id": o.id, "name": o.name, "schema_name": o.schema, "relation": _names(session).get(o.depends_on[0]),
+            "id": o.id, "name": o.name, "schema_name": o.schema, "relation": _names(context).get(o.depends_on[0]),
             "retention_ms": promise.retention_ms, "since_epoch": promise.since, "created": moment(o.created_ms),
             "readable_after": max(relation.safe_epoch, promise.since) if relation else None,
             "frontier": relation.frontier if relation else None,
         }  # fmt: skip
 
 
-def _state_tables(session: Session) -> Rows:
-    with session.database.catalog.reading() as state:
+def _state_tables(context: Context) -> Rows:
+    with context.catalog.reading() as state:
         rows = []
         for t in state.state_tables.values():
             runs = state.runs_of(t.id)
@@ -176,23 +174,23 @@ def _state_tables(session: Session) -> Rows:
         return rows
 
 
-def _events(session: Session) -> Rows:
-    for e in session.database.catalog.state.newest_events(session.database.settings.events_shown):
+def _events(context: Context) -> Rows:
+    for e in context.catalog.state.newest_events(context.settings.events_shown):
         yield {"sequence": e.sequence, "at": moment(e.at_ms), "kind": e.kind, "object_id": e.object_id,
                "message": e.message, "detail": e.detail}  # fmt: skip
 
 
-def _metrics(session: Session) -> Rows:
-    return [_fields(metric) for metric in session.database.coordinator.metrics()]
+def _metrics(context: Context) -> Rows:
+    return [_fields(metric) for metric in context.coordinator.metrics()]
 
 
-def sessions_shown(session: Session) -> Rows:
+def sessions_shown(context: Context) -> Rows:
     """What each session is; what it does is for its own user and for those who may monitor."""
-    sees_all = session.rights.is_member("pg_monitor")
-    for other in session.database.sessions():
+    sees_all = context.rights.is_member("pg_monitor")
+    for other in context.system.contexts():
         user, transaction = other.variables.look("session_authorization"), other.transaction
         head = {"id": other.number, "user_name": user, "connected": moment(other.began_ms)}
-        if not (sees_all or user == session.user):
+        if not (sees_all or user == context.user):
             yield head
             continue
         yield head | {
@@ -203,8 +201,8 @@ def sessions_shown(session: Session) -> Rows:
         }  # fmt: skip
 
 
-def _server(session: Session) -> Rows:
-    coordinator = session.database.coordinator
+def _server(context: Context) -> Rows:
+    coordinator = context.coordinator
     status, lease = coordinator.standby(), coordinator.lease
     if status is not None:
         yield _fields(status) | {"role": "standby", "error": status.error or None, "address": status.address or None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import (
     ConnectionContent,
@@ -17,14 +17,12 @@ from headrace.catalog.contents import (
     TableContent,
     ViewContent,
 )
+from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.system.headrace import moment
 from headrace.session.system.postgres import OWNER, defaults_of, display_type, namespaces, owner_oid, relations
 from headrace.session.system.relations import Rows, define
 from headrace.sql.types import pg_type
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 _TABLE_TYPES: Final[Mapping[type[Content], str]] = {
     TableContent: "BASE TABLE", ViewContent: "VIEW", MaterializedViewContent: "MATERIALIZED VIEW",
@@ -32,16 +30,16 @@ _TABLE_TYPES: Final[Mapping[type[Content], str]] = {
 }  # fmt: skip
 
 
-def _tables(session: Session) -> Rows:
-    for o in relations(session):
+def _tables(context: Context) -> Rows:
+    for o in relations(context):
         shown = _TABLE_TYPES.get(type(o.content))
         if shown is not None:
             yield {"table_schema": o.schema, "table_name": o.name, "table_type": shown,
                    "is_insertable_into": "YES" if o.content.writable else "NO"}  # fmt: skip
 
 
-def _columns(session: Session) -> Rows:
-    for o in relations(session):
+def _columns(context: Context) -> Rows:
+    for o in relations(context):
         for number, column in enumerate(o.columns, 1):
             nullable = column.nullable and column.name not in o.primary_key
             yield {
@@ -52,53 +50,53 @@ def _columns(session: Session) -> Rows:
             }  # fmt: skip
 
 
-def _schemata(session: Session) -> Rows:
-    return [{"schema_name": name} for name in namespaces(session)]
+def _schemata(context: Context) -> Rows:
+    return [{"schema_name": name} for name in namespaces(context)]
 
 
-def _views(session: Session) -> Rows:
-    for o in relations(session):
+def _views(context: Context) -> Rows:
+    for o in relations(context):
         if isinstance(o.content, ViewContent):
             yield {"table_schema": o.schema, "table_name": o.name, "view_definition": o.content.query}
 
 
-def _constraints(session: Session) -> Rows:
-    for o in relations(session):
+def _constraints(context: Context) -> Rows:
+    for o in relations(context):
         if o.primary_key:
             yield {"constraint_schema": o.schema, "constraint_name": f"{o.name}_pkey", "table_schema": o.schema,
                    "table_name": o.name, "constraint_type": "PRIMARY KEY"}  # fmt: skip
 
 
-def _key_columns(session: Session) -> Rows:
-    for o in relations(session):
+def _key_columns(context: Context) -> Rows:
+    for o in relations(context):
         for number, name in enumerate(o.primary_key, 1):
             yield {"constraint_schema": o.schema, "constraint_name": f"{o.name}_pkey", "table_schema": o.schema,
                    "table_name": o.name, "column_name": name, "ordinal_position": number}  # fmt: skip
 
 
 def _of_kind(kind: type[Content]) -> object:
-    def rows(session: Session) -> Rows:
-        schemas = namespaces(session)
+    def rows(context: Context) -> Rows:
+        schemas = namespaces(context)
         return [
             {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200),
              "definition": definition_of(o), "created_at": moment(o.created_ms)}
-            for o in relations(session)
+            for o in relations(context)
             if isinstance(o.content, kind)
         ]  # fmt: skip
 
     return rows
 
 
-def _rw_relations(session: Session) -> Rows:
-    schemas = namespaces(session)
-    for o in relations(session):
+def _rw_relations(context: Context) -> Rows:
+    schemas = namespaces(context)
+    for o in relations(context):
         yield {"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "owner": owner_oid(o),
                "definition": definition_of(o), "relation_type": o.kind.replace("_", " "),
                "created_at": moment(o.created_ms)}  # fmt: skip
 
 
-def _rw_columns(session: Session) -> Rows:
-    for o in relations(session):
+def _rw_columns(context: Context) -> Rows:
+    for o in relations(context):
         for number, column in enumerate(o.columns, 1):
             kind = pg_type(column.type)
             yield {"relation_id": o.id, "name": column.name, "position": number, "data_type": display_type(column.type),
@@ -106,25 +104,25 @@ def _rw_columns(session: Session) -> Rows:
                    "is_nullable": column.nullable and column.name not in o.primary_key}  # fmt: skip
 
 
-def _secrets(session: Session) -> Rows:
-    schemas = namespaces(session)
-    found = session.database.catalog.state.objects_of(SecretContent)
+def _secrets(context: Context) -> Rows:
+    schemas = namespaces(context)
+    found = context.catalog.state.objects_of(SecretContent)
     return [{"id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200)} for o in found]
 
 
-def _connections(session: Session) -> Rows:
-    schemas = namespaces(session)
+def _connections(context: Context) -> Rows:
+    schemas = namespaces(context)
     return [
         {
             "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "definition": o.definition,
             "type_": o.content_as(ConnectionContent).type, "created_at": moment(o.created_ms),
         }
-        for o in session.database.catalog.state.objects_of(ConnectionContent)
+        for o in context.catalog.state.objects_of(ConnectionContent)
     ]  # fmt: skip
 
 
-def _subscriptions(session: Session) -> Rows:
-    state, schemas = session.database.catalog.state, namespaces(session)
+def _subscriptions(context: Context) -> Rows:
+    state, schemas = context.catalog.state, namespaces(context)
     return [
         {
             "id": o.id, "name": o.name, "schema_id": schemas.get(o.schema, 2200), "definition": o.definition,

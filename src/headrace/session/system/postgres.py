@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.catalog.contents import (
     Content,
@@ -19,6 +19,7 @@ from headrace.catalog.contents import (
 )
 from headrace.catalog.records import ObjectRecord
 from headrace.coordinator.decide.automatic import is_automatic
+from headrace.session.context import Context
 from headrace.session.defined import definition_of
 from headrace.session.parts import is_part
 from headrace.session.rights import acl_items, role_name
@@ -27,9 +28,6 @@ from headrace.session.system import keys
 from headrace.session.system.relations import Rows, define
 from headrace.sql.binder.catalogue.listing import listed
 from headrace.sql.types import pg_type, pg_type_text, typmod
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 OWNER = "root"
 """The one user."""
@@ -68,9 +66,9 @@ _LONG_NAMES = {
 }  # fmt: skip
 
 
-def relations(session: Session) -> list[ObjectRecord]:
+def relations(context: Context) -> list[ObjectRecord]:
     """All relations that are a user's."""
-    objects = session.database.catalog.state.objects.values()
+    objects = context.catalog.state.objects.values()
     return [o for o in objects if o.content.relation and not is_part(o) and not is_automatic(o)]
 
 
@@ -79,7 +77,7 @@ def defaults_of(record: ObjectRecord) -> Mapping[str, str]:
     return record.content.defaults if isinstance(record.content, TableContent) else {}
 
 
-def _roles(session: Session) -> Rows:
+def _roles(context: Context) -> Rows:
     return [
         {
             "oid": oid, "rolname": role.name, "rolcanlogin": role.can_login, "rolconnlimit": role.connection_limit,
@@ -87,7 +85,7 @@ def _roles(session: Session) -> Rows:
             "rolcreaterole": role.superuser or role.create_role, "rolcreatedb": role.superuser or role.create_db,
             "rolbypassrls": role.superuser,
         }
-        for oid, role in all_roles(session.database.catalog.state).items()
+        for oid, role in all_roles(context.catalog.state).items()
     ]  # fmt: skip
 
 
@@ -96,8 +94,8 @@ def owner_oid(record: ObjectRecord) -> int:
     return record.owner or _OWNER_OID
 
 
-def _members(session: Session) -> Rows:
-    roles = all_roles(session.database.catalog.state)
+def _members(context: Context) -> Rows:
+    roles = all_roles(context.catalog.state)
     return [
         {"roleid": abs(of), "member": oid, "grantor": _OWNER_OID, "admin_option": admin}
         for oid, role in roles.items()
@@ -105,11 +103,11 @@ def _members(session: Session) -> Rows:
     ]  # fmt: skip
 
 
-def _users(session: Session) -> Rows:
+def _users(context: Context) -> Rows:
     return [
         {"usename": role.name, "usesysid": oid, "valuntil": _moment(role.valid_until_ms), "usesuper": role.superuser,
          "usecreatedb": role.superuser or role.create_db}
-        for oid, role in all_roles(session.database.catalog.state).items() if role.can_login
+        for oid, role in all_roles(context.catalog.state).items() if role.can_login
     ]  # fmt: skip
 
 
@@ -117,9 +115,9 @@ def _moment(moment_ms: int | None) -> datetime | None:
     return None if moment_ms is None else datetime.fromtimestamp(moment_ms / 1000, UTC).replace(tzinfo=None)
 
 
-def namespaces(session: Session) -> dict[str, int]:
+def namespaces(context: Context) -> dict[str, int]:
     """Schema -> oid."""
-    made = {o.name: o.id for o in session.database.catalog.state.objects_of(SchemaContent)}
+    made = {o.name: o.id for o in context.catalog.state.objects_of(SchemaContent)}
     return {**made, **NAMESPACES}
 
 
@@ -145,40 +143,40 @@ def types_by_name() -> dict[str, int]:
     return found | {"int": 23, "decimal": 1700}
 
 
-def function_oids(session: Session) -> dict[str, int]:
+def function_oids(context: Context) -> dict[str, int]:
     """Oid of the first function of each name."""
-    return {str(row["proname"]): int(row["oid"]) for row in reversed(list(functions(session)))}
+    return {str(row["proname"]): int(row["oid"]) for row in reversed(list(functions(context)))}
 
 
-def indexes_of(session: Session) -> list[keys.Index]:
+def indexes_of(context: Context) -> list[keys.Index]:
     """All indexes, and those that PostgreSQL would have for primary keys."""
-    return list(keys.indexes(relations(session)))
+    return list(keys.indexes(relations(context)))
 
 
-def named_oids(session: Session) -> Iterator[tuple[str, str, int]]:
+def named_oids(context: Context) -> Iterator[tuple[str, str, int]]:
     """Schema, name and oid of every relation and index."""
-    for o in relations(session):
+    for o in relations(context):
         yield o.schema, o.name, o.id
-    for index in indexes_of(session):
+    for index in indexes_of(context):
         if index.primary:
             yield index.schema, index.name, index.oid
 
 
-def _namespaces(session: Session) -> Rows:
-    state = session.database.catalog.state
-    stored = {name: state.object_named("", name) for name in namespaces(session)}
+def _namespaces(context: Context) -> Rows:
+    state = context.catalog.state
+    stored = {name: state.object_named("", name) for name in namespaces(context)}
     return [
         {"oid": i, "nspname": n}
         | ({} if (o := stored[n]) is None else {"nspowner": owner_oid(o), "nspacl": acl_items(state, o)})
-        for n, i in namespaces(session).items()
+        for n, i in namespaces(context).items()
     ]
 
 
-def _classes(session: Session) -> Rows:
-    schemas, state = namespaces(session), session.database.catalog.state
-    indexes = indexes_of(session)
+def _classes(context: Context) -> Rows:
+    schemas, state = namespaces(context), context.catalog.state
+    indexes = indexes_of(context)
     indexed = {index.on.id for index in indexes}
-    for o in relations(session):
+    for o in relations(context):
         yield {
             "relowner": owner_oid(o), "relacl": acl_items(state, o),
             "oid": o.id, "relname": o.name, "relnamespace": schemas.get(o.schema, 2200),
@@ -193,8 +191,8 @@ def _classes(session: Session) -> Rows:
             }  # fmt: skip
 
 
-def _attributes(session: Session) -> Rows:
-    for o in relations(session):
+def _attributes(context: Context) -> Rows:
+    for o in relations(context):
         for number, column in enumerate(o.columns, 1):
             kind = pg_type(column.type)
             yield {
@@ -205,23 +203,23 @@ def _attributes(session: Session) -> Rows:
             }  # fmt: skip
 
 
-def _key_attributes(session: Session) -> Rows:
+def _key_attributes(context: Context) -> Rows:
     """The columns of the indexes that primary keys have."""
-    rows = {(row["attrelid"], row["attname"]): row for row in _attributes(session)}
-    for index in indexes_of(session):
+    rows = {(row["attrelid"], row["attname"]): row for row in _attributes(context)}
+    for index in indexes_of(context):
         if index.primary:
             for number, name in enumerate(index.columns, 1):
                 yield {**rows[index.on.id, name], "attrelid": index.oid, "attnum": number, "atthasdef": False}
 
 
-def _defaults(session: Session) -> Rows:
-    for o in relations(session):
+def _defaults(context: Context) -> Rows:
+    for o in relations(context):
         numbers = {c.name: i for i, c in enumerate(o.columns, 1)}
         for name, text in defaults_of(o).items():
             yield {"oid": o.id * 1000 + numbers[name], "adrelid": o.id, "adnum": numbers[name], "adbin": text}
 
 
-def _types(session: Session) -> Rows:
+def _types(context: Context) -> Rows:
     for oid, name, length, category, array in _TYPES:
         stem = _INPUTS.get(name, name)
         yield {"oid": oid, "typname": name, "typlen": length, "typcategory": category, "typarray": array,
@@ -232,46 +230,46 @@ def _types(session: Session) -> Rows:
                "typtype": "b"}  # fmt: skip
 
 
-def _constraints(session: Session) -> Rows:
-    schemas, on = namespaces(session), {o.id: o for o in relations(session)}
-    for row in keys.constraint_rows(indexes_of(session)):
+def _constraints(context: Context) -> Rows:
+    schemas, on = namespaces(context), {o.id: o for o in relations(context)}
+    for row in keys.constraint_rows(indexes_of(context)):
         yield {**row, "connamespace": schemas.get(on[row["conrelid"]].schema, 2200)}
 
 
-def _connectors(session: Session) -> list[str]:
-    return sorted({o.options.get("connector", "") for o in relations(session) if isinstance(o.content, _FOREIGN)})
+def _connectors(context: Context) -> list[str]:
+    return sorted({o.options.get("connector", "") for o in relations(context) if isinstance(o.content, _FOREIGN)})
 
 
-def _foreign_tables(session: Session) -> Rows:
-    servers = _connectors(session)
+def _foreign_tables(context: Context) -> Rows:
+    servers = _connectors(context)
     return [
         {"ftrelid": o.id, "ftserver": servers.index(o.options.get("connector", "")) + 1}
-        for o in relations(session)
+        for o in relations(context)
         if isinstance(o.content, _FOREIGN)
     ]
 
 
-def _foreign_servers(session: Session) -> Rows:
-    return [{"oid": i, "srvname": name} for i, name in enumerate(_connectors(session), 1)]
+def _foreign_servers(context: Context) -> Rows:
+    return [{"oid": i, "srvname": name} for i, name in enumerate(_connectors(context), 1)]
 
 
-def _settings(session: Session) -> Rows:
-    return [{"name": v.name, "setting": value, "short_desc": v.meaning} for v, value in session.variables.all()]
+def _settings(context: Context) -> Rows:
+    return [{"name": v.name, "setting": value, "short_desc": v.meaning} for v, value in context.variables.all()]
 
 
-def _indexes(session: Session) -> Rows:
+def _indexes(context: Context) -> Rows:
     return [
         {"schemaname": i.schema, "tablename": i.on.name, "indexname": i.name, "indexdef": i.text}
-        for i in indexes_of(session)
+        for i in indexes_of(context)
     ]
 
 
 def _of_kind(kind: type[Content], prefix: str) -> object:
-    def rows(session: Session) -> Rows:
+    def rows(context: Context) -> Rows:
         return [
             {"schemaname": o.schema, f"{prefix}name": o.name, "definition": definition_of(o),
-             f"{prefix}owner": role_name(session.database.catalog.state, o.owner)}
-            for o in relations(session)
+             f"{prefix}owner": role_name(context.catalog.state, o.owner)}
+            for o in relations(context)
             if isinstance(o.content, kind)
         ]  # fmt: skip
 
@@ -342,7 +340,7 @@ _EMPTY = {
 }
 
 
-def functions(session: Session) -> Rows:
+def functions(context: Context) -> Rows:
     """The functions of the binder's catalogue."""
     return [
         {"oid": 100_000 + i, "proname": f.name, "pronamespace": 11, "prokind": f.kind, "pronargs": len(f.arguments),
@@ -391,7 +389,7 @@ def load() -> None:
         "atthasdef boolean, atthasmissing boolean, attidentity, attgenerated, attisdropped boolean, "
         "attislocal boolean, attinhcount int, attcollation bigint, attoptions array<string>, "
         "attfdwoptions array<string>, attacl array<string>",
-        lambda session: [*_attributes(session), *_key_attributes(session)], attstattarget=-1, attcacheoff=-1,
+        lambda context: [*_attributes(context), *_key_attributes(context)], attstattarget=-1, attcacheoff=-1,
         attbyval=False, attstorage="p", attcompression="", attalign="i",
         atthasmissing=False, attidentity="", attgenerated="", attisdropped=False, attislocal=True, attinhcount=0,
         attcollation=0,
@@ -428,7 +426,7 @@ def load() -> None:
         "indisvalid boolean, indisready boolean, indislive boolean, indisreplident boolean, "
         "indnullsnotdistinct boolean, indkey array<smallint>, indoption array<smallint>, indclass array<bigint>, "
         "indcollation array<bigint>, indexprs, indpred, indcheckxmin boolean",
-        lambda session: keys.index_rows(indexes_of(session)), indisexclusion=False, indimmediate=True,
+        lambda context: keys.index_rows(indexes_of(context)), indisexclusion=False, indimmediate=True,
         indisclustered=False, indisvalid=True, indisready=True, indislive=True, indisreplident=False,
         indnullsnotdistinct=False, indcheckxmin=False,
     )  # fmt: skip

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headrace.common.columns import Column
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
+from headrace.session.context import Context
+from headrace.sql.binder.spark import quoted
 
 Rows: TypeAlias = Iterable[dict[str, Any]]
 """One dict per row; a column that is left out has its default."""
 
 
-def quoted(name: str) -> str:
-    """A name as an identifier of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
+SYSTEM_SCHEMAS: Final = ("pg_catalog", "information_schema", "headrace_catalog", "headrace_internal", "rw_catalog")
+"""The schemas that hold them."""
 
 
 def literal(value: object) -> str:
@@ -41,18 +39,18 @@ class SystemRelation:
     name: str
     columns: tuple[Column, ...]
     defaults: dict[str, Any]
-    rows: Callable[[Session], Rows]
+    rows: Callable[[Context], Rows]
 
     @property
     def key(self) -> tuple[str, str]:
         """Schema and name."""
         return (self.schema, self.name)
 
-    def text(self, session: Session, names: Sequence[str]) -> str:
+    def text(self, context: Context, names: Sequence[str]) -> str:
         """Spark SQL of its rows, with the columns `names`."""
         types = {c.name: c.type for c in self.columns}
         items = ", ".join(f"CAST(c{i} AS {types[n]}) AS {quoted(n)}" for i, n in enumerate(names))
-        rows = [[row.get(n, self.defaults.get(n)) for n in names] for row in self.rows(session)]
+        rows = [[row.get(n, self.defaults.get(n)) for n in names] for row in self.rows(context)]
         if not rows:
             empty = ", ".join(f"CAST(NULL AS {types[n]}) AS {quoted(n)}" for n in names)
             return f"(SELECT {empty} WHERE false)"
@@ -65,7 +63,7 @@ _RELATIONS: dict[tuple[str, str], SystemRelation] = {}
 
 
 def define(
-    schema: str, name: str, columns: str, rows: Callable[[Session], Rows] = lambda session: (), **defaults: Any
+    schema: str, name: str, columns: str, rows: Callable[[Context], Rows] = lambda context: (), **defaults: Any
 ) -> None:
     """Add a relation; `columns` is `name type, name type, ...`, text where there is no type."""
     parts = [part.split() for part in columns.split(",")]

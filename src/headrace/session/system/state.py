@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_type
 
@@ -16,10 +15,8 @@ from headrace.catalog.catalog import Catalog
 from headrace.common.columns import Column
 from headrace.coordinator.observe.inspection import find_table, table_infos, table_name
 from headrace.errors import UndefinedTable
+from headrace.session.context import Context
 from headrace.session.system.relations import Rows, SystemRelation, define, defined
-
-if TYPE_CHECKING:
-    from headrace.session.session import Session
 
 SCHEMA = "headrace_internal"
 """The schema that holds the state tables, and the list of them."""
@@ -31,7 +28,7 @@ class StateRelation(SystemRelation):
 
     table_id: int
 
-    def text(self, session: Session, names: Sequence[str]) -> str:
+    def text(self, context: Context, names: Sequence[str]) -> str:
         """A state table has no text: a query reads its runs."""
         raise AssertionError(f"state table {self.table_id} is read as a leaf")
 
@@ -49,11 +46,11 @@ def internal_relation(catalog: Catalog, name: str) -> SystemRelation:
             raise UndefinedTable(error.message, hint=f"{SCHEMA}.state_tables lists them") from error
         full_name = table_name(state, record)
     columns = tuple(Column(f.name, from_arrow_type(f.type).simpleString()) for f in record.to_table_schema().arrow())
-    return StateRelation(SCHEMA, full_name, columns, {}, lambda session: (), record.id)
+    return StateRelation(SCHEMA, full_name, columns, {}, lambda context: (), record.id)
 
 
-def _state_tables(session: Session) -> Rows:
-    with session.database.catalog.reading() as state:
+def _state_tables(context: Context) -> Rows:
+    with context.catalog.reading() as state:
         return [
             {
                 "id": t.id, "name": t.name, "relation": t.owner, "operator": t.operator, "runs": t.runs,
