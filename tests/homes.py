@@ -20,7 +20,9 @@ class Home:
 
     def __init__(self, coordinator: Coordinator, catalog: Catalog, settings: Settings) -> None:
         absent: Any = None
-        keeper: Any = SimpleNamespace(session=None, explained=lambda error, spark: error)
+        keeper: Any = SimpleNamespace(
+            session=None, explained=lambda error, spark: error, wait_ready=lambda check, tell: None
+        )
         parameters: Any = SimpleNamespace(settings=settings)
         clock: Any = SimpleNamespace(now_ms=lambda: 0)
         self.services = Services(

@@ -224,7 +224,7 @@ def both_ways(session: Session, text: str, monkeypatch: pytest.MonkeyPatch) -> l
         patch.setattr(dml, "_affected", affected)
         patch.setattr(dml, "plan_rows", lambda *_: None)
         with pytest.raises(Done):
-            (dml.update if isinstance(parsed, st.Update) else dml.delete)(session, parsed)  # type: ignore[arg-type]
+            (dml.update if isinstance(parsed, st.Update) else dml.delete)(session.context, parsed)  # type: ignore[arg-type]
     return found
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from headrace.session.context.variables import Variables
 
 from clients import connect
 from headrace.common.zones import UTC, zone_named
@@ -17,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.server import ServerThread
 from headrace.session.database import Database
 from headrace.session.defined import declared_zone
+from headrace.session.variables import Variables
 from headrace.sql import statements as st
 from headrace.sql.parser import parse_one
 from headrace.sql.render import render_text

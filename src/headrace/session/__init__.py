@@ -11,6 +11,7 @@ A session:
 
 session.py       `Session`: one statement after another, as servers ask for them
 context.py       `Context`: all that a statement may use, and what a session keeps from one to the next
+coordination.py  what statements ask of the coordinator
 handlers.py      finds the handler of a statement: what it may do, what it gives, how it runs
 interrupts.py    what stops a statement before its end: a cancel, its time limit
 read_epochs.py   which epoch the reads of a session see; snapshots

@@ -20,8 +20,8 @@ from headrace.catalog.contents import MadeBy
 from headrace.common.clock import Clock
 from headrace.common.zones import Zone
 from headrace.config import Settings
-from headrace.coordinator.coordinator import Coordinator
 from headrace.plan.planner import Planner
+from headrace.session.coordination import Coordination
 from headrace.session.cursors import OpenCursor, SubscriptionCursor
 from headrace.session.engine import Engine, Jobs
 from headrace.session.interrupts import Interrupts
@@ -79,7 +79,7 @@ class Services:
     """What all sessions of a database share."""
 
     catalog: Catalog
-    coordinator: Coordinator
+    coordinator: Coordination
     parameters: Parameters
     clock: Clock
     keeper: SparkKeeper
@@ -213,11 +213,9 @@ class Context:
     # ---- the transaction
 
     @property
-    def transaction_status(self) -> str:
-        """`I` idle, `T` in a transaction, `E` in a failed one."""
-        if self.transaction is None or self.transaction.script:
-            return "I"
-        return "E" if self.transaction.failed else "T"
+    def in_block(self) -> bool:
+        """Whether the client has begun a transaction; that of several statements in one text is none of its own."""
+        return self.transaction is not None and not self.transaction.script
 
     @property
     def reads_only(self) -> bool:

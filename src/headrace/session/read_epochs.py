@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
-from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.decide.query_epochs import Consistency, Floors, Monotonic
 from headrace.coordinator.reads import ReadOptions
 from headrace.errors import SnapshotUnavailable
+from headrace.session.coordination import Coordination
 from headrace.session.transactions import Transaction
 from headrace.session.variables import Variables
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Reader(Protocol):
     """Of whom reads ask what decides their epochs: a session's `Context`."""
 
-    coordinator: Coordinator
+    coordinator: Coordination
     variables: Variables
     check: Callable[[], None]
     last_write: int

@@ -123,7 +123,10 @@ class Session:
     @property
     def transaction_status(self) -> str:
         """`I` idle, `T` in a transaction, `E` in a failed one."""
-        return self.context.transaction_status
+        transaction = self.context.transaction
+        if transaction is None or transaction.script:
+            return "I"
+        return "E" if transaction.failed else "T"
 
     @property
     def parameters(self) -> Mapping[str, str]:

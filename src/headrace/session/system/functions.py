@@ -63,7 +63,7 @@ def _set_config(context: Context, node: exp.Expr) -> exp.Expr:
     name, value = node.expressions[0], node.expressions[1]
     if isinstance(name, exp.Literal) and isinstance(value, exp.Literal):
         local = len(node.expressions) > 2 and node.expressions[2] == exp.true()
-        context.variables.set(name.name, value.name, local=local and context.transaction_status != "I")
+        context.variables.set(name.name, value.name, local=local and context.in_block)
         return _text(context.variables.get(name.name))
     return node
 
