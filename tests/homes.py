@@ -7,7 +7,6 @@ from typing import Any
 
 from headrace.catalog.catalog import Catalog
 from headrace.config import Settings
-from headrace.coordinator.coordinator import Coordinator
 from headrace.session.context import Context, Services
 from headrace.session.session import Session
 from headrace.session.turns import Turns
@@ -18,7 +17,7 @@ class Home:
 
     audit = None
 
-    def __init__(self, coordinator: Coordinator, catalog: Catalog, settings: Settings) -> None:
+    def __init__(self, coordinator: Any, catalog: Catalog, settings: Settings) -> None:
         absent: Any = None
         keeper: Any = SimpleNamespace(
             session=None, explained=lambda error, spark: error, wait_ready=lambda check, tell: None

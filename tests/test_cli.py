@@ -53,7 +53,7 @@ def replace(name, **content):
     sys.modules[name].__dict__.update(content)
 
 replace("headrace.dataflow.spark", spark_start=spark_start)
-replace("headrace.session.database", open_on=open_on, Database=FakeDatabase)
+replace("headrace.session.instance", open_on=open_on)
 from headrace.cli import main
 main()
 """

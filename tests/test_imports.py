@@ -186,7 +186,7 @@ def test_no_modules_of_sessions_know_each_other() -> None:
     assert in_circles({name: known_modules(path) & names.keys() - {name} for name, path in names.items()}) == set()
 
 
-SESSION_ITSELF = {f"headrace.session.{name}" for name in ("session", "database")}
+SESSION_ITSELF = {f"headrace.session.{name}" for name in ("session", "instance", "database")}
 BELOW_THE_SESSION = ("execution", "reading", "system", "introspection")
 """Packages of `session` that carry statements out, and get a `Context` for that."""
 

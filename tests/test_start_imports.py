@@ -16,8 +16,10 @@ LATER = (
     "pyspark.sql.connect",
     "headrace.demo",
     "headrace.shell",
+    "headrace.session.database",
+    "headrace.session.pipelines",
 )
-START = "import headrace.cli, headrace.session.database, headrace.server.door, headrace.server.server"
+START = "import headrace.cli, headrace.session.instance, headrace.server.door, headrace.server.server"
 
 
 def test_what_a_start_does_not_need_is_loaded_later() -> None:

@@ -18,7 +18,7 @@ from headrace.errors import FENCED_EXIT_CODE, Fenced, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.config import Settings
-    from headrace.session.database import Database
+    from headrace.session.instance import Instance
     from headrace.shell.catalog import CatalogShell
     from headrace.shell.link import Link
     from headrace.shell.state import StateShell
@@ -97,17 +97,17 @@ def serve(
     import headrace.server.door
     import headrace.server.server  # noqa: F401
 
-    database = _open(settings, master, scratch, standby=standby)
+    instance = _open(settings, master, scratch, standby=standby)
     _stop_on_signals(stop)
     try:
-        _end_with(database, stop)
-        _serve_until(stop, database, host, port)
+        _end_with(instance, stop)
+        _serve_until(stop, instance, host, port)
     except OSError as error:
         raise _Failure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     finally:
-        database.close()
-    if database.coordinator.failure is not None:
-        raise database.coordinator.failure
+        instance.close()
+    if instance.coordinator.failure is not None:
+        raise instance.coordinator.failure
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -116,11 +116,11 @@ def _stop_on_signals(stop: threading.Event) -> None:
         signal.signal(number, lambda *_: stop.set())
 
 
-def _end_with(database: Database, stop: threading.Event) -> None:
+def _end_with(instance: Instance, stop: threading.Event) -> None:
     """Stop serving as soon as the database has stopped by itself."""
 
     def watch() -> None:
-        database.coordinator.failed.wait()
+        instance.coordinator.failed.wait()
         stop.set()
 
     threading.Thread(target=watch, name="headrace-watch", daemon=True).start()
@@ -136,18 +136,18 @@ def _tame_garbage_collection() -> None:
     gc.enable()
 
 
-def _serve_until(stop: threading.Event, database: Database, host: str, port: int) -> None:
+def _serve_until(stop: threading.Event, instance: Instance, host: str, port: int) -> None:
     from headrace.server.door import certificates_of, gate_of, warning_of
     from headrace.server.server import run_server_in_thread
 
-    settings = database.settings
-    gate = gate_of(lambda: database.settings, database.role, database.mock_key, database.audit)
+    settings = instance.settings
+    gate = gate_of(lambda: instance.settings, instance.role, instance.mock_key, instance.audit)
     certificates = certificates_of(settings)
-    warning = warning_of(settings, host, database.has_passwords)
+    warning = warning_of(settings, host, instance.has_passwords)
     if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)
     with run_server_in_thread(
-        database.client_session, host, port,
+        instance.client_session, host, port,
         max_connections=settings.max_connections, gate=gate, certificates=certificates,
     ) as running:  # fmt: skip
         _tame_garbage_collection()
@@ -155,15 +155,15 @@ def _serve_until(stop: threading.Event, database: Database, host: str, port: int
         print(
             f"headrace {__version__} accepting connections on {host}:{running.port} "
             f"(psql -h {shown} -p {running.port} -d dev -U root)"
-            + (", as a standby" if database.coordinator.standby() is not None else ""),
+            + (", as a standby" if instance.coordinator.standby() is not None else ""),
             flush=True,
         )
         reached = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
-        database.coordinator.announce(f"{reached}:{running.port}")
+        instance.coordinator.announce(f"{reached}:{running.port}")
         # Handlers run in this thread only, and a signal that was delivered to another one does not wake it.
         while not stop.wait(0.5):
             pass
-        failure = database.coordinator.failure
+        failure = instance.coordinator.failure
         if isinstance(failure, Fenced):
             running.server.farewell = failure
 
@@ -196,13 +196,13 @@ def sql(
 ) -> None:
     """Run SQL: at a prompt, or from -c, -f or a pipe, where the first error ends it with exit code 1."""
     if data is not None:
-        database = _open(_settings(data, state_url=state, catalog_url=catalog), master)
+        instance = _open(_settings(data, state_url=state, catalog_url=catalog), master)
         try:
             from headrace.shell.link import EmbeddedLink
 
-            good = _run_sql(EmbeddedLink(database.session()), dbname, command, file)
+            good = _run_sql(EmbeddedLink(instance.session()), dbname, command, file)
         finally:
-            database.close()
+            instance.close()
     else:
         from headrace.shell.connecting import connect
         from headrace.shell.link import RemoteLink
@@ -262,6 +262,7 @@ def run(
         run_remote(file, url, replace=replace, once=once)
         return
     assert data is not None
+    from headrace.session.database import Database
     from headrace.session.pipelines.loading import load_pipeline
     from headrace.shell.pipelines import run_pipeline
 
@@ -269,10 +270,10 @@ def run(
     _stop_on_signals(stop)
     _require_java()
     pipeline = load_pipeline(file)
-    database = _open(_settings(data), master)
+    database = Database(_open(_settings(data), master))
     _stop_on_signals(stop)
     try:
-        _end_with(database, stop)
+        _end_with(database.instance, stop)
         run_pipeline(database, pipeline, stop, once=once, replace=replace)
     finally:
         database.close()
@@ -442,12 +443,12 @@ def _with_directory(settings: Settings) -> tuple[Settings, Path | None]:
     return settings.model_copy(update={"data_dir": scratch}), scratch
 
 
-def _open(settings: Settings, master: str | None, scratch: Path | None = None, *, standby: bool = False) -> Database:
+def _open(settings: Settings, master: str | None, scratch: Path | None = None, *, standby: bool = False) -> Instance:
     _require_java()
     _log(settings)
     # What is loaded before clients are served goes first: Java takes all cores for seconds.
     from headrace.dataflow.spark import spark_start
-    from headrace.session.database import open_on
+    from headrace.session.instance import open_on
 
     os.environ.pop("HEADRACE_SECRET_KEYS", None)  # what is started from here on has no use for them
     start = spark_start(settings, master, settings.data_dir / "spark.log")

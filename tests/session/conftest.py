@@ -19,5 +19,5 @@ def database(spark: SparkSession) -> Iterator[Database]:
 
 @pytest.fixture(scope="module")
 def server(database: Database) -> Iterator[ServerThread]:
-    with run_server_in_thread(database.client_session) as running:
+    with run_server_in_thread(database.instance.client_session) as running:
         yield running

@@ -46,8 +46,9 @@ def database(spark: SparkSession, tmp_path: Path, log: Path) -> Iterator[Databas
 @pytest.fixture
 def server(database: Database) -> Iterator[ServerThread]:
     database.sql("CREATE ROLE anna LOGIN PASSWORD 'open sesame'")
-    gate = gate_of(lambda: database.settings, database.role, database.mock_key, database.audit)
-    with run_server_in_thread(database.client_session, gate=gate) as found:
+    instance = database.instance
+    gate = gate_of(lambda: instance.settings, instance.role, instance.mock_key, instance.audit)
+    with run_server_in_thread(instance.client_session, gate=gate) as found:
         yield found
 
 

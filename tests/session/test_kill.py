@@ -33,10 +33,10 @@ def test_what_waits_elsewhere_is_cancelled_and_its_session_goes_on(database: Dat
             ended.append(error)
 
     try:
-        with database.turns.one(ours.context.check):
+        with database.instance.turns.one(ours.context.check):
             thread = threading.Thread(target=query)
             thread.start()
-            eventually(lambda: database.turns.waiting, "the query to wait")
+            eventually(lambda: database.instance.turns.waiting, "the query to wait")
             assert run(ours, f"KILL {theirs.number}") == []
             thread.join(WAIT_S)
         assert [type(error) for error in ended] == [QueryCanceled]

@@ -325,7 +325,7 @@ def test_a_plan_goes_with_its_table(accounts: Database, session: Session) -> Non
 
 def test_nothing_waits_for_a_slow_statement(accounts: Database, session: Session) -> None:
     """There is no turn for anybody who needs Spark."""
-    turns = accounts.turns
+    turns = accounts.instance.turns
     turns.resize(0)
     try:
         for sql in (

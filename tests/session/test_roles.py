@@ -53,33 +53,34 @@ def knows(role: Role | None, password: str) -> bool:
 
 
 def test_as_long_as_there_is_no_role_everybody_may_use_any_name(database: Database, session: Session) -> None:
-    assert database.role("anybody") == Role("anybody") and not database.has_passwords
+    assert database.instance.role("anybody") == Role("anybody") and not database.instance.has_passwords
     run(session, "CREATE ROLE anna LOGIN SUPERUSER PASSWORD 'open sesame'")
-    assert database.role("anybody") is None and database.role("root") == Role("root")
-    assert knows(database.role("anna"), "open sesame") and not knows(database.role("anna"), "close sesame")
-    assert database.has_passwords
+    assert database.instance.role("anybody") is None and database.instance.role("root") == Role("root")
+    anna = database.instance.role("anna")
+    assert knows(anna, "open sesame") and not knows(anna, "close sesame")
+    assert database.instance.has_passwords
 
 
 def test_what_a_role_may_have(database: Database, session: Session) -> None:
     run(session, "CREATE USER anna WITH SUPERUSER INHERIT CONNECTION LIMIT 3 PASSWORD NULL")
-    assert database.role("anna") == Role("anna", connection_limit=3)
+    assert database.instance.role("anna") == Role("anna", connection_limit=3)
     run(session, "CREATE ROLE bert SUPERUSER VALID UNTIL '2000-01-01'")
-    assert database.role("bert") == Role("bert", can_login=False, valid_until_ms=946_684_800_000)
+    assert database.instance.role("bert") == Role("bert", can_login=False, valid_until_ms=946_684_800_000)
     run(session, "ALTER USER bert LOGIN PASSWORD 'x'")
-    assert database.role("bert") == Role("bert", valid_until_ms=946_684_800_000), "its password has ended"
+    assert database.instance.role("bert") == Role("bert", valid_until_ms=946_684_800_000), "its password has ended"
     run(session, "SET TIME ZONE '+02'")
     run(session, "ALTER ROLE bert VALID UNTIL '2999-01-01 00:00:00'")
     run(session, "RESET TIME ZONE")
-    assert (found := database.role("bert")) is not None and found.valid_until_ms == 32_472_136_800_000
+    assert (found := database.instance.role("bert")) is not None and found.valid_until_ms == 32_472_136_800_000
     run(session, "ALTER ROLE bert VALID UNTIL '2999-01-01 00:00:00+02'")
-    assert knows(database.role("bert"), "x")
+    assert knows(database.instance.role("bert"), "x")
     run(session, "ALTER ROLE bert VALID UNTIL 'infinity' NOLOGIN CONNECTION LIMIT -1")
-    found = database.role("bert")
+    found = database.instance.role("bert")
     assert found is not None and found.valid_until_ms is None and not found.can_login
     run(session, f"ALTER ROLE bert ENCRYPTED PASSWORD '{Verifier.of('y').text}' LOGIN")
-    assert knows(database.role("bert"), "y") and not knows(database.role("bert"), "x")
+    assert knows(database.instance.role("bert"), "y") and not knows(database.instance.role("bert"), "x")
     run(session, "ALTER ROLE bert RENAME TO carl")
-    assert database.role("bert") is None and knows(database.role("carl"), "y")
+    assert database.instance.role("bert") is None and knows(database.instance.role("carl"), "y")
     run(session, "DROP ROLE anna, carl")
     assert not database.catalog.state.objects_of(RoleContent)
 
@@ -98,17 +99,17 @@ def test_of_two_changes_at_once_both_hold(
 
     monkeypatch.setattr(coordinator, "alter_objects", overtaken)
     run(session, "ALTER ROLE anna CONNECTION LIMIT 5")
-    assert database.role("anna") == Role("anna", can_login=False, connection_limit=5)
+    assert database.instance.role("anna") == Role("anna", can_login=False, connection_limit=5)
 
 
 def test_root_gets_a_password_without_being_made(database: Database, session: Session) -> None:
     run(session, "ALTER ROLE root PASSWORD 'x'")
-    assert knows(database.role("root"), "x")
+    assert knows(database.instance.role("root"), "x")
     run(session, "ALTER ROLE root PASSWORD 'y'")
-    assert knows(database.role("root"), "y")
+    assert knows(database.instance.role("root"), "y")
     assert [r[0] for r in run(session, "SELECT rolname FROM pg_roles WHERE NOT rolname LIKE 'pg%'")] == ["root"]
     run(session, "ALTER ROLE root PASSWORD NULL")
-    assert not database.has_passwords
+    assert not database.instance.has_passwords
 
 
 def test_system_relations_show_roles_and_no_passwords(session: Session) -> None:
@@ -158,7 +159,7 @@ def test_notices_and_names(database: Database, session: Session) -> None:
     [result] = session.execute("DROP ROLE IF EXISTS nobody")
     assert [n.message for n in result.notices] == ['role "nobody" does not exist, skipping']
     run(session, 'CREATE ROLE "A b" SUPERUSER', "CREATE TABLE roles_t (a int)")
-    assert database.role("A b") is not None
+    assert database.instance.role("A b") is not None
     with pytest.raises(DuplicateObject):
         run(session, 'CREATE ROLE "A b" SUPERUSER')
     names = {r[0] for r in run(session, "SELECT relname FROM pg_class")}

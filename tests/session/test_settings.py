@@ -178,10 +178,10 @@ def test_queries_wait_their_turn(database: Database) -> None:
             ended.append(error)
 
     try:
-        with database.turns.one(session.context.check):
+        with database.instance.turns.one(session.context.check):
             thread = threading.Thread(target=query)
             thread.start()
-            eventually(lambda: database.turns.waiting, "the query to wait")
+            eventually(lambda: database.instance.turns.waiting, "the query to wait")
             waiting.cancel()
             thread.join(WAIT_S)
         assert [type(e) for e in ended] == [QueryCanceled]

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from clients import run
 from headrace.catalog.contents import TableContent
 from headrace.catalog.store import Overtaken
-from headrace.common.clock import SystemClock
 from headrace.common.faults import disarm_all
 from headrace.config import Settings
 from headrace.errors import (
@@ -34,6 +33,7 @@ from headrace.errors import (
 from headrace.server.client import PgClient
 from headrace.server.server import run_server_in_thread
 from headrace.session.database import Database
+from headrace.session.instance import open_with
 from headrace.session.session import Session
 from headrace.shell.takeover import take_over
 from headrace.state.run import OPEN_RUNS, Run
@@ -58,7 +58,7 @@ def opened(spark: SparkSession, tmp_path: Path) -> Iterator[Open]:
                 }
             )  # fmt: skip
             settings.data_dir.mkdir(exist_ok=True)
-            found = Database(settings, spark, start=None, scratch=None, clock=SystemClock(), standby=standby)
+            found = Database(open_with(settings, spark, standby=standby))
             stack.callback(found.close)
             return found
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.common.clock import SystemClock
 from headrace.config import Settings
 from headrace.errors import HeadraceError, NotSupported, OperationalError, QueryCanceled, ShuttingDown
 from headrace.session.database import Database
+from headrace.session.instance import open_with
 from headrace.session.result import Notice
 from headrace.session.session import Session
 from support import WAIT_S, eventually
@@ -64,9 +64,7 @@ def opened(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             )  # fmt: skip
             settings.data_dir.mkdir(exist_ok=True)
             coming = Coming(spark)
-            found = Database(
-                settings, None, start=coming, scratch=None, clock=SystemClock(), standby=standby  # type: ignore[arg-type]
-            )  # fmt: skip
+            found = Database(open_with(settings, None, coming, standby=standby))  # type: ignore[arg-type]
             stack.callback(coming.come)
             stack.callback(found.close)
             return found, coming
@@ -189,7 +187,7 @@ def test_closed_while_spark_starts(opened: Open) -> None:
     asking = Asking(session, NEEDS_SPARK)
     asking.wait_told()
     database.close()
-    assert coming.abandoned and database.keeper.session is None
+    assert coming.abandoned and database.instance.keeper.session is None
     assert isinstance(asking.end().error, (QueryCanceled, ShuttingDown))
     coming.come()
     again, _ = opened()

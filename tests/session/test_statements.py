@@ -143,7 +143,7 @@ def test_drop_cascade(shop: Database) -> None:
 
 
 def test_transactions(shop: Database) -> None:
-    session = Session(shop)
+    session = Session(shop.instance)
 
     def run(sql: str) -> list[tuple[Any, ...]]:
         return [row for result in session.execute(sql) for row in result.rows()]
@@ -169,7 +169,7 @@ def test_transactions(shop: Database) -> None:
 
 
 def test_prepared_statements(shop: Database) -> None:
-    session = Session(shop)
+    session = Session(shop.instance)
     insert = session.prepare("INSERT INTO log VALUES ($1, $2)")
     assert insert.parameter_types == ["bigint", "string"]
     assert insert.columns is None
@@ -185,7 +185,7 @@ def test_prepared_statements(shop: Database) -> None:
 
 def test_a_prepared_query_of_a_relation_that_is_dropped(shop: Database) -> None:
     """PC-39: it fails with the name of what is missing, alone or in a join; it is never half an answer."""
-    session = Session(shop)
+    session = Session(shop.instance)
     shop.sql("CREATE TABLE short (n int); INSERT INTO short VALUES (1), (2)")
     for query in ("SELECT n FROM short", "SELECT count(*) FROM short a JOIN items b ON a.n = b.id"):
         select = session.prepare(query)
@@ -198,7 +198,7 @@ def test_a_prepared_query_of_a_relation_that_is_dropped(shop: Database) -> None:
 
 
 def test_settings(shop: Database) -> None:
-    session = Session(shop, {"application_name": "test"})
+    session = Session(shop.instance, {"application_name": "test"})
 
     def one(sql: str) -> Any:
         return [row for result in session.execute(sql) for row in result.rows()][-1][0]
@@ -222,7 +222,7 @@ def test_settings(shop: Database) -> None:
 
 def test_checkpoint_groups(shop: Database) -> None:
     """PC-2: groups of views by option, by setting, and by ALTER; what cannot be is refused."""
-    session = Session(shop)
+    session = Session(shop.instance)
 
     def run(sql: str) -> list[tuple[Any, ...]]:
         return [row for result in session.execute(sql) for row in result.rows()]
@@ -246,7 +246,7 @@ def test_checkpoint_groups(shop: Database) -> None:
 
 
 def test_statement_timeout(shop: Database) -> None:
-    session = Session(shop)
+    session = Session(shop.instance)
     # Not less: whoever takes it back has so long for it.
     list(session.execute("SET statement_timeout = 1000"))
     slow = "SELECT count(*) FROM generate_series(1, 100000) a(x), generate_series(1, 100000) b(y) WHERE x + y = 5"

@@ -222,20 +222,20 @@ def test_what_waits_behind_others_can_be_given_up(
 def test_a_client_that_dies_in_the_middle_of_a_transaction(
     server: ServerThread, database: Database, table: str
 ) -> None:
-    sessions = len(database._sessions)
+    sessions = len(database.instance._sessions)
     c = connect(server)
     c.execute("BEGIN")
     c.execute(f"UPDATE {table} SET n = 0 WHERE id = 1")
     c.execute(f"UPDATE {table} SET n = 0 WHERE n = 2")
     c.pgconn.finish()
-    eventually(lambda: len(database._sessions) == sessions, "its session to end")
+    eventually(lambda: len(database.instance._sessions) == sessions, "its session to end")
     assert not database.coordinator._core.pins.prefixes()
     assert content(database, table) == [(1, 1), (2, 2)]
 
 
 def test_a_client_that_dies_while_its_commit_waits(server: ServerThread, database: Database, table: str) -> None:
     """It is committed or not, as a whole, and nobody else is held up."""
-    sessions = len(database._sessions)
+    sessions = len(database.instance._sessions)
     c = connect(server)
     c.execute("BEGIN")
     c.execute(f"UPDATE {table} SET n = 10 WHERE id = 1")
@@ -245,7 +245,7 @@ def test_a_client_that_dies_while_its_commit_waits(server: ServerThread, databas
         c.pgconn.flush()
         until_waiting(database)
         c.pgconn.finish()
-        eventually(lambda: len(database._sessions) == sessions, "its session to end")
+        eventually(lambda: len(database.instance._sessions) == sessions, "its session to end")
     eventually(lambda: not database.coordinator._core.pins.prefixes(), "all to be let go of")
     assert content(database, table) in ([(1, 1), (2, 2)], [(1, 10), (2, 20)])
     with connect(server) as other:

@@ -2,7 +2,9 @@
 
 The database:
 
-database.py      `Database` and `connect`: a database in this process
+database.py      `Database` and `connect`: the public Python API
+query_result.py  what `Database.sql` returns
+instance.py      `Instance`: a database in this process, as it is put together, and what servers need of it
 keeper.py        keeps Spark running, and puts another application in its place when it has ended
 rehearsal.py     a first life of Spark that only fills the archive of its classes
 logs.py          what the commands log
@@ -65,7 +67,7 @@ pipelines/       relations defined by functions of a Python file
 
 *Who knows whom.* What carries statements out (`execution/`, `reading/`, `introspection/`, `system/`) gets a `Context`
 and nothing else. Below that are the catalog, the coordinator and what answers queries; above it are `Session`, which
-has one and runs statements with it, and `Database`, which has the sessions. Nothing below knows what is above it, not
+has one and runs statements with it, and `Instance`, which has the sessions. Nothing below knows what is above it, not
 even by its type; `tests/test_imports.py` holds it to that. What has to reach up goes through two ports of `context.py`:
 `Statements` (for a statement in a statement, and one that goes on after its handler's call) and `System` (for the few
 that are about the whole server).
@@ -76,7 +78,7 @@ gives, what it does in a transaction, in a failed one and in a script, which ser
 prepared. Nothing else asks for the class of a statement.
 `tests/session/test_settings.py` fails for a setting or a session variable without a reader.
 
-*Spark comes and goes.* What can be served without Spark is served before it is there. `Database` opens the catalog
+*Spark comes and goes.* What can be served without Spark is served before it is there. `Instance` opens the catalog
 and takes up relations and jobs without plans. `SparkStart` starts Java on a thread, and `SparkKeeper` takes the
 session when it comes, the same way as after a loss of Spark (`Coordinator.expect_spark`, `renew`): one place waits
 (`SparkKeeper.wait_ready`), one tries again, one fails what waits. Jobs are `starting` until then: without a runner no

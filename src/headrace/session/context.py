@@ -1,8 +1,8 @@
 """What a statement may use: a `Context`, one for each session.
 
 Whoever carries out a statement gets the session's context, and nothing else of the session, its database or the server:
-what is not in this file is not within reach. `Session` and `Database` are built on it and not known here, so a test
-makes one of what it needs.
+what is not in this file is not within reach. `Session`, `Instance` and `Database` are built on it and not known here,
+so a test makes one of what it needs.
 """
 
 from __future__ import annotations

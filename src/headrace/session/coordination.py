@@ -1,6 +1,6 @@
 """What statements ask of the coordinator: no more of it is in their reach. `Coordinator` says what each call does.
 
-What runs a database (its start and end, Spark's loss, changed parameters) is for `Database`, which has all of it.
+What runs a database (its start and end, Spark's loss, changed parameters) is for `Instance`, which has all of it.
 """
 
 from __future__ import annotations
