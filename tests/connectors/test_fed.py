@@ -41,8 +41,8 @@ class Coordinator:
         self.dropped += ids
 
 
-def session_of(coordinator: Coordinator) -> Any:
-    return SimpleNamespace(database=SimpleNamespace(coordinator=coordinator))
+def context_of(coordinator: Coordinator) -> Any:
+    return SimpleNamespace(coordinator=coordinator)
 
 
 RECORDS = [
@@ -55,10 +55,10 @@ def test_what_a_source_holds_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> No
     coordinator, discarded = Coordinator(), list[list[int]]()
     opened = SimpleNamespace(discard=lambda: discarded.append([*coordinator.dropped]))
     monkeypatch.setattr(fed, "open_source", lambda *_: opened)
-    assert fed.drop(session_of(coordinator), RECORDS) == []
+    assert fed.drop(context_of(coordinator), RECORDS) == []
     assert discarded == [[1, 2]], "once it is dropped, and not before"
     with pytest.raises(UndefinedTable):
-        fed.drop(session_of(Coordinator(fails=True)), RECORDS)
+        fed.drop(context_of(Coordinator(fails=True)), RECORDS)
     assert len(discarded) == 1
 
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_let_go_of_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         raise SourceError("nobody answers")
 
     monkeypatch.setattr(fed, "open_source", fail)
-    (told,) = fed.drop(session_of(Coordinator()), RECORDS)
+    (told,) = fed.drop(context_of(Coordinator()), RECORDS)
     assert "is still there: nobody answers" in told
 
 
