@@ -308,3 +308,16 @@ def test_refused(server: Postgres) -> None:
     followed.columns = [*COLUMNS, Column("more", "int")]
     with pytest.raises(SourceError, match='has no column "more"'):
         followed.open().start_offsets()
+
+
+def test_content_and_changes_say_the_same(server: Postgres) -> None:
+    followed = Followed(server, "id int PRIMARY KEY, v char(4), w inet, x bool")
+    followed.columns = [*COLUMNS[:2], Column("w", "string"), Column("x", "boolean"), *COLUMNS[2:]]
+    followed.source = followed.open()
+    followed.run("INSERT INTO # VALUES (1, 'a', '10.0.0.1', true), (2, 'b ', '10.0.0.2', false)")
+    followed.take()
+    before = {i: (row["v"], row["w"], row["x"]) for i, row in followed.kept.items()}
+    assert before == {1: ("a   ", "10.0.0.1", True), 2: ("b   ", "10.0.0.2", False)}
+    followed.run("UPDATE # SET id = id")
+    assert followed.take() == 2
+    assert before == {i: (row["v"], row["w"], row["x"]) for i, row in followed.kept.items()}

@@ -27,15 +27,15 @@ from headrace.connectors.base import Admission, Binding, Offsets, ReadBatch, Rea
 from headrace.connectors.declared import needed_module
 from headrace.connectors.options import COMMON_OPTIONS, OptionReader
 from headrace.connectors.policy import Parsed, apply_policy, sample
+from headrace.connectors.postgres.fetching import content, declare, fetched
 from headrace.connectors.postgres.options import CDC, cdc_server, connection
-from headrace.connectors.postgres.pgoutput import UPSERT, Change, Decoder
+from headrace.connectors.postgres.pgoutput import DELETE, UPSERT, Changes, Decoder, Messages
 from headrace.connectors.postgres.tables import has_key, keys
 from headrace.connectors.values import strings_to_array
 from headrace.errors import InvalidParameter, NotSupported, SourceError
 
 LSN, CAUGHT_UP, TABLE = "lsn", "caught_up", "table"
 """In offsets: the place in the log, whether the second binding has been made, and the oid of the table."""
-BATCH_ROWS = 10_000
 SLOT_WAIT_S = 30.0
 """How long to wait for a slot that another one is peeking through."""
 FLUSH_WAIT_S = 10.0
@@ -252,63 +252,56 @@ class PostgresCdcSource(Source):
 
     def _content(self, c: Any) -> Iterator[ReadBatch]:
         names = [column.name for column in self._own]
-        columns = ", ".join(f"{quoted_name(n)}::text" for n in names)
-        with c.cursor(name="headrace") as cursor:
-            cursor.execute(f"SELECT {columns} FROM {quoted_name(self._schema_name, self._table)}")
-            while rows := cursor.fetchmany(BATCH_ROWS):
-                yield self._batch([Change(UPSERT, 0, dict(zip(names, row))) for row in rows])
+        table = quoted_name(self._schema_name, self._table)
+        for columns in content(c, table, [quoted_name(name) for name in names]):
+            count = len(columns[0])
+            yield self._batch(Changes(np.zeros(count, bool), np.zeros(count, np.int64), dict(zip(names, columns))))
 
     def _changes(self, c: Any, low: int, high: int, table: int) -> Iterator[ReadBatch]:
-        decoder = Decoder(table, self._key, frozenset(column.name for column in self._own))
-        waiting: list[Change] = []
-        for end, changes in decoder.transactions(self._messages(c, high)):
-            if low < end <= high:
-                waiting += changes
-            if len(waiting) >= BATCH_ROWS:
-                yield self._batch(waiting)
-                waiting = []
-        if waiting:
-            yield self._batch(waiting)
+        decoder = Decoder(table, self._key, [column.name for column in self._own], low, high)
+        for changes in decoder.changes(self._messages(c, high)):
+            yield self._batch(changes)
 
-    def _messages(self, c: Any, high: int) -> Iterator[tuple[int, bytes]]:
-        def begun() -> tuple[Any, list[tuple[int, bytes]]]:
+    def _messages(self, c: Any, high: int) -> Iterator[Messages]:
+        def begun() -> tuple[Iterator[list[list[bytes]]], list[list[bytes]] | None]:
             c.rollback()
-            cursor = c.cursor(name="headrace")  # what is peeked at waits in the server, not here
-            cursor.execute(_CHANGES, [self._slot, _lsn(high), self._publication], binary=True)
-            return cursor, cursor.fetchmany(BATCH_ROWS)
+            declare(c, _CHANGES, [self._slot, _lsn(high), self._publication])
+            more = fetched(c, 2, binary=True)
+            return more, next(more, None)  # only then the slot is looked at
 
-        cursor, found = self._in_turn(begun)
-        while found:
-            yield from found
-            found = cursor.fetchmany(BATCH_ROWS)
+        more, found = self._in_turn(begun)
+        while found is not None:
+            positions, data = found
+            yield Messages(np.frombuffer(b"".join(positions), ">i8").astype(np.int64), data)
+            found = next(more, None)
 
-    def _batch(self, changes: Sequence[Change]) -> ReadBatch:
+    def _batch(self, changes: Changes) -> ReadBatch:
         made: dict[str, pa.Array] = {}
         errors: list[tuple[int, RowError]] = []
         schema = arrow_schema([Column(c.name, c.type) for c in self.columns])
         for column in self._own:
-            texts = pa.array([change.values.get(column.name) for change in changes], pa.string())
-            kind = schema.field(column.name).type
+            texts, kind = changes.values[column.name], schema.field(column.name).type
             array, bad = strings_to_array(_readable(texts, kind), kind)
             made[column.name] = array
             errors += [
-                (i, RowError(self._name, changes[i].position, column.name, sample(texts[i]), message))
+                (i, RowError(self._name, int(changes.positions[i]), column.name, sample(texts[i]), message))
                 for i, message in bad
             ]
         for field in schema:
             if field.name == self._operation:
-                made[field.name] = pa.array([change.operation for change in changes])
+                made[field.name] = pa.array(np.where(changes.deletes, DELETE, UPSERT), pa.string())
             elif field.name in self._beside:
-                made[field.name] = pa.array([change.position for change in changes], pa.int64())
+                made[field.name] = pa.array(changes.positions)
         rows = pa.RecordBatch.from_arrays([made[c.name] for c in self.columns], schema=schema)
-        positions = np.fromiter((change.position for change in changes), np.int64, len(changes))
-        return apply_policy(Parsed(rows, positions, [self._name], None, errors), self.columns, self._on_error)
+        parsed = Parsed(rows, changes.positions, [self._name], None, errors)
+        return apply_policy(parsed, self.columns, self._on_error)
 
 
 def _readable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """PostgreSQL's spellings as those that Arrow reads at one go."""
     if pa.types.is_boolean(kind):
-        return pc.replace_with_mask(texts, pc.fill_null(pc.equal(texts, "t"), False), "true").cast(pa.string())
+        for short, long in (("t", "true"), ("f", "false")):
+            texts = pc.if_else(pc.fill_null(pc.equal(texts, short), False), long, texts)
     if pa.types.is_timestamp(kind) and kind.tz:
         return pc.replace_substring_regex(texts, r"\+00$", "Z")
     return texts

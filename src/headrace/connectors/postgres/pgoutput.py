@@ -1,61 +1,148 @@
-"""PostgreSQL's logical replication messages (`pgoutput`, version 1) as changes of one table. No I/O."""
+"""PostgreSQL's logical replication messages (`pgoutput`, version 1) as changes of one table. No I/O.
+
+Rows are decoded column by column, those of many messages at once: where a value begins follows from where the one
+before it ends, for all of them together.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import SourceError
 
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
-Values = dict[str, str | None]
-"""Column -> its text."""
+
+Octets = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_INSERT, _UPDATE, _DELETE, _COMMIT, _RELATION, _TRUNCATE = b"IUDCRT"
+_OLD = ord("O")
+"""Stands before a row as it was, all of it; `K` before its key as it was, `N` before a row as it is now."""
+_TEXT, _UNCHANGED = b"tu"
+"""Stand before a value. Before NULL stands `n`."""
+_PADDING = bytes(8)
+"""Behind the last message: where a value has no length, something is looked at all the same."""
+
+
+class Messages(NamedTuple):
+    """Messages in the order of the log."""
+
+    positions: Ints
+    """Where each stands in the log."""
+    data: Sequence[bytes]
 
 
 @dataclass(frozen=True)
-class Change:
-    """What became of one row."""
+class Changes:
+    """What became of rows, in the order of the log."""
 
-    operation: str
-    position: int
-    """Where the change stands in the log: later changes of a row stand further behind."""
-    values: Values
-    """Of a deletion at least those of the key."""
+    deletes: Mask
+    """Which of them are deletions; all others say how a row is now."""
+    positions: Ints
+    """Where a change stands in the log: later changes of a row stand further behind."""
+    values: Mapping[str, pa.Array]
+    """Column -> texts; of a deletion at least those of the key."""
+
+
+class _Table(NamedTuple):
+    schema: str
+    name: str
+    columns: list[str]
+
+
+class _Values(NamedTuple):
+    """A column of several rows: what kind of value each has, and the range of its text."""
+
+    kinds: Octets
+    starts: Ints
+    stops: Ints
+
+    def part(self, rows: Ints) -> _Values:
+        return _Values(self.kinds[rows], self.starts[rows], self.stops[rows])
+
+    def beside(self, more: _Values) -> _Values:
+        return _Values(
+            np.concatenate((self.kinds, more.kinds)),
+            np.concatenate((self.starts, more.starts)),
+            np.concatenate((self.stops, more.stops)),
+        )
+
+    def replaced(self, rows: Ints, by: _Values) -> _Values:
+        """With other values in some rows, where they have changed."""
+        changed = by.kinds != _UNCHANGED
+        kinds, starts, stops = self.kinds.copy(), self.starts.copy(), self.stops.copy()
+        rows = rows[changed]
+        kinds[rows], starts[rows], stops[rows] = by.kinds[changed], by.starts[changed], by.stops[changed]
+        return _Values(kinds, starts, stops)
 
 
 @dataclass
 class Decoder:
-    """Messages in, whole transactions out."""
+    """Messages in, changes of whole transactions out."""
 
     number: int
     """The oid of the table, whatever its name is at the time."""
     key: Sequence[str]
-    columns: frozenset[str]
+    columns: Sequence[str]
     """Those that are asked for."""
-    _relations: dict[int, tuple[str, str, list[str]]] = field(default_factory=dict)
+    low: int
+    high: int
+    """Transactions that end in (low, high] are asked for."""
+    _tables: dict[int, _Table] = field(default_factory=dict)
+    _open: list[Changes] = field(default_factory=list)
+    """Those of a transaction whose end has not come yet."""
 
-    def transactions(self, messages: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[Change]]]:
-        """(end, changes) of each transaction, in the order of their commits. Raises `SourceError`.
+    def changes(self, batches: Iterable[Messages]) -> Iterator[Changes]:
+        """The changes, transactions in the order of their commits. Raises `SourceError`."""
+        for messages in batches:
+            if len(messages.data):
+                yield from self._decoded(messages)
 
-        `messages` are (position, bytes).
-        """
-        changes: list[Change] = []
-        for position, data in messages:
-            kind = data[:1]
-            if kind == b"B":
-                changes = []
-            elif kind == b"C":
-                yield struct.unpack_from("!q", data, 10)[0], changes
-                changes = []
-            elif kind == b"R":
-                self._relation(data)
-            elif kind == b"T":
-                self._truncated(data)
-            elif kind in (b"I", b"U", b"D"):
-                changes += self._change(kind, position, data)
+    def _decoded(self, messages: Messages) -> Iterator[Changes]:
+        data = b"".join([*messages.data, _PADDING])
+        octets = np.frombuffer(data, np.uint8)
+        stops = np.cumsum(np.fromiter(map(len, messages.data), np.int64, len(messages.data)))
+        starts = np.concatenate(([0], stops[:-1]))
+        kinds = octets[starts]
+        commits = np.flatnonzero(kinds == _COMMIT)
+        ends = _numbers(octets, starts[commits] + 10, ">i8")
+        asked = (self.low < ends) & (ends <= self.high)
+        if len(commits):
+            if asked[0]:
+                yield from self._open
+            self._open = []
+        told = np.flatnonzero(np.isin(kinds, (_INSERT, _UPDATE, _DELETE)))
+        told = told[_numbers(octets, starts[told] + 1, ">u4") == self.number]
+        told = told[np.append(asked, True)[np.searchsorted(commits, told)]]
+        last = commits[-1] if len(commits) else -1
+        # What a table looks like is told before its rows, and again when that has changed.
+        for first, stop in _between(np.flatnonzero((kinds == _RELATION) | (kinds == _TRUNCATE)), len(kinds)):
+            rows = told[(told >= first) & (told < stop)]
+            for part in (rows[rows < last], rows[rows > last]):
+                if len(part):
+                    found = self._changes(_Rows(data, octets, starts[part], stops[part]), messages.positions[part])
+                    if part[0] < last:
+                        yield found
+                    else:
+                        self._open.append(found)
+            if stop < len(kinds):
+                self._tell(messages.data[stop])
+
+    def _tell(self, data: bytes) -> None:
+        if data[0] == _RELATION:
+            self._relation(data)
+        else:
+            self._truncated(data)
 
     def _relation(self, data: bytes) -> None:
         (number,) = struct.unpack_from("!I", data, 1)
@@ -68,8 +155,8 @@ class Decoder:
             name, at = _text(data, at + 1)
             names.append(name)
             at += 8
-        self._relations[number] = schema, table, names
-        if number == self.number and (missing := sorted(self.columns - set(names))):
+        self._tables[number] = _Table(schema, table, names)
+        if number == self.number and (missing := sorted(set(self.columns) - set(names))):
             raise SourceError(
                 f'the table {schema}.{table} in PostgreSQL has no column "{missing[0]}" any more',
                 hint="drop the table here and create it again without the column",
@@ -79,64 +166,111 @@ class Decoder:
         (count,) = struct.unpack_from("!I", data, 1)
         for number in struct.unpack_from(f"!{count}I", data, 6):
             if number == self.number:
-                schema, table, _ = self._relations[number]
+                table = self._tables[number]
                 raise SourceError(
-                    f"the table {schema}.{table} in PostgreSQL was truncated, which is not supported",
+                    f"the table {table.schema}.{table.name} in PostgreSQL was truncated, which is not supported",
                     hint="drop the table here and create it again; DELETE is followed",
                 )
 
-    def _change(self, kind: bytes, position: int, data: bytes) -> list[Change]:
-        (number,) = struct.unpack_from("!I", data, 1)
-        if number != self.number:
-            return []
-        schema, table, names = self._relations[number]
-        tuples: dict[bytes, Mapping[str, str | None]] = {}
-        unchanged: set[str] = set()
-        at = 5
-        while at < len(data):
-            tag = data[at : at + 1]
-            tuples[tag], missing, at = _row(data, at + 1, names)
-            unchanged = missing if tag == b"N" else unchanged
-        old = tuples.get(b"O") or tuples.get(b"K")
-        if kind == b"D":
-            assert old is not None, "a deletion says what of"
-            return [Change(DELETE, position, self._picked(old))]
-        new = dict(tuples[b"N"])
-        for name in unchanged & self.columns:
-            if b"O" not in tuples:
-                raise SourceError(
-                    f'PostgreSQL does not say what "{name}" of {schema}.{table} is in a row that was updated',
-                    detail="values that are stored out of line are left out where they have not changed",
-                    hint=f"ALTER TABLE {schema}.{table} REPLICA IDENTITY FULL, and create the table here again",
-                )
-            new[name] = tuples[b"O"][name]
-        made = [Change(UPSERT, position, self._picked(new))]
-        if old is not None and any(old[k] != new[k] for k in self.key):
-            made.insert(0, Change(DELETE, position, self._picked(old)))
-        return made
+    def _changes(self, rows: _Rows, positions: Ints) -> Changes:
+        """The changes that messages of the table tell, at least one."""
+        table = self._tables[self.number]
+        deletes = rows.octets[rows.starts] == _DELETE
+        # Of two rows the second is how it is now; of one it is this, or of a deletion how it was.
+        old, ends = rows.values(rows.starts + 6, len(table.columns))
+        two = np.flatnonzero(ends < rows.stops)
+        new, _ = rows.values(ends[two] + 1, len(table.columns))
+        places = {name: table.columns.index(name) for name in self.columns}
+        self._check_told(table, rows, ~deletes, two, [(name, old[i], new[i]) for name, i in places.items()])
+        now = {name: old[i].replaced(two, new[i]) for name, i in places.items()}
+        before = {name: old[i].part(two) for name, i in places.items()}
+        moved = np.zeros(len(two), bool)
+        for name in self.key:
+            moved |= _differ(rows.texts(before[name]), rows.texts(now[name].part(two)))
+        if not moved.any():
+            return Changes(deletes, positions, {name: rows.texts(values) for name, values in now.items()})
+        # Where the key has changed, what it was goes first.
+        count, gone = len(deletes), two[moved]
+        order = np.argsort(np.concatenate((2 * np.arange(count) + 1, 2 * gone)), kind="stable")
+        at = np.concatenate((np.arange(count), gone))[order]
+        both = {name: values.beside(before[name].part(np.flatnonzero(moved))).part(order)
+                for name, values in now.items()}  # fmt: skip
+        texts = {name: rows.texts(values) for name, values in both.items()}
+        return Changes(deletes[at] | (order >= count), positions[at], texts)
 
-    def _picked(self, values: Mapping[str, str | None]) -> Values:
-        return {name: value for name, value in values.items() if name in self.columns}
+    def _check_told(
+        self, table: _Table, rows: _Rows, updates: Mask, two: Ints, columns: Sequence[tuple[str, _Values, _Values]]
+    ) -> None:
+        """Raise `SourceError` for the first row of which it is not told what a value is that has not changed."""
+        wrong: list[tuple[int, str]] = []
+        alone = updates.copy()
+        alone[two] = False
+        unsaid = two[rows.octets[rows.starts[two] + 5] != _OLD]
+        for name, one, second in columns:
+            missing = alone & (one.kinds == _UNCHANGED)
+            missing[unsaid] = (second.kinds == _UNCHANGED)[np.searchsorted(two, unsaid)]
+            if missing.any():
+                wrong.append((int(np.argmax(missing)), name))
+        if wrong:
+            _, name = min(wrong)
+            raise SourceError(
+                f'PostgreSQL does not say what "{name}" of {table.schema}.{table.name} is in a row that was updated',
+                detail="values that are stored out of line are left out where they have not changed",
+                hint=f"ALTER TABLE {table.schema}.{table.name} REPLICA IDENTITY FULL, and create the table here again",
+            )
+
+
+class _Rows(NamedTuple):
+    """Messages that tell of rows, as ranges of all that came."""
+
+    data: bytes
+    octets: Octets
+    starts: Ints
+    stops: Ints
+
+    def values(self, at: Ints, width: int) -> tuple[list[_Values], Ints]:
+        """The columns of rows that begin at these places with their number of columns, and where the rows end."""
+        at, found = at + 2, []
+        for _ in range(width):
+            kinds = self.octets[at]
+            there = kinds == _TEXT
+            starts = np.where(there, at + 5, at + 1)
+            at = starts + np.where(there, _numbers(self.octets, np.where(there, at + 1, 0), ">u4"), 0)
+            found.append(_Values(kinds, starts, at))
+        return found, at
+
+    def texts(self, values: _Values) -> pa.Array:
+        """The texts of a column."""
+        ranges = zip((values.kinds == _TEXT).tolist(), values.starts.tolist(), values.stops.tolist())
+        return _strings([self.data[start:stop] if there else None for there, start, stop in ranges])
+
+
+def _strings(values: Sequence[bytes | None]) -> pa.Array:
+    try:
+        return pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"a text of PostgreSQL is not UTF-8: {error}") from error
+
+
+def _between(marks: Ints, end: int) -> Iterator[tuple[int, int]]:
+    """The ranges before, between and behind some places."""
+    stops = [*marks.tolist(), end]
+    return zip([0, *(stop + 1 for stop in stops)], stops)
+
+
+def _differ(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two columns differ; NULL is equal to NULL."""
+    same = pc.if_else(pc.is_null(left), pc.is_null(right), pc.fill_null(pc.equal(left, right), False))
+    return ~np.asarray(same)
+
+
+def _numbers(octets: Octets, at: Ints, kind: str) -> Ints:
+    """Big-endian numbers that stand in some places."""
+    width = np.dtype(kind).itemsize
+    found = np.ascontiguousarray(octets[at[:, None] + np.arange(width)]).view(kind)
+    return found.reshape(len(at)).astype(np.int64)
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(b"\0", at)
     return data[at:end].decode(), end + 1
-
-
-def _row(data: bytes, at: int, names: Sequence[str]) -> tuple[Values, set[str], int]:
-    """A row, the columns of it that are not told because they have not changed, and where it ends."""
-    values: Values = {}
-    unchanged: set[str] = set()
-    at += 2
-    for name in names:
-        kind = data[at : at + 1]
-        at += 1
-        values[name] = None
-        if kind == b"t":
-            (length,) = struct.unpack_from("!I", data, at)
-            values[name] = data[at + 4 : at + 4 + length].decode()
-            at += 4 + length
-        elif kind == b"u":
-            unchanged.add(name)
-    return values, unchanged, at

@@ -1,0 +1,151 @@
+"""Logical replication messages as changes, by columns, beside a decoder that takes them one by one."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pgoutput_by_row import Untold, changes
+
+from headrace.connectors.postgres.pgoutput import Changes, Decoder, Messages
+from headrace.errors import SourceError
+
+OURS, OTHER = 77, 78
+NAMES = ["a", "id", "b", "more"]
+TEXTS = ["", "1", "x", "é\n\t", "N", "t\0\0\0\1u", "long" * 40, "u"]
+Value = str | None
+
+
+def relation(number: int = OURS, names: Sequence[str] = NAMES) -> bytes:
+    columns = b"".join(b"\1" + name.encode() + b"\0" + struct.pack("!Ii", 25, -1) for name in names)
+    return b"R" + struct.pack("!I", number) + b"public\0t\0d" + struct.pack("!H", len(names)) + columns
+
+
+def row(tag: bytes, values: Sequence[Any]) -> bytes:
+    """A row; `...` is a value that is not told."""
+    found = tag + struct.pack("!H", len(values))
+    for value in values:
+        if value is None or value is ...:
+            found += b"n" if value is None else b"u"
+        else:
+            found += b"t" + struct.pack("!I", len(value.encode())) + value.encode()
+    return found
+
+
+def change(kind: bytes, *rows: bytes, number: int = OURS) -> bytes:
+    return kind + struct.pack("!I", number) + b"".join(rows)
+
+
+def commit(end: int) -> bytes:
+    return b"C\0" + struct.pack("!qqq", end - 1, end, 0)
+
+
+def begin() -> bytes:
+    return b"B" + struct.pack("!qqi", 0, 0, 1)
+
+
+def decoded(messages: Sequence[tuple[int, bytes]], cuts: Sequence[int] = (), low: int = 0, high: int = 1 << 40) -> Any:
+    decoder = Decoder(OURS, ["id"], ["id", "a", "b"], low, high)
+    bounds = [0, *sorted(cuts), len(messages)]
+    batches = (messages[start:stop] for start, stop in pairwise(bounds))
+    found = decoder.changes(Messages(np.array([p for p, _ in b], np.int64), [d for _, d in b]) for b in batches)
+    return [told for part in found for told in plain(part)]
+
+
+def plain(part: Changes) -> list[Any]:
+    rows = [dict(zip(part.values, values)) for values in zip(*(a.to_pylist() for a in part.values.values()))]
+    return [
+        ("delete" if d else "upsert", p, r) for d, p, r in zip(part.deletes.tolist(), part.positions.tolist(), rows)
+    ]
+
+
+def history(random: random.Random, length: int) -> list[tuple[int, bytes]]:
+    """Transactions with all kinds of messages, the last of which may be open."""
+    names, data, ends = list(NAMES), [relation(), relation(OTHER, ["id"])], 2
+    full = random.random() < 0.5
+
+    def values(untold: bool = False) -> list[Any]:
+        choices = [*TEXTS, None, *([...] if untold else [])]
+        return [random.choice(choices if name != "id" else TEXTS) for name in names]
+
+    def old() -> bytes:
+        return row(b"O", values()) if full else row(b"K", [v if n == "id" else None for n, v in zip(names, values())])
+
+    for _ in range(length):
+        kind = random.choice("IIUUUDDCRxM")
+        if kind == "I":
+            data.append(change(b"I", row(b"N", values())))
+        elif kind == "U":
+            before = [old()] if full or random.random() < 0.3 else []
+            data.append(change(b"U", *before, row(b"N", values(untold=full))))
+        elif kind == "D":
+            data.append(change(b"D", old()))
+        elif kind == "x":
+            data.append(change(b"I", row(b"N", ["1"]), number=OTHER))
+        elif kind == "R":
+            random.shuffle(names)
+            data.append(relation(names=names))
+        elif kind == "M":
+            data += [b"M\0something"]
+        else:
+            data += [commit(ends), begin()]
+            ends += 5
+    return list(enumerate(data))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
+def test_all_histories_as_one_by_one(random: random.Random, length: int, low: int, more: int) -> None:
+    messages = history(random, length)
+    cuts = [random.randrange(len(messages) + 1) for _ in range(random.randrange(6))]
+    wanted = list(changes(OURS, ["id"], ["id", "a", "b"], low, low + more, messages))
+    assert decoded(messages, cuts, low, low + more) == wanted
+
+
+@pytest.mark.parametrize(
+    ("told", "fails"),
+    [
+        (change(b"U", row(b"N", ["x", "1", ..., None])), True),
+        (change(b"U", row(b"K", [None, "0", None, None]), row(b"N", ["x", "1", ..., None])), True),
+        (change(b"U", row(b"O", ["y", "0", "z", None]), row(b"N", ["x", "1", ..., None])), False),
+        (change(b"U", row(b"N", ["x", "1", "z", ...])), False),
+    ],
+)
+def test_a_value_that_is_not_told(told: bytes, fails: bool) -> None:
+    fine = change(b"I", row(b"N", ["x", "1", None, None]))
+    messages = list(enumerate([relation(), fine, told, fine, commit(5)]))
+    args = OURS, ["id"], ["id", "a", "b"], 0, 9, messages
+    if not fails:
+        assert decoded(messages) == list(changes(*args))
+        return
+    with pytest.raises(Untold):
+        list(changes(*args))
+    with pytest.raises(SourceError, match=r'does not say what "b" of public\.t is'):
+        decoded(messages)
+
+
+def test_whichever_is_wrong_first_is_told() -> None:
+    untold = change(b"U", row(b"N", ["x", "1", ..., None]))
+    truncated = b"T" + struct.pack("!IbI", 1, 0, OURS)
+    renamed = relation(names=["id", "b"])
+    for second, third, text in ((untold, truncated, "does not say"), (truncated, renamed, "truncated"),
+                                (renamed, untold, 'no column "a" any more')):  # fmt: skip
+        with pytest.raises(SourceError, match=text):
+            decoded(list(enumerate([relation(), second, third, commit(5)])))
+    with pytest.raises(SourceError, match="truncated"):
+        decoded(list(enumerate([relation(), truncated])))
+    other = b"T" + struct.pack("!IbI", 1, 0, OTHER)
+    assert decoded(list(enumerate([relation(), other, commit(5)]))) == []
+
+
+def test_text_that_is_no_text() -> None:
+    broken = change(b"I", b"N" + struct.pack("!H", 4) + b"t\0\0\0\1\xff" + b"t\0\0\0\0011nn")
+    with pytest.raises(SourceError, match="not UTF-8"):
+        decoded(list(enumerate([relation(), broken, commit(5)])))
