@@ -20,6 +20,7 @@ connections.py     what a connection has, and what may stand beside it
 Values:
 
 values.py          text and JSON to Arrow columns, one verdict for each value
+json_in.py         records of JSON as rows, many at once where they are plain
 json_out.py        rows as JSON objects, as sinks write them
 leaving.py         values of types that only headrace has, written as text
 netting.py         what an epoch's changes come to: rows added, keys gone or replaced

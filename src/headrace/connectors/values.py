@@ -42,6 +42,9 @@ def strings_to_array(strings: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Ba
 
 def objects_to_array(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, Bad]:
     """Values as `json.loads` gives them as `kind`; a value at fault becomes NULL."""
+    plain = _all_plain(values, kind)
+    if plain is not None:
+        return plain, []
     convert = _converter(kind)
     converted: list[Any] = []
     bad: Bad = []
@@ -52,6 +55,25 @@ def objects_to_array(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array
             converted.append(None)
             bad.append((i, str(error) or f"not a {kind}"))
     return pa.array(converted, kind), bad
+
+
+_PLAIN: dict[pa.DataType, frozenset[type]] = {
+    pa.string(): frozenset((str,)), pa.bool_(): frozenset((bool,)), pa.int64(): frozenset((int,)),
+    pa.int32(): frozenset((int,)), pa.int16(): frozenset((int,)), pa.float64(): frozenset((float, Decimal, int)),
+}  # fmt: skip
+"""The Python types of values that need no conversion by themselves."""
+
+
+def _all_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """The values if each is NULL or of the column's own type; None if one is not, or is too large."""
+    if kind not in _PLAIN or not set(map(type, values)) <= _PLAIN[kind] | {type(None)}:
+        return None
+    try:
+        if pa.types.is_floating(kind):
+            values = [None if value is None else float(value) for value in values]
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, ValueError, OverflowError):
+        return None
 
 
 def cast_array(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad]:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.json as pajson
 import pyarrow.parquet as papq
 
 from headrace.common.columns import Column, arrow_schema, arrow_type
 from headrace.connectors.base import RowError
 from headrace.connectors.files.lines import BOM, Ends, open_text, record_chunks, records_before
 from headrace.connectors.files.listing import FileState, is_compressed
+from headrace.connectors.json_in import Fault, Records, rows_of
 from headrace.connectors.policy import Parsed, sample
-from headrace.connectors.values import cast_array, objects_to_array, strings_to_array
+from headrace.connectors.values import cast_array, strings_to_array
 from headrace.errors import SourceError
 
-_FAST_JSON = frozenset((pa.int64(), pa.float64(), pa.string(), pa.bool_()))
 _PARQUET_BATCH_ROWS = 65_536
 
 
@@ -63,7 +60,7 @@ def read_piece(
     if piece.format == "parquet":
         yield from _read_parquet(piece, columns, names)
         return
-    parse: _Parser = _json_chunk if piece.format == "json" else _CsvParser(piece.state, columns, text)
+    parse: _Parser = rows_of if piece.format == "json" else _CsvParser(piece.state, columns, text)
     multiline = text.multiline and piece.format == "csv"
     stop = piece.stop
     if stop is None and not is_compressed(piece.state.path):
@@ -78,7 +75,7 @@ def read_piece(
             kept = np.flatnonzero(~blank)
             starts = np.concatenate(([0], bounds[:-1]))[kept]
             if len(kept):
-                batch, errors = parse(_Chunk(content, starts, bounds[kept]), columns)
+                batch, errors = parse(Records(content, starts, bounds[kept]), columns)
                 if first_row is None and (errors or _has_missing(batch, columns)):
                     first_row = records_before(piece.state, piece.start, multiline)
                 base = (first_row or 0) + seen + len(ends) - len(bounds)
@@ -86,33 +83,10 @@ def read_piece(
             seen += len(ends)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Records that are not blank, as ranges of `data`."""
-
-    data: bytes
-    starts: Ends
-    ends: Ends
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def part(self, start: int, stop: int) -> _Chunk:
-        return _Chunk(self.data, self.starts[start:stop], self.ends[start:stop])
-
-    def text(self) -> bytes:
-        return self.data[int(self.starts[0]) : int(self.ends[-1])]
-
-    def record(self, i: int) -> bytes:
-        return self.data[int(self.starts[i]) : int(self.ends[i])].rstrip(b"\r\n")
+_Parser = Callable[[Records, Sequence[Column]], tuple[pa.RecordBatch, list[Fault]]]
 
 
-_Fault = tuple[int, str | None, str, str]
-"""(row, column, value, message)"""
-_Parser = Callable[[_Chunk, Sequence[Column]], tuple[pa.RecordBatch, list[_Fault]]]
-
-
-def _parsed(split: str, batch: pa.RecordBatch, positions: np.ndarray, faults: Sequence[_Fault]) -> Parsed:
+def _parsed(split: str, batch: pa.RecordBatch, positions: np.ndarray, faults: Sequence[Fault]) -> Parsed:
     errors = [
         (row, RowError(split, int(positions[row]), column, sample(value), message))
         for row, column, value, message in faults
@@ -159,8 +133,8 @@ class _CsvParser:
             self.width = len(columns)
             self.places = list(range(len(columns)))
 
-    def __call__(self, chunk: _Chunk, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
-        faults: list[_Fault] = []
+    def __call__(self, chunk: Records, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[Fault]]:
+        faults: list[Fault] = []
         tables = self._tables(chunk, 0, faults)
         table = pa.concat_tables(tables).combine_chunks()
         index = None
@@ -175,7 +149,7 @@ class _CsvParser:
             arrays.append(self._convert(strings, column, faults))
         return pa.RecordBatch.from_arrays(arrays, schema=_nullable_schema(columns)), faults
 
-    def _convert(self, strings: pa.Array, column: Column, faults: list[_Fault]) -> pa.Array:
+    def _convert(self, strings: pa.Array, column: Column, faults: list[Fault]) -> pa.Array:
         kind = _nullable_schema([column]).field(0).type
         if not pa.types.is_string(kind):
             strings = pc.if_else(pc.equal(strings, ""), pa.scalar(None, pa.string()), strings)
@@ -183,7 +157,7 @@ class _CsvParser:
         faults.extend((row, column.name, strings[row].as_py(), _typed(column, message)) for row, message in bad)
         return array
 
-    def _tables(self, chunk: _Chunk, base: int, faults: list[_Fault]) -> list[pa.Table]:
+    def _tables(self, chunk: Records, base: int, faults: list[Fault]) -> list[pa.Table]:
         """The well-formed records of a chunk; a chunk that does not parse as its lines say is halved."""
         skipped: list[int] = []
         table = self._parse(chunk, skipped)
@@ -201,7 +175,7 @@ class _CsvParser:
         left = self._tables(chunk.part(0, middle), base, faults)
         return left + self._tables(chunk.part(middle, len(chunk)), base + middle, faults)
 
-    def _parse(self, chunk: _Chunk, skipped: list[int]) -> pa.Table | None:
+    def _parse(self, chunk: Records, skipped: list[int]) -> pa.Table | None:
         """None if the records are not what their ends say; a last row of zeros shows an open quote."""
         data = chunk.text()
         if len(chunk) > 1 and not self._regular(data):
@@ -274,73 +248,6 @@ def _place(state: FileState, names: Sequence[str], wanted: str) -> int:
     )
 
 
-def json_rows(records: Sequence[bytes], columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
-    """Records of JSON that come one by one, such as messages, as rows; see `_json_chunk`."""
-    lines = [record + b"\n" for record in records]
-    ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
-    return _json_chunk(_Chunk(b"".join(lines), np.concatenate(([0], ends[:-1])), ends), columns)
-
-
-def _json_chunk(chunk: _Chunk, columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
-    """One JSON object per record; a column that the object lacks is NULL, others are ignored."""
-    schema = _nullable_schema(columns)
-    fast = _json_fast(chunk, schema)
-    if fast is not None:
-        return fast, []
-    objects: list[dict[str, Any]] = []
-    faults: list[_Fault] = []
-    for row in range(len(chunk)):
-        record = chunk.record(row)
-        try:
-            found = json.loads(record, parse_float=Decimal)
-            if not isinstance(found, dict):
-                raise ValueError("not a JSON object")
-        except (ValueError, RecursionError) as error:
-            faults.append((row, None, record.decode(errors="replace"), _json_fault(error)))
-            found = {}
-        objects.append(found)
-    batch, more = object_rows(objects, columns)
-    return batch, faults + more
-
-
-def object_rows(objects: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> tuple[pa.RecordBatch, list[_Fault]]:
-    """Objects of JSON, decimals as such, as rows: a column that one lacks is NULL, others are ignored."""
-    schema, arrays = _nullable_schema(columns), []
-    faults: list[_Fault] = []
-    for column, field in zip(columns, schema):
-        into = [found.get(column.name) for found in objects]
-        array, bad = objects_to_array(into, field.type)
-        faults.extend((row, column.name, str(into[row]), _typed(column, message)) for row, message in bad)
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), faults
-
-
-def _json_fast(chunk: _Chunk, schema: pa.Schema) -> pa.RecordBatch | None:
-    """The rows by Arrow's own parser, None if a type or record is not plain enough for it."""
-    if not all(kind in _FAST_JSON for kind in schema.types):
-        return None
-    octets = np.frombuffer(chunk.data, np.uint8)
-    data = chunk.text()
-    last = octets[chunk.ends - 2] == ord("}")
-    last[-1] |= data.endswith(b"}")
-    if not (np.all(octets[chunk.starts] == ord("{")) and np.all(last)):
-        return None
-    read = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    try:
-        table = pajson.read_json(pa.BufferReader(data), read, parse).combine_chunks()
-        table.validate(full=True)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return None
-    if table.num_rows != len(chunk) or table.schema.names != schema.names:
-        return None
-    return pa.RecordBatch.from_arrays([_one_array(column) for column in table.columns], schema=schema)
-
-
-def _json_fault(error: Exception) -> str:
-    return f"malformed JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
-
-
 def _read_parquet(piece: Piece, columns: Sequence[Column], wanted: Collection[str] | None) -> Iterator[Parsed]:
     with opened_parquet(piece.state) as file:
         there = file.schema_arrow
@@ -369,9 +276,9 @@ def _is_sound(column: Column, stored: pa.DataType) -> bool:
 
 def _cast_columns(
     batch: pa.RecordBatch, names: Sequence[str], columns: Sequence[Column], schema: pa.Schema
-) -> tuple[pa.RecordBatch, list[_Fault]]:
+) -> tuple[pa.RecordBatch, list[Fault]]:
     arrays: list[pa.Array] = []
-    faults: list[_Fault] = []
+    faults: list[Fault] = []
     for name, column, field in zip(names, columns, schema):
         source = batch.column(batch.schema.get_field_index(name))
         array, bad = cast_array(source, field.type)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace.connectors.declared import needed_module
@@ -16,6 +17,8 @@ from headrace.errors import SourceError
 BATCH = 10_000
 """Records that are made rows together."""
 LOOK_S = 0.5
+GATHER_S = 0.02
+"""How long more records are waited for where some have come."""
 SILENT_S = 60.0
 """How long no record may come before a task gives up: the epoch is tried again."""
 _lock = threading.Lock()
@@ -39,27 +42,27 @@ def read_range(reading: Reading, partition: int, low: int, high: int) -> Iterato
     consumer, ok = _taken(reading), False
     try:
         asked(reading.name, SourceError, lambda: consumer.assign([kafka.TopicPartition(reading.topic, partition, low)]))
-        yield from _records(kafka, reading, consumer, partition, high)
+        yield from _records(kafka, reading, consumer, partition, low, high)
         asked(reading.name, SourceError, consumer.unassign)
         ok = True
     finally:
         _give_back(reading, consumer, ok)
 
 
-def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, high: int) -> Iterator[list[Any]]:
+def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, low: int, high: int) -> Iterator[list[Any]]:
     until_s = time.monotonic() + SILENT_S
-    done = False
+    at, done = low, False
     while not done:
-        found = asked(reading.name, SourceError, lambda: _next(consumer))
-        good: list[Any] = []
-        for message in found:
-            error = message.error()
-            if error is not None:
-                done = done or _ended(kafka, reading, partition, message, error, high)
-            elif message.offset() < high:
-                good.append(message)
+        found = asked(reading.name, SourceError, partial(_next, consumer, min(BATCH, high - at)))
+        good = [message for message in found if message.error() is None]
+        if len(good) < len(found):
+            events = (message for message in found if message.error() is not None)
+            done = any(_ended(kafka, reading, partition, event, event.error(), high) for event in events)
+        if good:
+            at = good[-1].offset() + 1
             # What the range ends with may be no records at all: then one behind it says so.
-            done = done or (error is None and message.offset() >= high - 1)
+            done = done or at >= high
+            good = good if at <= high else [message for message in good if message.offset() < high]
         if good:
             until_s = time.monotonic() + SILENT_S
             yield good
@@ -67,11 +70,15 @@ def _records(kafka: Any, reading: Reading, consumer: Any, partition: int, high: 
             raise SourceError(f"{reading.name} has sent nothing of topic {reading.topic} for {SILENT_S:.0f} s")
 
 
-def _next(consumer: Any) -> list[Any]:
-    """What has come, or the next that does: asked for many, the client would wait until there are so many."""
-    found: list[Any] = consumer.consume(BATCH, 0)
+def _next(consumer: Any, most: int) -> list[Any]:
+    """What has come, or the next that does and what comes with it: rows are made of many records together.
+
+    The client waits until there are as many as it is asked for, so it is asked for no more than there can be, and not
+    for long: there may be fewer.
+    """
+    found: list[Any] = consumer.consume(most, GATHER_S)
     if not found and (message := consumer.poll(LOOK_S)) is not None:
-        found = [message]
+        found = [message, *(consumer.consume(most - 1, GATHER_S) if most > 1 else ())]
     return found
 
 

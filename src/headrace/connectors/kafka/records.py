@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.common.columns import Column, arrow_schema
 from headrace.connectors.base import ReadBatch, RowError
-from headrace.connectors.files.formats import json_rows, object_rows
+from headrace.connectors.json_in import json_rows, object_rows
 from headrace.connectors.kafka.avro import AvroReader, Unreadable, as_json
 from headrace.connectors.kafka.changes import DELETE, UPSERT, Fault, Row, changed, debezium, upserted
 from headrace.connectors.kafka.registry import Registry
@@ -114,13 +114,13 @@ class Shape:
         if self.avro is not None:
             return self._from_avro(self.avro, messages, own)
         if self.format != "debezium":
-            values = [upserted(m) if self.format == "upsert" else m.value() or b"{}" for m in messages]
-            batch, faults = json_rows(values, own)
+            values = [m.value() for m in messages]
             if self.format == "plain":
-                faults += [(i, None, "", _NO_VALUE) for i, m in enumerate(messages) if m.value() is None]
-            deletes = self.format == "upsert"
-            operations = [DELETE if deletes and m.value() is None else UPSERT for m in messages]
-            return messages, batch, faults, operations
+                batch, faults = json_rows([value or b"{}" for value in values], own)
+                faults += [(i, None, "", _NO_VALUE) for i, value in enumerate(values) if value is None]
+                return messages, batch, faults, [UPSERT] * len(messages)
+            batch, faults = json_rows([upserted(m) for m in messages], own)
+            return messages, batch, faults, [DELETE if value is None else UPSERT for value in values]
         kept = [m for m in messages if m.value() is not None]  # what is none follows a deletion, for compaction
         changes = [debezium(m.value()) for m in kept]
         rows: list[Row] = [row for row, _, _ in changes]
