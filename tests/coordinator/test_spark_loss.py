@@ -10,7 +10,8 @@ import pytest
 from fake_database import Database
 
 from headrace.coordinator.decide.job import PlanFacts
-from headrace.errors import SparkLost
+from headrace.coordinator.run.core import PLANNING_TRIES
+from headrace.errors import OperationalError, SparkLost, StorageError
 from support import WAIT_S
 
 
@@ -188,3 +189,58 @@ def test_groups_are_shown_while_their_views_are_still_to_be_planned(db: Database
     assert [g.status for g in db.c.groups()] == ["starting"]
     db.c.alter_job(w, paused=True)
     assert [g.status for g in db.c.groups()] == ["paused"]
+
+
+def test_planning_that_fails_again_and_again_is_told_to_who_waits(db: Database) -> None:
+    """What keeps views from being planned at all, here the catalog, holds up FLUSH for a bounded time only."""
+    t = db.table()
+    v = db.view("v", t)
+    lose(db)
+    db.insert(t, 1)
+    db.until(lambda: db.core.suspended is not None)
+
+    def broken() -> None:
+        raise StorageError("the disk is full")
+
+    for _ in range(PLANNING_TRIES - 1):
+        with pytest.raises(StorageError):
+            db.c.renew(broken)
+    db.core.check_planning()  # it may be mended by the next try
+    with pytest.raises(StorageError):
+        db.c.renew(broken)
+    with pytest.raises(OperationalError, match="views cannot be planned: the disk is full"):
+        db.c.flush(WAIT_S)
+    db.c.watch_spark(lambda: False)
+    db.c.renew(lambda: begin_again(db))
+    db.c.flush(WAIT_S)
+    assert db.read(v) == [[1]]
+
+
+def test_a_view_whose_planning_ends_spark_each_time_is_left_out(db: Database) -> None:
+    """It is quarantined after some tries, and named before; the others go on."""
+    t, other = db.table("t"), db.table("other")
+    v, good = db.view("v", t), db.view("good", other)
+    lose(db)
+    db.insert(t, 1)
+    db.until(lambda: db.core.suspended is not None)
+    plan, lost = db.planner.plan, True
+
+    def deadly(sql: str, **_: object) -> object:
+        nonlocal lost
+        lost = sql == str(t)
+        if lost:
+            raise RuntimeError("the answer of Java is empty")
+        return plan(sql)
+
+    db.planner.plan = deadly  # type: ignore[assignment, method-assign]
+    db.c.watch_spark(lambda: lost)
+    for _ in range(PLANNING_TRIES):
+        with pytest.raises(SparkLost, match='materialized view "v" was planned'):
+            db.c.renew(lambda: begin_again(db))
+    lost = False
+    db.c.renew(lambda: begin_again(db))
+    db.insert(other, 7)
+    db.c.flush(WAIT_S)
+    assert db.read(good) == [[7]]
+    assert [db.status(i).status for i in (v, good)] == ["quarantined", "running"]
+    assert "3 times in a row" in db.status(v).error.message

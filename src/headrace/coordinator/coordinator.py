@@ -51,6 +51,7 @@ from headrace.coordinator.writes.layout import Key, Row
 from headrace.coordinator.writes.requests import Request, TableWrite, WriteResult
 from headrace.coordinator.writes.transaction import WriteTransaction
 from headrace.coordinator.writes.writer import Writer
+from headrace.dataflow.lasting import PlanFiles
 from headrace.errors import (
     Fenced,
     HeadraceError,
@@ -90,8 +91,12 @@ class Coordinator:
         merge_runner: MergeRunner | None = None,
         root: StoreRoot | None = None,
         host: str = "127.0.0.1",
+        plans: PlanFiles | None = None,
     ) -> None:
-        """`root` is where tasks find the state, by default as the settings say; they reach this process at `host`."""
+        """`root` is where tasks find the state, by default as the settings say; they reach this process at `host`.
+
+        `plans` is where plans of views are kept for the next start; None where they are not.
+        """
         slots = max(1, settings.parallelism or os.cpu_count() or 1)
         following = isinstance(catalog, FollowedCatalog)
         self._core = Core(settings, catalog, clock or SystemClock(), slots, root, following=following)
@@ -120,7 +125,8 @@ class Coordinator:
         self._status_of = Status(core, self._reads, self._barriers, unread)
         lanes, ddl = Lanes(self._core, self._maintenance.request), threading.RLock()
         self._planning = Planning(
-            self._core, planner, make_runner or spark.runner, lanes, ddl, self._ticker.lock, self._writer.paused
+            self._core, planner, make_runner or spark.runner, lanes, ddl, self._ticker.lock, self._writer.paused,
+            plans,
         )  # fmt: skip
         self._life = Lifecycle(
             self._core, self._planning, lanes, self._ticker.lock, self._writer.paused, self._forget
@@ -254,7 +260,8 @@ class Coordinator:
     def wait_planned(self, check: Callable[[], None]) -> None:
         """Return once all views are planned in the Spark that runs, at once on a standby, which plans none.
 
-        `check` is asked now and then, and raises if nobody waits any more.
+        `check` is asked now and then, and raises if nobody waits any more. Raises `OperationalError`, which names the
+        view, once planning has failed several times in a row.
         """
         core = self._core
         while self._operation.standby is None:
@@ -264,6 +271,7 @@ class Coordinator:
                     return
             check()
             core.check()
+            core.check_planning()
 
     def wait_ready(self, check: Callable[[], None]) -> None:
         """Return once views may be planned: who has just taken over writes to tables before that.

@@ -26,6 +26,7 @@ kernels.py           makes the kernels of our own types known to Spark
 Running it:
 
 runner.py            runs epochs of a view: planned once for each parallelism
+lasting.py           what is kept of plans for the next start
 params.py            what a task must know of its epoch: one JSON text
 acknowledgements.py  how what tasks have written reaches the driver
 merging.py           large merges as Spark jobs

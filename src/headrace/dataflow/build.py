@@ -10,6 +10,7 @@ inputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -40,6 +41,8 @@ from headrace.plan.tree import Operator, walk
 OPERATORS = (inputs, rowwise, unions, joins, lookups, aggregates, recompute, sessions, temporal, closing)
 """The modules of the operators: each declares how its own are executed."""
 LOWERINGS = by_node(lowering for module in OPERATORS for lowering in module.LOWERINGS)
+_NOTHING = StructType([StructField("done", LongType())])
+"""The columns of an epoch's own rows, of which there are none."""
 
 
 class EpochPlan(Builder):
@@ -51,6 +54,8 @@ class EpochPlan(Builder):
     def __init__(self, *given: Any, vectorize: bool = True, **named: Any):
         super().__init__(*given, **named)
         self.chains = Chains(self, vectorize)
+        self.only: tuple[Any, ...] | None = None
+        """After `build`: the stages, where all of the plan is stages of one worker over slices; else None."""
 
     def build(self, plan: ViewPlan) -> tuple[DataFrame, bool]:
         """The DataFrame whose execution is one epoch, and whether the number of its rows counts.
@@ -62,12 +67,12 @@ class EpochPlan(Builder):
         self.on_error = plan.on_error
         self.names = {a.id: a.name for op in walk(root) for a in op.output}
         bridge = self.bridge
-        nothing = StructType([StructField("done", LongType())])
         alone = plan.sink is not None and delivers(plan.sink)
         chain = self.chains.of(root)
         if chain is not None and not (alone and self.parallelism > 1):
-            stages = [*chain.stages, self._terminal(plan, chain.positions(root.output))]
-            return self.map(chain.frame, stages, nothing), False
+            stages = (*chain.stages, self._terminal(plan, chain.positions(root.output)))
+            self.only = stages if self.is_slices(chain.frame) else None
+            return self.map(chain.frame, stages, _NOTHING), False
         flow = self.flow(root)
         wire = [c.alias(f"c{i}") for i, c in enumerate(self.columns(flow, root.output))]
         frame = bridge.frame(flow.node).select(*wire, bridge.column(flow.weight).alias("__w"))
@@ -75,7 +80,11 @@ class EpochPlan(Builder):
             return frame.where("__w > 0") if drops_retractions(plan.sink) else frame, True
         if alone:  # one writer for all of an epoch, which is one transaction of its target
             frame = self.together(frame, single=True)
-        return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], nothing), False
+        return self.map(frame, [self._terminal(plan, tuple(range(len(wire))))], _NOTHING), False
+
+    def build_only(self, stages: Sequence[Any]) -> DataFrame:
+        """The DataFrame of a plan that is nothing but these stages (`only`)."""
+        return self.map(self.slices(), stages, _NOTHING)
 
     def _terminal(self, plan: ViewPlan, positions: tuple[int, ...]) -> MaterializeStage | DeliverStage:
         """Where the changes end up."""

@@ -120,6 +120,7 @@ class Builder(ABC):
         """The stages that note such rows, by label."""
         self.names: Mapping[int, str] = {}
         """The names of the query's attributes."""
+        self._slices: list[DataFrame] = []
         self.following: dict[str, Sequence[Any]] = {}
         """Operator -> stages that go on in the worker of its own, with the same columns."""
 
@@ -259,7 +260,12 @@ class Builder(ABC):
 
     def slices(self) -> DataFrame:
         """What a leaf stands on: one row for each slice of the key space, each in a partition of its own."""
-        return self.bridge.spark.range(0, self.parallelism, 1, self.parallelism)
+        self._slices.append(self.bridge.spark.range(0, self.parallelism, 1, self.parallelism))
+        return self._slices[-1]
+
+    def is_slices(self, frame: DataFrame) -> bool:
+        """Whether a frame is one that `slices` has made, as it was made."""
+        return any(frame is made for made in self._slices)
 
     def with_slices(self, rows: DataFrame, known: Mapping[str, SparkColumn]) -> DataFrame:
         """The rows, and one more for each slice of the state: its columns are null but for those that are known."""

@@ -29,6 +29,7 @@ from headrace.connectors.base import RowError
 from headrace.dataflow.acknowledgements import Acknowledgement, Acknowledgements, NotedFailure
 from headrace.dataflow.build import EpochPlan
 from headrace.dataflow.failures import FailedExpression, NotedChecks, described
+from headrace.dataflow.lasting import LastingPlan
 from headrace.dataflow.operators import deliver, materialize
 from headrace.dataflow.operators.inputs import ERROR_SAMPLES
 from headrace.dataflow.params import AGAIN, EpochParams, property_of, secrets_property_of
@@ -100,7 +101,7 @@ class EpochRunner:
     def __init__(
         self,
         bridge: Bridge,
-        plan: ViewPlan,
+        plan: ViewPlan | LastingPlan,
         relations: Mapping[int, TableSchema | None],
         *,
         pool: str = "streaming",
@@ -108,7 +109,7 @@ class EpochRunner:
         vectorize: bool = True,
     ):
         self._bridge = bridge
-        self._plan = plan
+        self._plan = plan if isinstance(plan, LastingPlan) else LastingPlan.of(plan)
         self._relations = dict(relations)
         self._pool = pool
         self._weak_hash = weak_hash
@@ -129,7 +130,7 @@ class EpochRunner:
         """How many tasks the stages of the plan that runs have."""
         self._under_way = "", ""
         """The attempt that runs, and the group of Spark's job."""
-        self._inputs = plan.leaves
+        self._inputs = self._plan.outline.leaves
 
     def prepare(self, parallelism: int, active: frozenset[int] | None = None) -> _PhysicalPlan:
         """The physical plan for a parallelism and the inputs that have changed; made when it is first asked for."""
@@ -142,14 +143,25 @@ class EpochRunner:
             if physical is None:
                 if active is not None and len(self._physical) >= PLANS_AT_MOST:
                     return self.prepare(parallelism)
-                builder = EpochPlan(
-                    self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active,
-                    self._number, self._key, vectorize=self.vectorize,
-                )  # fmt: skip
-                frame, counts = builder.build(self._plan)
-                executed = self._bridge.executed(frame, parallelism)
-                physical = self._physical[key] = _PhysicalPlan(executed, counts, builder.failures)
+                physical = self._physical[key] = self._made(parallelism, active)
             return physical
+
+    def _made(self, parallelism: int, active: frozenset[int] | None) -> _PhysicalPlan:
+        """A physical plan: of the stages that are kept of it if there are any, else of all of the view's plan."""
+        builder = EpochPlan(
+            self._bridge, parallelism, self._acknowledged, self._relations, self._weak_hash, active, self._number,
+            self._key, vectorize=self.vectorize,
+        )  # fmt: skip
+        form = parallelism, active
+        kept = self._plan.stages(form) if self.vectorize else None
+        if kept is not None:
+            frame, counts = builder.build_only(kept), False
+        else:
+            frame, counts = builder.build(self._plan.whole())
+        executed = self._bridge.executed(frame, parallelism)
+        if kept is None and builder.only is not None and self.vectorize and not builder.failures:
+            self._plan.add(form, builder.only)
+        return _PhysicalPlan(executed, counts, builder.failures)
 
     def _active(self, params: EpochParams) -> frozenset[int] | None:
         """The inputs that have changed; None for the first epoch, and where all have."""

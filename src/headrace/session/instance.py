@@ -27,6 +27,7 @@ from headrace.coordinator.ddl.place import follow_catalog, open_catalog
 from headrace.coordinator.run.core import state_root
 from headrace.dataflow import kernels
 from headrace.dataflow.executors import LOOPBACK, driver_host, is_remote
+from headrace.dataflow.lasting import PlanFiles, programs
 from headrace.dataflow.spark import SparkStart
 from headrace.errors import ShuttingDown
 from headrace.plan.catalyst.answers import UNANSWERED
@@ -89,7 +90,11 @@ class Instance:
             self.planner = Planner()
             self.engine = Engine(root, settings.parallelism)
             self.kernels = KernelPlans()
-            self.coordinator = Coordinator(settings, self.catalog, self.planner, clock, root=root, host=host)
+            # Of a session that is the caller's it is not known what its plans follow from.
+            kept = PlanFiles(settings.data_dir / "plans", lambda: programs(settings.spark_conf))
+            self.coordinator = Coordinator(
+                settings, self.catalog, self.planner, clock, root=root, host=host, plans=None if start is None else kept
+            )
             self.services = Services(
                 self.catalog, self.coordinator, self._parameters, clock, self.keeper, self.planner, self.engine,
                 self.kernels, self.turns, self,

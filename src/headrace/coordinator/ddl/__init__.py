@@ -2,6 +2,7 @@
 
 lifecycle.py  relations and jobs are created, altered, dropped
 planning.py   what the catalog holds is taken up at a start, and planned in the Spark that runs
+lasting.py    by what it is told that a view would be planned as before
 recovered.py  relations and jobs as the catalog has them
 grouping.py   which checkpoint group a job may be in
 undecided.py  DDL of which nobody knows yet whether it is durable

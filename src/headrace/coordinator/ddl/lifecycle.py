@@ -163,8 +163,8 @@ class Lifecycle:
                 fingerprint=plan.fingerprint, upstreams=tuple(plan.upstreams), lookups=tuple(sorted(lookups)),
                 arrangements=tuple(sorted(plan.arrangements)), sharable=automatic.stored(plan.sharable),
             )  # fmt: skip
-            runner = self._planning.runner(plan)
             new = JobRecord(first, group, "creating", plan=stored, options=options, joined=joined)
+            runner = self._planning.runner(plan, record, new)
             edits: list[Edit] = [Put(record), Put(new)]
             edits += [Put(StateTableRecord.from_table_schema(i, first, n, layouts[n])) for n, i in tables.items()]
             self._transact_new(edits, first)

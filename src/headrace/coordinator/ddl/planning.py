@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from headrace.catalog.contents import IndexContent, PlannedContent, SinkContent, SourceContent, TableContent
 from headrace.catalog.edits import AddEvent, Delete, Put
 from headrace.catalog.records import JobRecord, ObjectRecord
+from headrace.coordinator.ddl.lasting import identity_of
 from headrace.coordinator.ddl.recovered import disagreement, in_order, kind_of, recovered_job, recovered_relation
 from headrace.coordinator.decide import automatic
 from headrace.coordinator.decide.graph import Known
@@ -18,9 +20,10 @@ from headrace.coordinator.decide.options import on_error
 from headrace.coordinator.decide.settlement import settled
 from headrace.coordinator.decide.steps import Position, position_of
 from headrace.coordinator.decide.watermarks import time_column
-from headrace.coordinator.run.core import Core, Job, Runner, RunnerFactory, as_headrace_error
+from headrace.coordinator.run.core import PLANNING_TRIES, Core, Job, Runner, RunnerFactory, as_headrace_error
 from headrace.coordinator.run.lanes import Lanes
 from headrace.coordinator.run.regroup import regroup
+from headrace.dataflow.lasting import LastingPlan, Outline, PlanFiles
 from headrace.errors import CorruptObject, Fenced, HeadraceError, JobFailed, SparkLost
 from headrace.plan.planner import Path, Planner, ViewPlan
 from headrace.plan.planner import Relation as PlannedRelation
@@ -41,7 +44,12 @@ class Planning:
     def __init__(
         self, core: Core, planner: Planner, make_runner: RunnerFactory, lanes: Lanes, ddl: threading.RLock,
         ticking: threading.Lock, writing_paused: Callable[[], AbstractContextManager[None]],
+        plans: PlanFiles | None = None,
     ) -> None:  # fmt: skip
+        """`plans` is where plans are kept beyond the life of this server; None where they are not."""
+        self._plans = plans
+        self._deadly: Counter[int] = Counter()
+        """View -> how often in a row Spark has ended while this server planned it."""
         self._core = core
         self._planner = planner
         self._make_runner = make_runner
@@ -106,6 +114,8 @@ class Planning:
         those that have something to take in come first. Raises `SparkLost` if the application has ended.
         """
         left = set(self._core.graph.jobs)
+        if self._plans is not None:
+            self._plans.tidy(left)
         while left and not self._core.stopping:
             with self.ddl:  # for each group by itself: what needs no plan is not to wait for all of them
                 jobs = self._next_group(left)
@@ -129,24 +139,53 @@ class Planning:
         core = self._core
         with core.catalog.reading() as state:
             record, job_record = state.objects[job.id], state.jobs[job.id]
-        plan: ViewPlan | None = None
+        plan: ViewPlan | Outline | None = None
         runner: Runner | None = None
         try:
             if isinstance(job.error, CorruptObject) and job.quarantined:
                 return
-            plan = self._plan(record, job_record, job.tables)
-            runner = self.runner(plan)
+            lasting = None if job.quarantined else self._kept(record, job_record, job.tables)
+            if lasting is not None:
+                plan, runner = lasting.outline, self._runner_of(lasting, lasting.outline.upstreams)
+            else:
+                plan = made = self._plan_or_refuse(record, job_record, job.tables)
+                runner = self.runner(made, record, job_record)
             if job.starting and job.quarantined:
                 self._turn(job, Turn.PLANNED)
         except Fenced:
             raise
         except Exception as error:
             if core.spark_is_lost():
-                raise SparkLost(f"Spark ended again: {error}") from error
+                raise error if isinstance(error, SparkLost) else SparkLost(f"Spark ended again: {error}") from error
             self._cannot_be_planned(record, job, as_headrace_error(error))
         with core.changed:
             job.take_plan(plan, runner)
             core.changed.notify_all()
+
+    def _plan_or_refuse(
+        self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]
+    ) -> ViewPlan:  # fmt: skip
+        """A stored view's plan. Raises what `_plan` does, and `JobFailed` for a view of which the planning has ended
+        Spark again and again: all others go on.
+        """
+        found, name = self._deadly[record.id], f'{kind_of(record)} "{record.name}"'
+        if found >= PLANNING_TRIES:
+            raise JobFailed(
+                f"Spark has ended {found} times in a row while {name} was planned",
+                hint="its rows stay readable, and the next start of the server tries again; "
+                "see spark.log, and whether spark_driver_memory_mb is enough",
+            )
+        try:
+            plan = self._plan(record, job_record, tables)
+        except Fenced:
+            raise
+        except Exception as error:
+            if self._core.spark_is_lost():
+                self._deadly[record.id] += 1
+                raise SparkLost(f"Spark ended while {name} was planned", detail=str(error)) from error
+            raise
+        self._deadly.pop(record.id, None)
+        return plan
 
     def _cannot_be_planned(self, record: ObjectRecord, job: Job, error: HeadraceError) -> None:
         with self._core.lock:
@@ -184,8 +223,42 @@ class Planning:
         with self._core.lock:  # views above may take it along in their commits
             job.turn(turn)
 
-    def runner(self, plan: ViewPlan) -> Runner:
-        return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in plan.upstreams})
+    def _kept(
+        self, record: ObjectRecord, job_record: JobRecord, tables: Mapping[str, int]
+    ) -> LastingPlan | None:  # fmt: skip
+        """What an earlier server has kept of a plan, if it would be made just so again; all of it is made when asked
+        for.
+        """
+        files, generation = self._plans, self.generation
+        with self._core.catalog.reading() as state:
+            identity = None if files is None else identity_of(state, record, job_record, tables)
+        if files is None or identity is None or (found := files.find(record.id, identity)) is None:
+            return None
+
+        def make() -> ViewPlan:
+            try:
+                plan = self._plan_or_refuse(record, job_record, tables)
+            except JobFailed:
+                files.forget(record.id)  # the next start finds out that it cannot be planned any more
+                raise
+            if plan.generation != generation:
+                raise SparkLost("Spark was started again while the view was planned")
+            return plan
+
+        return LastingPlan(found.outline, make, found.forms, lambda kept: files.keep(record.id, identity, kept))
+
+    def runner(self, plan: ViewPlan, record: ObjectRecord, job: JobRecord) -> Runner:
+        """The runner of a job with a plan that has just been made. The caller holds `ddl`."""
+        files = self._plans
+        with self._core.catalog.reading() as state:
+            identity = None if files is None else identity_of(state, record, job, plan.state_tables())
+        if files is None or identity is None:
+            return self._runner_of(plan, plan.upstreams)
+        lasting = LastingPlan.of(plan, lambda kept: files.keep(record.id, identity, kept))
+        return self._runner_of(lasting, plan.upstreams)
+
+    def _runner_of(self, plan: ViewPlan | LastingPlan, upstreams: Sequence[int]) -> Runner:
+        return self._make_runner(plan, {i: self._core.graph.relation(i).schema for i in upstreams})
 
     def define_new(self, record: ObjectRecord) -> None:
         """Tell the planner of what has just become durable, unless Spark has ended: its successor is told of all."""
@@ -218,6 +291,9 @@ class Planning:
 
     def forget(self, ids: Sequence[int]) -> None:
         """Objects are dropped; the planner of another Spark never hears of them."""
+        if self._plans is not None:
+            for i in ids:
+                self._plans.forget(i)
         try:
             for i in ids:
                 self._planner.forget(i)

@@ -30,6 +30,7 @@ from headrace.coordinator.run.epochs import EpochClock
 from headrace.coordinator.run.guard import Guard
 from headrace.coordinator.run.pins import Pins
 from headrace.coordinator.run.waiting import Waiters
+from headrace.dataflow.lasting import LastingPlan, Outline
 from headrace.dataflow.params import EpochParams
 from headrace.dataflow.runner import EpochResult
 from headrace.errors import (
@@ -37,6 +38,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidParameter,
     JobFailed,
+    OperationalError,
     ShuttingDown,
     SparkLost,
     StorageError,
@@ -65,7 +67,7 @@ class Runner(Protocol):
         ...
 
 
-RunnerFactory = Callable[[ViewPlan, Mapping[int, "TableSchema | None"]], Runner]
+RunnerFactory = Callable[[ViewPlan | LastingPlan, Mapping[int, "TableSchema | None"]], Runner]
 """Makes the runner of a view from its plan and the layouts of its inputs."""
 
 
@@ -116,14 +118,14 @@ class Job(JobState):
     The core's lock guards all of it but `sources`, which only the thread of its lane uses.
     """
 
-    plan: ViewPlan | None = None
+    plan: ViewPlan | Outline | None = None
     runner: Runner | None = None
     sources: dict[int, Source] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
     growing: Mapping[int, int] = field(default_factory=dict)
     """Input -> bytes of its log that this job has not taken in, where that is more than its limit."""
 
-    def take_plan(self, plan: ViewPlan | None, runner: Runner | None) -> None:
+    def take_plan(self, plan: ViewPlan | Outline | None, runner: Runner | None) -> None:
         """It has been planned, or cannot be; what it has begun by another plan is void."""
         self.plan, self.runner = plan, runner
         known = self.facts if plan is None else PlanFacts(plan.event_time, plan.temporal, plan.changes_only)
@@ -150,6 +152,9 @@ class Job(JobState):
 
 SPARK_STARTS: Final = SparkLost("Spark is starting")
 """Why no epoch runs at the start of a server that Spark has not started for yet."""
+PLANNING_TRIES: Final = 3
+"""Failures in a row after which who waits for views to be planned is told why, and a view of which the planning has
+ended Spark each time is left out."""
 PATIENCE_S = 1.0
 """Seconds that a group may hold a slot before it may not count any more."""
 
@@ -297,6 +302,8 @@ class Core:
         """Why no epoch runs at present: Spark is starting, or has ended and is being started again."""
         self.spark_is_lost: Callable[[], bool] = lambda: False
         """Asked by who met `SparkLost`: whether all of Spark has ended. If so, `suspended` is set on return."""
+        self.unplanned: list[HeadraceError] = []
+        """Why views could not be planned, each time since they last were. `lock` guards it."""
         self.hand_over: HandOver = _no_tables
         """How what sinks have for tables gets there."""
         self.failure: BaseException | None = None
@@ -308,6 +315,17 @@ class Core:
     def is_planned(self) -> bool:
         """Whether all views have been planned in the Spark that runs, or nobody plans them any more. Under the lock."""
         return self.stopping or (self.suspended is None and not any(job.starting for job in self.graph.jobs.values()))
+
+    def check_planning(self) -> None:
+        """Raises if planning has failed so often in a row that nobody should wait for it. It goes on being tried."""
+        with self.lock:
+            failures = len(self.unplanned)
+            if failures >= PLANNING_TRIES:
+                error = self.unplanned[-1]
+                raise OperationalError(
+                    f"views cannot be planned: {error.message}", detail=error.detail,
+                    hint=f"it has failed {failures} times in a row and is tried again; tables can be read and written",
+                )  # fmt: skip
 
     def budget_bytes(self) -> int:
         """The memory budget, as configured now."""

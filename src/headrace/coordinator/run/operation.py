@@ -15,7 +15,7 @@ from headrace.coordinator.ddl.location import location_edits
 from headrace.coordinator.ddl.planning import Planning
 from headrace.coordinator.observe.progress_server import ProgressServer
 from headrace.coordinator.reads import Reads
-from headrace.coordinator.run.core import SPARK_STARTS, Core
+from headrace.coordinator.run.core import SPARK_STARTS, Core, as_headrace_error
 from headrace.coordinator.run.lanes import STOP_WAIT_S, Lanes
 from headrace.coordinator.run.lease_keeper import LeaseKeeper
 from headrace.coordinator.run.mirror import mirror
@@ -258,6 +258,13 @@ class Operation:
         except Fenced as error:
             self._core.fatal(error)
             raise
+        except Exception as error:
+            with self._core.changed:
+                self._core.unplanned.append(as_headrace_error(error))
+                self._core.changed.notify_all()
+            raise
+        with self._core.lock:
+            self._core.unplanned.clear()
 
     def _renew(self, begin: Callable[[], None], serve: Callable[[], None]) -> None:
         core = self._core

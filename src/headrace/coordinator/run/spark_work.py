@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.coordinator.run.core import Runner
 from headrace.dataflow.executors import prove
+from headrace.dataflow.lasting import LastingPlan
 from headrace.dataflow.merging import SparkMerger
 from headrace.dataflow.runner import EpochRunner
 from headrace.plan.planner import Planner, ViewPlan
@@ -22,7 +23,7 @@ class SparkWork:
         self._root = root
         self._merger: SparkMerger | None = None
 
-    def runner(self, plan: ViewPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
+    def runner(self, plan: ViewPlan | LastingPlan, relations: Mapping[int, TableSchema | None]) -> Runner:
         """See `RunnerFactory`."""
         return EpochRunner(self._planner.bridge, plan, relations)
 
