@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from test_coordinator_spark import ACCOUNTS, LOG
-from test_coordinator_spark import Database as OnSpark
+from spark_database import ACCOUNTS, LOG
+from spark_database import Database as OnSpark
 
-from headrace.catalog.catalog import Catalog
 from headrace.catalog.contents import FunctionContent, IndexContent
 from headrace.catalog.edits import Put
-from headrace.config import Settings
-from headrace.coordinator import Coordinator
 from headrace.coordinator.ddl.lasting import identity_of
 from headrace.dataflow.lasting import PlanFiles
 from headrace.errors import JobFailed
@@ -29,15 +26,9 @@ from support import WAIT_S, eventually
 class Database(OnSpark):
     """One that keeps plans, and knows how many views it has planned."""
 
-    def __init__(self, spark: SparkSession, folder: Path, programs: str = "these"):
-        self.settings = Settings(
-            data_dir=folder, barrier_interval_ms=100, run_fsync=False, catalog_commit_sync=False, parallelism=2
-        )
-        self.catalog = Catalog.open(self.settings.catalog_location, full_sync=False)
-        self.planner = Counting(spark)
-        self.files = PlanFiles(folder / "plans", lambda: programs)
-        self.c = Coordinator(self.settings, self.catalog, self.planner, plans=self.files)
-        self.c.start()
+    def __init__(self, spark: SparkSession, folder: Path, programs: str):
+        self.counting = Counting(spark)
+        super().__init__(spark, folder, self.counting, PlanFiles(folder / "plans", lambda: programs))
 
 
 class Counting(Planner):
@@ -107,7 +98,7 @@ def test_a_restart_plans_nothing_that_was_kept(spark: SparkSession, folder: Path
     """Nor does what the views take in then need their plans."""
     with opened(spark, folder) as db:
         check_goes_on(db)
-        assert db.planner.planned == 0
+        assert db.counting.planned == 0
         assert {j.status for j in db.c.jobs()} == {"running"}
 
 
@@ -116,7 +107,7 @@ def test_other_programs_plan_anew(spark: SparkSession, folder: Path) -> None:
     for programs, planned in (("others", 2), ("others", 0), ("these", 2)):
         with opened(spark, folder, programs) as db:
             check_goes_on(db)
-            assert db.planner.planned == planned
+            assert db.counting.planned == planned
 
 
 @pytest.mark.parametrize("spoil", [
@@ -130,7 +121,7 @@ def test_a_file_that_is_not_whole_counts_for_nothing(
         path.write_bytes(spoil(path.read_bytes()))
     with opened(spark, folder) as db:
         check_goes_on(db)
-        assert db.planner.planned == 2
+        assert db.counting.planned == 2
 
 
 def test_a_form_that_was_not_kept_is_planned_when_it_is_needed(spark: SparkSession, folder: Path) -> None:
@@ -140,9 +131,9 @@ def test_a_form_that_was_not_kept_is_planned_when_it_is_needed(spark: SparkSessi
         for job in jobs:
             runner: Any = job.runner
             runner.prepare(2, None)
-        assert db.planner.planned == 2
+        assert db.counting.planned == 2
         check_goes_on(db)
-        assert db.planner.planned == 2
+        assert db.counting.planned == 2
 
 
 def other(plan: ViewPlan) -> ViewPlan:

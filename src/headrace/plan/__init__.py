@@ -100,6 +100,10 @@ above, so it can prolong only what ends after it.
 
 *Rows on which an expression fails* (`tolerance.py`) are the subject of docs/design/0011.
 
+*Plans that a restart does not make.* What `dataflow/lasting.py` keeps of a plan was made of one with this
+fingerprint, by the same programs and of the same definitions, so it needs no look at Catalyst's plan. When more of the
+plan is needed it is made, and must have the fingerprint then.
+
 *Stored plans.* Nodes that Java cannot write are stored as a projection that stands in for them; Python functions are
 given the new process's accumulator and interpreter when the plan is read.
 """
