@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 from spark_database import ACCOUNTS, LOG
 from spark_database import Database as OnSpark
 
+import headrace
 from headrace.catalog.contents import FunctionContent, IndexContent
 from headrace.catalog.edits import Put
 from headrace.coordinator.ddl.lasting import identity_of
-from headrace.dataflow.lasting import PlanFiles
+from headrace.dataflow.lasting import Kept, Outline, PlanFiles, programs
 from headrace.errors import JobFailed
 from headrace.plan.planner import Planner, ViewPlan
+from headrace.plan.watermarks import NO_EVENT_TIME
 from support import WAIT_S, eventually
 
 
@@ -104,8 +106,8 @@ def test_a_restart_plans_nothing_that_was_kept(spark: SparkSession, folder: Path
 
 def test_other_programs_plan_anew(spark: SparkSession, folder: Path) -> None:
     """What they keep then is theirs: the old ones plan anew in turn."""
-    for programs, planned in (("others", 2), ("others", 0), ("these", 2)):
-        with opened(spark, folder, programs) as db:
+    for by, planned in (("others", 2), ("others", 0), ("these", 2)):
+        with opened(spark, folder, by) as db:
             check_goes_on(db)
             assert db.counting.planned == planned
 
@@ -208,3 +210,24 @@ def test_what_calls_functions_of_users_is_not_kept(spark: SparkSession, folder: 
         assert identity_of(state, calling, job, []) is not None
         db.catalog.transact([Put(function)])
         assert identity_of(db.catalog.state, calling, job, []) is None
+
+
+def test_programs_are_known_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the same version; without files nothing is known of them, and nothing is kept."""
+    source = tmp_path / "a.py"
+    source.write_text("a = 1")
+    monkeypatch.setattr(headrace, "__file__", str(tmp_path / "__init__.py"))
+    before = programs({})
+    assert programs({}) == before != programs({"spark.sql.x": "1"})
+    source.write_text("a = 22")
+    assert programs({}) != before
+    source.unlink()
+    with pytest.raises(FileNotFoundError):
+        programs({})
+    kept = Kept(Outline({}, (), NO_EVENT_TIME, False, frozenset(), frozenset(), frozenset()), {})
+    files = PlanFiles(tmp_path / "plans", lambda: programs({}))
+    files.keep(1, "x", kept)
+    assert files.find(1, "x") is None
+    files = PlanFiles(tmp_path / "plans", lambda: before)
+    files.keep(1, "x", kept)
+    assert files.find(1, "x") == kept and files.find(1, "y") is None and files.find(2, "x") is None

@@ -76,10 +76,13 @@ class Kept:
 def programs(further: Mapping[str, str]) -> str:
     """A digest of all programs that have a part in a plan, and of Spark's `further` properties.
 
-    Of headrace's own the files count, not the version: it does not change with each of their changes.
+    Of headrace's own the files count, not the version: it does not change with each of their changes. Raises `OSError`
+    where they cannot be found.
     """
     root = Path(headrace.__file__).parent
     files = sorted((str(p.relative_to(root)), s.st_size, s.st_mtime_ns) for p, s in _sources(root))
+    if not files:
+        raise FileNotFoundError(root)
     spark = Path(pyspark.__file__)
     java = os.path.realpath(find_java() or os.devnull)
     told = [

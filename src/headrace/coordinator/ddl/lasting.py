@@ -35,10 +35,10 @@ def _near(state: CatalogState, record: ObjectRecord, job: JobRecord) -> set[int]
     """All objects that a job is made of, and the ways in which rows of these can be looked up."""
     plan = job.plan
     found = {*record.depends_on, *(plan.upstreams or ()), *(plan.lookups or ()), *(plan.arrangements or ())}
-    found = {i for i in found if i in state.objects}
     indexes = [(o.id, c.on) for o in state.objects.values() if isinstance(c := o.content, IndexContent)]
     found |= {on for i, on in indexes if i in found}
-    return (found | {i for i, on in indexes if on in found}) - {record.id}
+    found |= {i for i, on in indexes if on in found}
+    return {i for i in found if i in state.objects} - {record.id}
 
 
 def _plain(record: ObjectRecord) -> object:

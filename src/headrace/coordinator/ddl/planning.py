@@ -235,14 +235,19 @@ class Planning:
         if files is None or identity is None or (found := files.find(record.id, identity)) is None:
             return None
 
+        again = SparkLost("Spark was started again while the view was planned")
+
         def make() -> ViewPlan:
             try:
                 plan = self._plan_or_refuse(record, job_record, tables)
-            except JobFailed:
-                files.forget(record.id)  # the next start finds out that it cannot be planned any more
+            except Exception as error:
+                if self.generation != generation:  # there is nothing defined yet where it was planned
+                    raise again from error
+                if isinstance(error, JobFailed):  # the next start finds out that it cannot be planned any more
+                    files.forget(record.id)
                 raise
             if plan.generation != generation:
-                raise SparkLost("Spark was started again while the view was planned")
+                raise again
             return plan
 
         return LastingPlan(found.outline, make, found.forms, lambda kept: files.keep(record.id, identity, kept))
